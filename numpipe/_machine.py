@@ -1,0 +1,184 @@
+"""The machine a kernel runs on when it runs in CPython: what one warpgroup of a Hopper SM can do.
+
+Operations (`_op`) call ``current()`` and act on it. The simulated SM implements `Machine` once per warpgroup; nothing
+below the simulator knows more of it than this file. Addresses are byte offsets in the CTA's dynamic shared memory.
+
+A thread of control is a warpgroup: four warps, 128 lanes. `lanes` says who executes the next operations:
+
+========  ==========================================================  ===================
+lanes     who                                                         entered by
+========  ==========================================================  ===================
+"all"     all 128 lanes of the warpgroup                              the compute role
+"warps"   lane 0 of each of the four warps                            ``each_warp(f, …)``
+"one"     one elected lane of the warpgroup's first warp              ``one_lane(f, …)``, the memory role
+========  ==========================================================  ===================
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Lanes = Literal["all", "warps", "one"]
+Role = Literal["memory", "compute"]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """What a CUtensorMap says: an array in GMEM, the box one copy moves, and how it lies in SMEM.
+
+    `array` and `box` are in NumPy order (innermost, contiguous dimension last); coordinates are in elements, outermost
+    first too. A box row (the innermost dimension, `box[-1]` elements) is `row_bytes` wide and rows follow each other
+    without gaps; with `swizzle` in (32, 64, 128) the 16-byte chunk index is XORed with the row index as the hardware
+    does it: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). Elements outside the array are read as
+    zeros (`fill="nan"`: NaN) and never written; their bytes count towards the barrier all the same.
+    """
+
+    array: np.ndarray
+    box: tuple[int, ...]
+    swizzle: int
+    name: str
+    fill: Literal["zeros", "nan"] = "zeros"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes one copy moves into SMEM, out-of-bounds elements included."""
+        return int(np.prod(self.box)) * self.array.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Mma:
+    """A batch of ``wgmma.mma_async`` of one type that update one accumulator.
+
+    `steps[i]` lists the (A descriptor, B descriptor) pairs of accumulator rows [64 i, 64 i + 64), one per k16 step, as
+    64-bit matrix descriptors (PTX ISA, "wgmma matrix descriptor"); `a_major` / `b_major` are "k" or "mn".
+    """
+
+    n: int
+    dtype: np.dtype
+    a_major: Literal["k", "mn"]
+    b_major: Literal["k", "mn"]
+    steps: tuple[tuple[tuple[int, int], ...], ...]
+
+
+class InFlight(Protocol):
+    """An accumulator that a wgmma may still be writing."""
+
+    def read(self) -> np.ndarray:
+        """float32 array; raises PipelineRace unless `wgmma_wait` has covered the group."""
+
+
+class Machine(Protocol):
+    """One warpgroup of the running CTA."""
+
+    warpgroup: int
+    """index in the CTA"""
+    role: Role
+    lanes: Lanes
+    cta: tuple[int, int, int]
+    """blockIdx (x, y, z)"""
+    grid: tuple[int, int, int]
+    """gridDim (x, y, z)"""
+    unit: Any
+    """what the kernel knows of itself: axes, rings, slots, staging (numpipe._unit.Unit)"""
+
+    def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Run ``function(*args)`` with `lanes` executing; narrowing only ("one" inside "all", never back)."""
+
+    # ---- mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")
+    def mbar_init(self, address: int, count: int, name: str = "") -> None:
+        """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising a live one is an error."""
+
+    def mbar_inval(self, address: int) -> None: ...
+
+    def mbar_arrive(self, address: int, count: int = 1) -> None:
+        """Every executing lane arrives `count` times (128, 4 or 1 lanes). More arrivals than pending is an error."""
+
+    def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
+        """Add nbytes to the phase's expected bytes, then arrive once (per executing lane)."""
+
+    def mbar_test(self, address: int, parity: int) -> bool:
+        """test_wait.parity: has the phase of this parity completed? Never blocks; a True acquires like a wait."""
+
+    def mbar_wait(self, address: int, phase: int) -> None:
+        """Block until phase number `phase` (0, 1, …; -1 is complete from the start) has completed.
+
+        Blocks as the hardware does, by ``phase & 1`` alone, then checks that the phase reached is the one meant: another
+        one is a stale (or missed) phase and raises PipelineRace. All executing lanes' warps acquire.
+        """
+
+    # ---- fences and named barriers
+    def fence_mbarrier_init(self) -> None: ...
+
+    def fence_proxy_async(self) -> None:
+        """Make the executing warps' earlier generic SMEM writes visible to the async proxy (TMA store, wgmma)."""
+
+    def bar_sync(self, barrier: int, threads: int) -> None: ...
+
+    def bar_arrive(self, barrier: int, threads: int) -> None: ...
+
+    def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
+        """`inc` blocks until the SM's pool has the registers; a budget that can never be granted is a deadlock."""
+
+    # ---- TMA (cp.async.bulk.tensor)
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
+        """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane."""
+
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int) -> None:
+        """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane."""
+
+    def bulk_commit(self) -> None: ...
+
+    def bulk_wait(self, pending: int, *, read: bool) -> None:
+        """Block until at most `pending` of this lane's newest bulk groups are unfinished (`read`: still reading SMEM)."""
+
+    # ---- wgmma
+    def wgmma_fence(self) -> None: ...
+
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma) -> InFlight:
+        """Issue the batch (rows of A x B^T are added to the accumulator). Reads SMEM at any time until waited for."""
+
+    def wgmma_commit(self) -> None: ...
+
+    def wgmma_wait(self, pending: int) -> None:
+        """Block until at most `pending` of this warpgroup's newest committed groups are in flight."""
+
+    # ---- generic proxy accesses by the warps of the warpgroup
+    def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
+        """Each warp writes: `chunks` int array (4, n) of byte addresses of 16-byte chunks, `values` uint8 (4, n, 16)."""
+
+    def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
+        """The bytes at `chunks` (warps, n) -> uint8 (warps, n, 16)."""
+
+    def store_word(self, address: int, value: int) -> None:
+        """st.shared.b32 by the executing lane (counters handed between warpgroups)."""
+
+    def load_word(self, address: int) -> int:
+        """ld.shared.b32 by the executing lanes."""
+
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
+        """Direct stores of the warpgroup: ``array[index] = values``."""
+
+    # ---- observation
+    def note(self, event: str, **details: Any) -> None:
+        """A line for the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
+
+
+_current: contextvars.ContextVar[Machine] = contextvars.ContextVar("numpipe machine")
+
+
+def current() -> Machine:
+    """The warpgroup that is executing, or a RuntimeError outside a simulated kernel."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError("this operation works inside a kernel only: call it from a @numpipe.kernel function") from None
+
+
+def enter(machine: Machine) -> None:
+    """Make `machine` current in this thread of control (a greenlet has a context of its own)."""
+    _current.set(machine)

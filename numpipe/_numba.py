@@ -1,0 +1,270 @@
+"""The one module that touches the internals of Numba and llvmlite.
+
+Everything else reaches the compiler through the names below, so that a change of backend changes one file. It is
+imported by the first compile, never by ``import numpipe``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from llvmlite import ir
+from llvmlite.ir.values import ArgumentAttributes
+from numba import cuda
+from numba.cuda import cgutils, compiler, dispatcher, types
+from numba.cuda.core import config
+from numba.cuda.core.errors import NumbaError, TypingError
+from numba.cuda.core.imputils import RefType, iternext_impl
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.cudadrv import nvvm
+from numba.cuda.datamodel import models
+from numba.cuda.extending import lower_builtin, lower_cast, register_model
+from numba.cuda.typing import signature
+from numba.cuda.typing.templates import (
+    AbstractTemplate,
+    AttributeTemplate,
+    make_intrinsic_template,
+    make_overload_template,
+)
+
+__all__ = [
+    "AbstractTemplate", "AttributeTemplate", "NumbaError", "RefType", "TypingError", "cgutils", "cuda", "ir",
+    "iternext_impl", "lower_builtin", "lower_cast", "lowering_registry", "models", "register_model", "signature",
+    "types", "typing_registry",
+]
+
+i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+f32 = ir.FloatType()
+void = ir.VoidType()
+SM_90A = (9, 0, "a")
+
+
+# ---- values and inline assembly -------------------------------------------------------------------------------
+def const(value: int, type: Any = i32) -> Any:
+    return ir.Constant(type, value)
+
+
+def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
+    """One PTX statement. `convergent` keeps LLVM from moving it across divergent control flow."""
+    fnty = ir.FunctionType(result, [a.type for a in args])
+    return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
+
+
+def nothing(context: Any) -> Any:
+    """The value of a call that returns None."""
+    return context.get_dummy_value()
+
+
+def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Any:
+    """Call a symbol that the kernel's entry module defines (see `define`): how shared helpers ask their kernel."""
+    fn = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
+    return builder.call(fn, list(args))
+
+
+@contextlib.contextmanager
+def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Iterator[Any]:
+    """Define an always-inlined function in `module`; yields ``(builder, arguments)``."""
+    fn = cgutils.get_or_insert_function(module, ir.FunctionType(result, list(args)), name)
+    fn.linkage = "linkonce_odr"
+    fn.attributes.add("alwaysinline")
+    yield ir.IRBuilder(fn.append_basic_block("entry")), fn.args
+
+
+def thread_index(builder: Any) -> Any:
+    """%tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards rely on."""
+    return external(builder, "llvm.nvvm.read.ptx.sreg.tid.x", i32)
+
+
+def shared_base(builder: Any, name: str = "numpipe_smem") -> Any:
+    """Shared-space address (32 bit) of the kernel's dynamic shared memory."""
+    module = builder.module
+    array = module.globals.get(name)
+    if array is None:
+        array = ir.GlobalVariable(module, ir.ArrayType(i8, 0), name, addrspace=3)
+        array.linkage = "external"
+        array.align = 1024
+    return builder.ptrtoint(array, i32)
+
+
+# ---- types of operations --------------------------------------------------------------------------------------
+Typer = Callable[..., Any]
+
+
+def operation_type(key: Any, name: str, typer: Typer) -> Any:
+    """Numba type of a callable whose meaning is `typer(typing_context, *types) -> (signature, codegen) | None`."""
+    return types.Function(make_intrinsic_template(key, typer, name, prefer_literal=True))
+
+
+def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
+    """Numba type of a Python function compiled from its own source; constant arguments stay literal."""
+
+    def same(*args: Any) -> Any:
+        return implementation
+
+    return types.Function(make_overload_template(key, same, {}, False, "never", prefer_literal=True))
+
+
+def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+    """Call `function` (an operation, a helper or its Numba type) while generating code -> (return type, value)."""
+    fnty = function if isinstance(function, types.Type) else function._numba_type_
+    sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
+    values = [v if t == s else context.cast(builder, v, t, s) for v, t, s in zip(args, argtypes, sig.args, strict=True)]
+    return sig.return_type, context.get_function(fnty, sig)(builder, values)
+
+
+def returns(typing_context: Any, function: Any, argtypes: Sequence[Any]) -> Any:
+    """What `function` returns for arguments of these types."""
+    fnty = function if isinstance(function, types.Type) else function._numba_type_
+    return fnty.get_call_type(typing_context, tuple(argtypes), {}).return_type
+
+
+def literal(ty: Any) -> Any:
+    """Python value of a literal type (tuples of literals included); raises TypingError for a run-time value."""
+    if isinstance(ty, types.BaseTuple):
+        return tuple(literal(t) for t in ty)
+    if isinstance(ty, types.NoneType):
+        return None
+    if not hasattr(ty, "literal_value"):
+        raise TypingError(f"a compile-time constant is needed here, not a run-time {ty}")
+    return ty.literal_value
+
+
+def unliteral(ty: Any) -> Any:
+    if isinstance(ty, types.BaseTuple):
+        return types.Tuple([unliteral(t) for t in ty])
+    return types.unliteral(ty)
+
+
+class _ByVal(ArgumentAttributes):
+    """`byval` as LLVM 7 (the NVVM dialect of sm_90) spells it: without a type."""
+
+    def _expand(self, name: str, typ: Any) -> str:
+        return name
+
+
+def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
+    """Mark a kernel's pointer parameter as passed by value in parameter space, never copied to local memory.
+
+    One annotation node only: of several, NVVM honours the first and silently copies the others.
+    """
+    function = builder.function
+    if isinstance(value, ir.Argument) and value.parent is function:
+        attributes = _ByVal()
+        attributes.add("byval")
+        attributes.align = align
+        value.attributes = attributes
+        position = [a is value for a in function.args].index(True)
+        module = builder.module
+        numbers = ir.MDValue(module, [const(position)], name=str(len(module.metadata)))
+        node = ir.MDValue(module, [function, ir.MetaDataString(module, "grid_constant"), numbers],
+                          name=str(len(module.metadata)))
+        cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(node)
+    return value
+
+
+# ---- compiling without a GPU ----------------------------------------------------------------------------------
+class _Hopper:
+    """The device every numpipe kernel is compiled for, whatever this machine holds."""
+
+    compute_capability = SM_90A
+    id = 0
+    name = b"sm_90a"
+
+
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def compiling_for_hopper() -> Iterator[None]:
+    """Inside, Numba compiles for sm_90a with or without a GPU, and NVVM's log is part of its errors."""
+    if config.FORCE_CUDA_CC:
+        raise RuntimeError("NUMBA_FORCE_CUDA_CC drops the 'a' of sm_90a, which wgmma and TMA need: unset it")
+    with _lock:
+        asked = dispatcher.get_current_device, compiler.get_current_device
+        dispatcher.get_current_device = compiler.get_current_device = lambda: _Hopper
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device, compiler.get_current_device = asked
+
+
+def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any) -> Any:
+        try:
+            return method(self)
+        except Exception as error:
+            raise RuntimeError(f"NVVM: {self.get_log()}") from error
+
+    return wrapped
+
+
+nvvm.CompilationUnit.verify = _with_log(nvvm.CompilationUnit.verify)
+nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
+
+
+def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
+    """Numba's front end on a kernel entry -> code library holding LLVM IR, launch bounds set."""
+    with compiling_for_hopper():
+        library, _ = compiler._compile_pyfunc_with_fixup(
+            entry, types.void(*argtypes), device=False, abi="numba", cc=SM_90A, launch_bounds=(threads, 1))
+    library._lto = True
+    return library
+
+
+def to_ltoir(library: Any) -> bytes:
+    """NVVM: LLVM IR -> LTO-IR for sm_90a (what users get; PTX is never linked)."""
+    return bytes(library.get_ltoir(cc=SM_90A))
+
+
+def to_ptx(library: Any) -> str:
+    """PTX after link-time optimisation: what becomes SASS."""
+    return str(library.get_lto_ptx(cc=SM_90A))
+
+
+def link(ltoir: bytes, name: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
+    """nvJitLink, whole program -> (cubin, log with registers, spills and C75xx notes)."""
+    from cuda.bindings import nvjitlink
+
+    flags = ["-lto", "-arch=sm_90a", "-O3", "-verbose", *options]
+    handle = nvjitlink.create(len(flags), flags)
+    try:
+        def log(kind: str) -> str:
+            size = getattr(nvjitlink, f"get_{kind}_log_size")(handle)
+            text = bytearray(size)
+            getattr(nvjitlink, f"get_{kind}_log")(handle, text)
+            return text.decode(errors="replace").strip("\x00")
+
+        try:
+            nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, ltoir, len(ltoir), name)
+            nvjitlink.complete(handle)
+        except Exception as error:
+            raise RuntimeError(f"nvJitLink: {log('error')}{log('info')}") from error
+        cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, cubin)
+        return bytes(cubin), log("info") + log("error")
+    finally:
+        nvjitlink.destroy(handle)
+
+
+def undefined_symbols(library: Any, prefix: str) -> list[str]:
+    """Symbols of this prefix that are called and that nothing defines."""
+    text = "\n".join(library.llvm_strs)
+    called = set(re.findall(rf'declare [^@\n]*@"?({re.escape(prefix)}\w+)"?\(', text))
+    defined = set(re.findall(rf'define [^@\n]*@"?({re.escape(prefix)}\w+)"?\(', text))
+    return sorted(called - defined)
+
+
+def user_line(typing_context: Any, own: Callable[[str], bool]) -> tuple[str, int] | None:
+    """File and line of the innermost frame being typed that is not numpipe's own."""
+    for frame in typing_context.callstack:
+        filename = frame.func_id.filename
+        if not own(os.path.abspath(filename)):
+            loc = getattr(frame.typeinfer, "_np_loc", None)
+            return filename, loc.line if loc is not None else frame.func_id.firstlineno
+    return None

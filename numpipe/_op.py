@@ -1,0 +1,145 @@
+"""How an operation gets its two meanings.
+
+An operation is a plain Python function: its body is what it does on the simulated SM. Its CUDA meaning is attached to
+the same object and registered with Numba only when a compile first meets it:
+
+* ``@ptx(...)``: one PTX statement, written beside the function (the intrinsics);
+* ``@op``: a typer in the sibling module ``<module>_cuda``, attached there with ``@cuda_meaning(operation)``;
+* ``@helper``: no second meaning: the function's own source is compiled (the ring, the tile orders).
+
+>>> @helper
+... def twice(x):
+...     return x + x
+>>> twice(21)
+42
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Op(Generic[P, R]):
+    """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered lazily)."""
+
+    def __init__(self, function: Callable[P, R], typer: Callable[..., Any] | None = None) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.typer = typer
+        self._type: Any = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<numpipe operation {self.__module__}.{self.__qualname__}>"  # type: ignore[attr-defined]
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Numba asks a value for its type through this attribute: the first question registers the CUDA meaning."""
+        if self._type is None:
+            self._type = self._register()
+        return self._type
+
+    def _register(self) -> Any:
+        from . import _numba
+
+        if self.typer is None:
+            importlib.import_module(self.function.__module__ + "_cuda")
+        if self.typer is None:
+            raise NotImplementedError(f"{self!r} has no CUDA meaning")
+        return _numba.operation_type(self, self.function.__name__, self.typer)
+
+
+class Helper(Op[P, R]):
+    """A function compiled from its own source; callable from kernels and other helpers in both executions."""
+
+    def _register(self) -> Any:
+        from . import _numba
+
+        return _numba.helper_type(self, self.function)
+
+
+def op(function: Callable[P, R]) -> Op[P, R]:
+    """An operation whose CUDA meaning stands in the sibling module ``<module>_cuda``."""
+    return Op(function)
+
+
+def helper(function: Callable[P, R]) -> Helper[P, R]:
+    """A function of the protocol, written once and compiled as it stands."""
+    return Helper(function)
+
+
+def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Attach ``typer(typing_context, *types) -> (signature, codegen) | None`` to an operation."""
+
+    def attach(typer: Callable[..., Any]) -> Callable[..., Any]:
+        operation.typer = typer
+        return typer
+
+    return attach
+
+
+# ---- one PTX statement ----------------------------------------------------------------------------------------
+#: operand codes: r = 32-bit register, l = 64-bit, h = 16-bit, f = float32, n = immediate (a compile-time constant)
+_NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
+
+
+def ptx(text: str, *, returns: str | None = None, memory: bool = True, **operands: str) -> Callable[
+        [Callable[P, R]], Op[P, R]]:
+    """Give a function the meaning of a PTX statement.
+
+    `text` names operands as ``$name`` and the result as ``$ret``; `operands` maps each parameter to its register
+    class (r, l, h, f, or n for an immediate). `returns` is a register class, or ``"bool"`` for a predicate delivered
+    in a 32-bit register. `memory` keeps memory accesses from moving across the statement.
+    """
+
+    def attach(function: Callable[P, R]) -> Op[P, R]:
+        names = list(inspect.signature(function).parameters)
+        if names != list(operands):
+            raise TypeError(f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ")
+        operation = Op(function, _ptx_typer(function.__name__, text, returns, memory, operands))
+        operation.ptx = text  # type: ignore[attr-defined]
+        return operation
+
+    return attach
+
+
+def _ptx_typer(name: str, text: str, result: str | None, memory: bool, operands: dict[str, str]) -> Callable[..., Any]:
+    def typer(_context: Any, *args: Any) -> Any:
+        from . import _numba as nb
+
+        scalar = {code: getattr(nb.types, ty) for code, ty in _NUMBA.items()} | {"bool": nb.types.boolean}
+        machine = {"r": nb.i32, "l": nb.i64, "h": nb.i16, "f": nb.f32, "bool": nb.i32, None: nb.void}
+        immediates = {p: nb.literal(t) for (p, c), t in zip(operands.items(), args, strict=True) if c == "n"}
+        registers = [p for p, c in operands.items() if c != "n"]
+        places = {p: f"${i + (result is not None)}" for i, p in enumerate(registers)} | {"ret": "$0"}
+        places |= {p: str(int(v)) for p, v in immediates.items()}
+        statement = re.sub(r"\$(\w+)", lambda m: places[m[1]], text)
+        constraints = ([] if result is None else ["=r" if result == "bool" else "=" + result])
+        constraints += [operands[p] for p in registers] + (["~{memory}"] if memory else [])
+        sig = (nb.types.void if result is None else scalar[result])(
+            *[t if operands[p] == "n" else scalar[operands[p]] for p, t in zip(operands, args, strict=True)])
+
+        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+            chosen = [v for v, c in zip(values, operands.values(), strict=True) if c != "n"]
+            value = nb.emit_asm(builder, machine[result], chosen, statement, ",".join(constraints))
+            if result is None:
+                return nb.nothing(context)
+            return builder.icmp_unsigned("!=", value, nb.const(0)) if result == "bool" else value
+
+        return sig, codegen
+
+    # Numba reads parameter names from the typer: keyword calls need the operation's own
+    ns: dict[str, Any] = {"typer": typer}
+    exec(f"def {name}(typing_context, {', '.join(operands)}):\n    return typer(typing_context, {', '.join(operands)})",
+         ns)
+    return ns[name]  # type: ignore[no-any-return]
