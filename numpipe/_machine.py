@@ -104,11 +104,12 @@ class Machine(Protocol):
     def mbar_test(self, address: int, parity: int) -> bool:
         """test_wait.parity: has the phase of this parity completed? Never blocks; a True acquires like a wait."""
 
-    def mbar_wait(self, address: int, phase: int) -> None:
+    def mbar_wait(self, address: int, phase: int, step: int = -1) -> None:
         """Block until phase number `phase` (0, 1, …; -1 is complete from the start) has completed.
 
         Blocks as the hardware does, by ``phase & 1`` alone, then checks that the phase reached is the one meant: another
-        one is a stale (or missed) phase and raises PipelineRace. All executing lanes' warps acquire.
+        one is a stale (or missed) phase and raises PipelineRace. All executing lanes' warps acquire. `step` is the ring's
+        step counter, for reports (-1: not a ring).
         """
 
     # ---- fences and named barriers
