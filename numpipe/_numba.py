@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 from llvmlite.ir.values import ArgumentAttributes
 from numba import cuda
-from numba.cuda import cgutils, compiler, dispatcher, types
+from numba.cuda import cgutils, codegen, compiler, dispatcher, types
 from numba.cuda.core import config
 from numba.cuda.core.errors import NumbaError, TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
@@ -186,12 +186,13 @@ def compiling_for_hopper() -> Iterator[None]:
     if config.FORCE_CUDA_CC:
         raise RuntimeError("NUMBA_FORCE_CUDA_CC drops the 'a' of sm_90a, which wgmma and TMA need: unset it")
     with _lock:
-        asked = dispatcher.get_current_device, compiler.get_current_device
+        asked = dispatcher.get_current_device, compiler.get_current_device, codegen.CUDACodeLibrary._ensure_cc
         dispatcher.get_current_device = compiler.get_current_device = lambda: _Hopper
+        codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: SM_90A if cc is None else cc
         try:
             yield
         finally:
-            dispatcher.get_current_device, compiler.get_current_device = asked
+            (dispatcher.get_current_device, compiler.get_current_device, codegen.CUDACodeLibrary._ensure_cc) = asked
 
 
 def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -89,7 +89,8 @@ def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Call
 
 
 # ---- one PTX statement ----------------------------------------------------------------------------------------
-#: operand codes: r = 32-bit register, l = 64-bit, h = 16-bit, f = float32, n = immediate (a compile-time constant)
+#: operand codes: r = 32-bit register, l = 64-bit, h = 16-bit, f = float32, n = immediate (a compile-time constant),
+#: - = for the simulator only (the statement never sees it)
 _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
@@ -98,7 +99,7 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, **operand
     """Give a function the meaning of a PTX statement.
 
     `text` names operands as ``$name`` and the result as ``$ret``; `operands` maps each parameter to its register
-    class (r, l, h, f, or n for an immediate). `returns` is a register class, or ``"bool"`` for a predicate delivered
+    class (r, l, h, f, n for an immediate, - for the simulator only). `returns` is a register class, or ``"bool"`` for a predicate delivered
     in a 32-bit register. `memory` keeps memory accesses from moving across the statement.
     """
 
@@ -120,17 +121,17 @@ def _ptx_typer(name: str, text: str, result: str | None, memory: bool, operands:
         scalar = {code: getattr(nb.types, ty) for code, ty in _NUMBA.items()} | {"bool": nb.types.boolean}
         machine = {"r": nb.i32, "l": nb.i64, "h": nb.i16, "f": nb.f32, "bool": nb.i32, None: nb.void}
         immediates = {p: nb.literal(t) for (p, c), t in zip(operands.items(), args, strict=True) if c == "n"}
-        registers = [p for p, c in operands.items() if c != "n"]
+        registers = [p for p, c in operands.items() if c not in "n-"]
         places = {p: f"${i + (result is not None)}" for i, p in enumerate(registers)} | {"ret": "$0"}
         places |= {p: str(int(v)) for p, v in immediates.items()}
         statement = re.sub(r"\$(\w+)", lambda m: places[m[1]], text)
         constraints = ([] if result is None else ["=r" if result == "bool" else "=" + result])
         constraints += [operands[p] for p in registers] + (["~{memory}"] if memory else [])
         sig = (nb.types.void if result is None else scalar[result])(
-            *[t if operands[p] == "n" else scalar[operands[p]] for p, t in zip(operands, args, strict=True)])
+            *[t if operands[p] in "n-" else scalar[operands[p]] for p, t in zip(operands, args, strict=True)])
 
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            chosen = [v for v, c in zip(values, operands.values(), strict=True) if c != "n"]
+            chosen = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
             value = nb.emit_asm(builder, machine[result], chosen, statement, ",".join(constraints))
             if result is None:
                 return nb.nothing(context)
