@@ -1,0 +1,140 @@
+"""How the suite runs.
+
+A kernel that fails or hangs takes the CUDA context of its process with it, so every file of ``tests/gpu`` is one test
+item here: a pytest of its own in a child process, under a time limit (``NUMPIPE_GPU_TEST_TIMEOUT`` seconds, 300). Asked
+for by name (``pytest tests/gpu/test_x.py::test_y``) a GPU test runs in this process, for a debugger.
+
+Without a Hopper GPU these tests are collected and skipped, and the last lines say how many and why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GPU_TESTS = Path(__file__).parent / "gpu"
+CHILD = "NUMPIPE_GPU_TEST_CHILD"
+TIME_LIMIT = "NUMPIPE_GPU_TEST_TIMEOUT"
+
+_STUB_LIBRARY, _NO_DEVICE = 34, 100  # CUresult of a machine that has no GPU, as opposed to a broken driver
+_MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+
+skipped = pytest.StashKey[int]()
+outcomes = pytest.StashKey[list[str]]()
+
+
+@functools.cache
+def why_no_gpu() -> str:
+    """Why GPU tests cannot run on this machine; empty if they can.
+
+    A driver that is there but broken counts as a GPU: the tests then fail instead of vanishing.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver on this machine (libcuda.so.1 not found)"
+    status = driver.cuInit(0)
+    if status in (_STUB_LIBRARY, _NO_DEVICE):
+        return f"no GPU on this machine (cuInit returned {status})"
+    count, major = ctypes.c_int(), ctypes.c_int()
+    if status == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value == 0:
+        return "no GPU on this machine"
+    if status == 0 and driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, 0) == 0 and major.value != 9:
+        return f"GPU 0 is of compute capability {major.value}.x, numpipe compiles for 9.0a (Hopper)"
+    return ""
+
+
+class GpuTestsFailed(Exception):
+    """A GPU test file failed; the message is what its process printed."""
+
+
+class GpuFile(pytest.File):
+    """A file of tests/gpu, seen from the process that does not touch the GPU."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield GpuFileItem.from_parent(self, name=self.path.stem)
+
+
+class GpuFileItem(pytest.Item):
+    """Runs its file in a process of its own."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_marker(pytest.mark.gpu)
+        self.add_marker(pytest.mark.timeout(0))  # the child's limit is the one that counts
+
+    def runtest(self) -> None:
+        limit = float(os.environ.get(TIME_LIMIT, "300"))
+        command = [sys.executable, "-m", "pytest", str(self.path), "-v", "--color=no", "-p", "no:cacheprovider"]
+        if importlib.util.find_spec("pytest_timeout"):
+            command.append("--timeout-method=thread")  # a signal does not interrupt a wait inside the driver
+        with tempfile.TemporaryFile("w+", errors="replace") as log:
+            child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                     cwd=self.config.rootpath, env=os.environ | {CHILD: "1"}, start_new_session=True)
+            try:
+                status: int | str = child.wait(limit)
+            except subprocess.TimeoutExpired:
+                status = f"still running after {limit:.0f} s ({TIME_LIMIT}): a hung kernel, or too short a limit"
+            finally:
+                if child.poll() is None:
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.wait()
+            log.seek(0)
+            output = log.read()
+        last = output.strip().splitlines()[-1].strip("= ") if output.strip() else "no output"
+        self.config.stash[outcomes].append(f"{self.path.name}: {last if status == 0 else 'FAILED'}")
+        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+            raise GpuTestsFailed(f"{self.path.name} holds no test")
+        if status != 0:
+            raise GpuTestsFailed(f"{self.path.name}: exit status {status}\n\n{output}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, GpuTestsFailed):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"[GPU] {self.path.name}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[skipped] = 0
+    config.stash[outcomes] = []
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Any:
+    if not module_path.is_relative_to(GPU_TESTS) or os.environ.get(CHILD) or why_no_gpu():
+        return None
+    if any("::" in arg and Path(arg.split("::")[0]).name == module_path.name for arg in parent.config.args):
+        return None
+    return GpuFile.from_parent(parent, path=module_path)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    reason = why_no_gpu()
+    for item in items:
+        if item.path.is_relative_to(GPU_TESTS):
+            item.add_marker(pytest.mark.gpu)
+        if reason and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason=reason))
+            config.stash[skipped] += 1
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for line in config.stash[outcomes]:
+        terminalreporter.write_line(f"GPU {line}")
+    if count := config.stash[skipped]:
+        terminalreporter.write_line(f"GPU tests: {count} skipped: {why_no_gpu()}")
+    elif not config.stash[outcomes] and not os.environ.get(CHILD):
+        terminalreporter.write_line("GPU tests: none selected")
