@@ -23,6 +23,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from .errors import SpecError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -94,33 +96,64 @@ def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Call
 _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
-def ptx(text: str, *, returns: str | None = None, memory: bool = True, **operands: str) -> Callable[
-        [Callable[P, R]], Op[P, R]]:
+def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Callable[..., None] | None = None,
+        **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Give a function the meaning of a PTX statement.
 
     `text` names operands as ``$name`` and the result as ``$ret``; `operands` maps each parameter to its register
-    class (r, l, h, f, n for an immediate, - for the simulator only). `returns` is a register class, or ``"bool"`` for a predicate delivered
-    in a 32-bit register. `memory` keeps memory accesses from moving across the statement.
+    class (r, l, h, f, n for an immediate, - for the simulator only). `returns` is a register class, or ``"bool"`` for
+    a predicate delivered in a 32-bit register. `memory` keeps memory accesses from moving across the statement.
+    ``check(**immediates)`` raises SpecError for values the statement cannot have; it runs in both executions.
     """
 
     def attach(function: Callable[P, R]) -> Op[P, R]:
         names = list(inspect.signature(function).parameters)
         if names != list(operands):
             raise TypeError(f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ")
-        operation = Op(function, _ptx_typer(function.__name__, text, returns, memory, operands))
+        body = function if check is None else _checked(function, check, operands)
+        operation = Op(body, _ptx_typer(function, text, returns, memory, operands, check))
         operation.ptx = text  # type: ignore[attr-defined]
         return operation
 
     return attach
 
 
-def _ptx_typer(name: str, text: str, result: str | None, memory: bool, operands: dict[str, str]) -> Callable[..., Any]:
+def immediate(operation: str, parameter: str, ty: Any) -> Any:
+    """The value of an operand that is part of the statement's text; SpecError for a run-time value."""
+    from . import _numba as nb
+
+    try:
+        return nb.literal(ty)
+    except nb.TypingError:
+        raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {ty}: pass a "
+                        "literal, a constant of the module or a Static field") from None
+
+
+def _checked(function: Callable[P, R], check: Callable[..., None], operands: dict[str, str]) -> Callable[P, R]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def body(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs).arguments
+        check(**{p: given[p] for p, code in operands.items() if code == "n"})
+        return function(*args, **kwargs)
+
+    return body
+
+
+def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],
+               check: Callable[..., None] | None) -> Callable[..., Any]:
+    name = function.__name__
+    label = f"{function.__module__.rpartition('.')[2]}.{name}"
+
     def typer(_context: Any, *args: Any) -> Any:
         from . import _numba as nb
 
         scalar = {code: getattr(nb.types, ty) for code, ty in _NUMBA.items()} | {"bool": nb.types.boolean}
         machine = {"r": nb.i32, "l": nb.i64, "h": nb.i16, "f": nb.f32, "bool": nb.i32, None: nb.void}
-        immediates = {p: nb.literal(t) for (p, c), t in zip(operands.items(), args, strict=True) if c == "n"}
+        immediates = {p: immediate(label, p, t) for (p, c), t in zip(operands.items(), args, strict=True) if c == "n"}
+        if check is not None:
+            check(**immediates)
         registers = [p for p, c in operands.items() if c not in "n-"]
         places = {p: f"${i + (result is not None)}" for i, p in enumerate(registers)} | {"ret": "$0"}
         places |= {p: str(int(v)) for p, v in immediates.items()}
