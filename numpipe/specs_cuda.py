@@ -1,0 +1,35 @@
+"""BlockSpec as a Numba value: its shape is in the type, its index map (with what it captured) in the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from ._op import cuda_meaning
+from .specs import BlockSpec, block_spec
+
+
+class SpecType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, block_shape: tuple[int, ...], index_map: Any, delay_release: int | None) -> None:
+        self.block_shape, self.index_map, self.delay_release = block_shape, index_map, delay_release
+        super().__init__(name=f"BlockSpec({block_shape}, {index_map}, {delay_release})")
+
+
+@nb.register_model(SpecType)
+class _SpecModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: SpecType) -> None:
+        super().__init__(manager, fe_type, [("index_map", fe_type.index_map)])
+
+
+@cuda_meaning(block_spec)
+def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any) -> Any:
+    shape, delay = nb.literal(block_shape), nb.literal(delay_release)
+    BlockSpec(shape, lambda: None, delay)  # the same validation as on the host
+    spec = SpecType(shape, index_map, delay)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = nb.cgutils.create_struct_proxy(spec)(context, builder)
+        value.index_map = args[1]
+        return value._getvalue()
+
+    return spec(block_shape, index_map, delay_release), codegen
