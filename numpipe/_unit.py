@@ -1,0 +1,202 @@
+"""What one compilation, or one simulation, of a kernel knows of itself.
+
+Rings, staging and tensor maps are discovered while the kernel's source is compiled (or first run): each pipeline asks its
+Unit for a plan, and the Unit hands out shared memory, barriers and counters. A new Unit per compile: it is part of the
+types of everything the kernel touches, so no code generated for an earlier compile can be picked up again.
+
+Shared memory of a CTA::
+
+    0 ............ 1024        mbarriers: ready[slots], consumed[slots] of each ring, 8 bytes each
+    1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
+    ............. staging      compute warpgroups x store_slots x 8192, the store ring
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ._layout import ATOM, Layout, block_layout
+from .errors import SpecError
+from .specs import CompilerParams
+
+SMEM_BYTES = 232448  # 227 KB: what one CTA of sm_90 can have (CUDA C++ Programming Guide, "Compute Capabilities")
+HEADER = 1024
+PANEL_BYTES = 8192  # 64 rows of 128 bytes
+COUNTERS = 16  # int32 state of rings, per warpgroup
+_serials = itertools.count()
+
+
+@dataclass(frozen=True)
+class ArrayArg:
+    """A kernel parameter that is an array, as far as compilation depends on it.
+
+    order: "row" (last dimension contiguous) or "col" (first). tma: whether TMA can address it.
+    """
+
+    name: str
+    dtype: np.dtype
+    ndim: int
+    order: str = "row"
+    tma: bool = True
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes."""
+
+    arg: int
+    box: tuple[int, ...]
+    swizzle: int
+    fill: str = "zeros"
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's shared memory."""
+
+    name: str
+    index: int
+    slots: int
+    delay: int
+    args: tuple[int, ...]
+    layouts: tuple[Layout, ...]
+    offsets: tuple[int, ...]
+    stage_bytes: int
+    stage_stride: int
+    base: int
+    ready: int
+    consumed: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.slots * self.stage_stride
+
+
+@dataclass
+class Unit:
+    """One compile or one simulation of one kernel."""
+
+    kernel: str
+    arrays: tuple[ArrayArg, ...]
+    axes: tuple[str, ...]
+    wg_axis: str
+    compute_wgs: int
+    memory_registers: int
+    params: CompilerParams = field(default_factory=CompilerParams)
+    serial: int = field(default_factory=lambda: next(_serials))
+    maps: dict[MapRequest, int] = field(default_factory=dict)
+    rings: dict[str, RingPlan] = field(default_factory=dict)
+    staging: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.wg_axis in self.axes:
+            raise SpecError(f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}")
+        if not 1 <= self.compute_wgs <= 7:
+            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…7 (a CTA has at most 1024 threads and one "
+                            f"warpgroup is the memory role), got {self.compute_wgs}")
+        if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
+            raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
+                            f"got {self.memory_registers}")
+        if self.compute_registers < 24:
+            raise SpecError(f"kernel {self.kernel}: register budget: 512 per lane of four warps - {self.memory_registers} "
+                            f"(memory) leaves {512 - self.memory_registers} for {self.compute_wgs} compute warpgroups, "
+                            f"{self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs")
+
+    # ---- threads and registers
+    @property
+    def warpgroups(self) -> int:
+        return self.compute_wgs + 1
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.warpgroups
+
+    @property
+    def compute_registers(self) -> int:
+        """Per lane after setmaxnreg: the SM has 512 per lane of each of its four quadrants."""
+        return min(256, (512 - self.memory_registers) // self.compute_wgs // 8 * 8)
+
+    @property
+    def consumed_arrivals(self) -> int:
+        """Arrivals that free a slot: lane 0 of each warp of each compute warpgroup (wgmma.wait_group is per warp)."""
+        return 4 * self.compute_wgs
+
+    # ---- shared memory
+    @property
+    def smem_bytes(self) -> int:
+        return max([HEADER, *(plan.end for plan in self.rings.values())]
+                   + ([] if self.staging is None else [self.staging + self._staging_bytes]))
+
+    @property
+    def _staging_bytes(self) -> int:
+        return self.compute_wgs * self.params.store_slots * PANEL_BYTES
+
+    def _budget(self) -> None:
+        if self.smem_bytes > SMEM_BYTES:
+            parts = [f"{HEADER} barriers"] + [f"{p.slots} slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
+                                              for p in self.rings.values()]
+            if self.staging is not None:
+                parts.append(f"{self.compute_wgs} warpgroups x {self.params.store_slots} store slots x {PANEL_BYTES} = "
+                             f"{self._staging_bytes}")
+            raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
+                            f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
+
+    def plan_ring(self, site: str, blocks: tuple[tuple[int, tuple[int, ...]], ...], slots: int, delay: int) -> RingPlan:
+        """The ring of the pipeline written at `site` (a ``file:line``): `blocks` are (argument, block shape)."""
+        if site in self.rings:
+            return self.rings[site]
+        where = f"kernel {self.kernel}, pipeline at {site}"
+        if slots < 1:
+            raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
+        if not 0 <= delay < slots:
+            raise SpecError(f"{where}: delay_release={delay} needs more than {delay} slots, got max_concurrent_steps={slots}: "
+                            "the slot of step k is still held when step k + delay_release waits for its own")
+        layouts, offsets, stride = [], [], 0
+        for number, (arg, shape) in enumerate(blocks):
+            array = self.arrays[arg]
+            what = f"{where}: in_specs[{number}] for '{array.name}'"
+            if array.ndim != len(shape):
+                raise SpecError(f"{what}: block_shape {shape} has {len(shape)} dimensions, the array has {array.ndim}")
+            if not array.tma:
+                raise SpecError(f"{what}: TMA cannot address this array (base and strides must be multiples of 16 bytes)")
+            layout = block_layout(shape, array.dtype, array.order, what)
+            layouts.append(layout)
+            offsets.append(stride)
+            stride += -(-layout.nbytes // ATOM) * ATOM
+        ready = 8 * sum(2 * plan.slots for plan in self.rings.values())
+        if ready + 16 * slots > HEADER or len(self.rings) >= COUNTERS - 1:
+            raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
+        names = ", ".join(self.arrays[arg].name for arg, _ in blocks)
+        plan = RingPlan(
+            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(a for a, _ in blocks),
+            layouts=tuple(layouts), offsets=tuple(offsets), stage_bytes=sum(layout.nbytes for layout in layouts),
+            stage_stride=stride, base=-(-self.smem_bytes // ATOM) * ATOM, ready=ready, consumed=ready + 8 * slots)
+        self.rings[site] = plan
+        self._budget()
+        return plan
+
+    def plan_staging(self) -> int:
+        """Base of the store ring's panels: one ring per compute warpgroup, shared by all stores of the kernel."""
+        if self.staging is None:
+            self.staging = self.smem_bytes
+            self._budget()
+        return self.staging
+
+    def map_slot(self, request: MapRequest) -> int:
+        """Number of the tensor map in the kernel's packed parameter."""
+        return self.maps.setdefault(request, len(self.maps))
+
+    def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
+        layout = plan.layouts[operand]
+        return MapRequest(plan.args[operand], (layout.shape[1 - layout.inner], layout.per_panel), layout.swizzle)
+
+    # ---- axes
+    def axis(self, name: str) -> int:
+        """Grid dimension (0, 1, 2) of a named axis."""
+        if name not in self.axes:
+            raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'} and "
+                            f"the warpgroup axis is {self.wg_axis!r}")
+        return self.axes.index(name)

@@ -1,0 +1,69 @@
+"""The hidden first parameter of a compiled kernel function: which kernel this is, and which role runs it.
+
+The AST pass gives every kernel function a parameter ``__np`` and passes it to the operations that depend on the kernel
+(pipelines, tile loops) or on the role (the warpgroup axis). Its type carries the Unit and the role; its value is a pointer
+to the warpgroup's ring counters, so that a helper called twice continues a ring instead of restarting it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._machine import Role, current
+from ._op import op
+from ._unit import COUNTERS, Unit
+from .inert import Inert
+
+
+class Context:
+    """One role of one warpgroup on the simulated SM. `state` lives as long as the kernel, as the GPU's does."""
+
+    def __init__(self, unit: Unit, role: Role) -> None:
+        self.unit = unit
+        self.role = role
+        self.state = [0] * COUNTERS
+
+    @property
+    def memory(self) -> bool:
+        return self.role == "memory"
+
+
+@op
+def axis_index(name: str) -> Any:
+    """Index of this CTA along a named grid axis, or of this warpgroup along the warpgroup axis (`wg_axis`).
+
+    The memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
+    """
+    machine = current()
+    unit = machine.unit
+    if name == unit.wg_axis:  # reached from plain helpers; kernels are rewritten to `warpgroup_part`
+        return np.int32(machine.warpgroup)
+    return np.int32(machine.cta[unit.axis(name)])
+
+
+@op
+def axis_size(name: str) -> Any:
+    """Size of a named grid axis; of the warpgroup axis the number of compute warpgroups that share a tile (folded)."""
+    machine = current()
+    unit = machine.unit
+    return np.int32(unit.compute_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
+
+
+@op
+def warpgroup_part(np_: Context) -> Any:
+    """`axis_index(wg_axis)` in a kernel: which part of the tile is this compute warpgroup's."""
+    return Inert("the warpgroup axis") if np_.memory else np.int32(current().warpgroup)
+
+
+@op
+def counter(np_: Context, index: int) -> Any:
+    """Value of ring counter `index` of this warpgroup."""
+    return np.int32(np_.state[index])
+
+
+@op
+def set_counter(np_: Context, index: int, value: Any) -> None:
+    """Store ring counter `index`."""
+    np_.state[index] = int(value)

@@ -1,0 +1,101 @@
+"""The context as a Numba value; axes as link symbols that each kernel's entry module defines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from . import context as source
+from ._op import cuda_meaning
+from ._unit import COUNTERS, Unit
+from .inert_cuda import InertType
+
+I32 = nb.types.int32
+
+
+class ContextType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, unit: Unit, role: str) -> None:
+        self.unit, self.role = unit, role
+        super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
+
+
+@nb.register_model(ContextType)
+class _ContextModel(nb.models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: ContextType) -> None:
+        super().__init__(manager, fe_type, nb.i32.as_pointer())
+
+
+def new_context(unit: Unit, role: str) -> Any:
+    """An operation that makes the context of a role: counters on the warpgroup's own stack (SROA keeps them in registers)."""
+    from ._op import Op
+
+    def make_context() -> None:
+        raise NotImplementedError("entry code only")
+
+    def typer(_context: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            array = nb.ir.ArrayType(nb.i32, COUNTERS)
+            state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
+            builder.store(nb.ir.Constant(array, [0] * COUNTERS), state)
+            return builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
+
+        return ContextType(unit, role)(), codegen
+
+    return Op(make_context, typer)
+
+
+def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
+    """Address of a ring counter; its name tells the role check that numpipe made the store."""
+    return builder.gep(context_value, [index], name="numpipe.counter")
+
+
+def _axis(prefix: str) -> Any:
+    def typer(_context: Any, name: Any) -> Any:
+        axis = nb.literal(name)
+
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            return nb.external(builder, f"{prefix}{axis}", nb.i32)
+
+        return I32(name), codegen
+
+    return typer
+
+
+cuda_meaning(source.axis_index)(_axis("np_axis_index_"))
+cuda_meaning(source.axis_size)(_axis("np_axis_size_"))
+
+
+def define_axes(module: Any, unit: Unit) -> None:
+    """Definitions of the axis symbols for this kernel, in its entry module."""
+    for dim, name in zip("xyz", unit.axes, strict=False):
+        for prefix, register in (("np_axis_index_", "ctaid"), ("np_axis_size_", "nctaid")):
+            with nb.define(module, prefix + name, nb.i32) as (builder, _):
+                builder.ret(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dim}", nb.i32))
+    with nb.define(module, "np_axis_index_" + unit.wg_axis, nb.i32) as (builder, _):
+        builder.ret(builder.lshr(nb.thread_index(builder), nb.const(7)))
+    with nb.define(module, "np_axis_size_" + unit.wg_axis, nb.i32) as (builder, _):
+        builder.ret(nb.const(unit.compute_wgs))
+
+
+@cuda_meaning(source.warpgroup_part)
+def _warpgroup_part(_context: Any, np_: Any) -> Any:
+    if np_.role == "memory":
+        return InertType("the warpgroup axis")(np_), lambda context, builder, sig, args: nb.nothing(context)
+    return I32(np_), lambda context, builder, sig, args: builder.lshr(nb.thread_index(builder), nb.const(7))
+
+
+@cuda_meaning(source.counter)
+def _counter(_context: Any, np_: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return builder.load(counter_pointer(builder, args[0], args[1]))
+
+    return I32(np_, I32), codegen
+
+
+@cuda_meaning(source.set_counter)
+def _set_counter(_context: Any, np_: Any, index: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        builder.store(args[2], counter_pointer(builder, args[0], args[1]))
+        return nb.nothing(context)
+
+    return nb.types.void(np_, I32, I32), codegen
