@@ -83,9 +83,9 @@ class GpuFileItem(pytest.Item):
             child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                      cwd=self.config.rootpath, env=os.environ | {CHILD: "1"}, start_new_session=True)
             try:
-                status: int | str = child.wait(limit)
+                status, how = child.wait(limit), "failed"
             except subprocess.TimeoutExpired:
-                status = f"still running after {limit:.0f} s ({TIME_LIMIT}): a hung kernel, or too short a limit"
+                status, how = -1, f"still ran after {limit:.0f} s ({TIME_LIMIT}): a hung kernel, or too short a limit"
             finally:
                 if child.poll() is None:
                     os.killpg(child.pid, signal.SIGKILL)
@@ -97,7 +97,7 @@ class GpuFileItem(pytest.Item):
         if status == pytest.ExitCode.NO_TESTS_COLLECTED:
             raise GpuTestsFailed(f"{self.path.name} holds no test")
         if status != 0:
-            raise GpuTestsFailed(f"{self.path.name}: exit status {status}\n\n{output}")
+            raise GpuTestsFailed(f"{self.path.name} {how}\n\n{output}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, GpuTestsFailed):
@@ -136,5 +136,3 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"GPU {line}")
     if count := config.stash[skipped]:
         terminalreporter.write_line(f"GPU tests: {count} skipped: {why_no_gpu()}")
-    elif not config.stash[outcomes] and not os.environ.get(CHILD):
-        terminalreporter.write_line("GPU tests: none selected")

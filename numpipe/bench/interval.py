@@ -62,10 +62,8 @@ def figure(ratios: Sequence[float]) -> Figure:
 
 
 def _tail(n: int) -> int:
-    """How many values may lie below the interval: the largest k with P(Binomial(n, 1/2) <= k) < 2.5 %, less rounding."""
-    total, k = 0.0, 0
-    while True:
-        total += math.comb(n, k) / 2**n
-        if total > 0.025:
-            return k - 1 + 1 if k == 0 else k
+    """The largest k with P(Binomial(n, 1/2) <= k) <= 2.5 %: how many values to drop at either end (n >= 6)."""
+    below, k = 1 / 2**n, 0
+    while (below := below + math.comb(n, k + 1) / 2**n) <= 0.025:
         k += 1
+    return k

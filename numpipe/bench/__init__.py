@@ -1,0 +1,23 @@
+"""Benchmarks: a kernel against a reference, so that the ratio means something.
+
+`compare` measures competitors inside one process by three protocols; `main` repeats that in several processes and
+writes the table and the JSON file that ``docs/results`` holds. Only medians of CUDA events over rotated buffers are
+reported, as ratios within one process, because absolute rates of one card move by a tenth from machine to machine.
+
+    samples = bench.compare({"numpipe": lambda i: matmul(a[i % 3], b[i % 3], out=c[i % 3]),
+                             "cuBLAS": lambda i: torch.mm(a[i % 3], bt[i % 3], out=d[i % 3])}, reference="cuBLAS")
+    samples[0].ratio("numpipe"), samples[0].noise
+
+``examples/benchmarks/gemm.py`` is a whole one.
+"""
+
+from .device import describe, sensors
+from .interval import Figure, figure
+from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
+from .report import Result, Row, read, run_entry, summarise, table
+from .timer import EventTimer, Timer, require_gpu
+from .workers import collect, main
+
+__all__ = ["PROTOCOLS", "EventTimer", "Figure", "Plan", "Result", "Row", "Sample", "Timer", "collect", "compare",
+           "describe", "figure", "main", "read", "require_gpu", "rotation_sets", "run_entry", "sensors", "summarise",
+           "table"]

@@ -1,0 +1,126 @@
+"""What a result must say of the machine it was measured on: the GPU, the driver, versions, and the card's own sensors."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_PACKAGES = ("numpipe", "numpy", "numba", "numba-cuda", "cuda-bindings", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm",
+             "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12", "cupy-cuda12x", "cupy-cuda13x", "jax")
+
+Sensors = Callable[[], dict[str, float]]
+
+
+def describe() -> dict[str, Any]:
+    """Device, driver, host and package versions, ready for JSON. Needs a GPU."""
+    from cuda.bindings import driver
+
+    def call(result: tuple[Any, ...]) -> Any:
+        if int(result[0]):
+            raise RuntimeError(f"the CUDA driver reported {result[0]!r} when asked about the device")
+        return result[1]
+
+    call((*driver.cuInit(0), None))
+    device = call(driver.cuDeviceGet(0))
+
+    def attribute(name: str) -> int:
+        code = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(call(driver.cuDeviceGetAttribute(code, device)))
+
+    return {
+        "device": {
+            "name": call(driver.cuDeviceGetName(96, device)).split(b"\0")[0].decode(),
+            "uuid": _uuid(call(driver.cuDeviceGetUuid(device)).bytes),
+            "compute_capability": f"{attribute('COMPUTE_CAPABILITY_MAJOR')}.{attribute('COMPUTE_CAPABILITY_MINOR')}",
+            "sms": attribute("MULTIPROCESSOR_COUNT"),
+            "l2_bytes": attribute("L2_CACHE_SIZE"),
+            "memory_bytes": int(call(driver.cuDeviceTotalMem(device))),
+            "cuda_driver_api": call(driver.cuDriverGetVersion()),
+            **_card(),
+        },
+        "host": {"system": platform.platform(), "machine": platform.machine(), "cpus": os.cpu_count(),
+                 "python": sys.version.split()[0]},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of everything that makes or moves a kernel, the compared peers included."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def sensors() -> Sensors:
+    """A function that reads SM clock (MHz), power (W) and temperature (°C) of GPU 0.
+
+    Through NVML where nvidia-ml-py is installed: quick enough to read while the measured work is still running. Else
+    nvidia-smi, whose start takes longer than the work: its clock is the one just after.
+    """
+    return _nvml() or _smi
+
+
+def _card() -> dict[str, Any]:
+    """Driver release and power cap, as nvidia-smi names them."""
+    row = _query("driver_version", "power.limit", "clocks.max.sm")
+    if row is None:
+        return {}
+    return {"driver": row[0], "power_limit_watts": _number(row[1]), "max_sm_mhz": _number(row[2])}
+
+
+def _uuid(raw: bytes) -> str:
+    digits = raw[:16].hex()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _nvml() -> Sensors | None:
+    try:
+        import pynvml as nvml
+        from cuda.bindings import driver
+
+        nvml.nvmlInit()
+        status, uuid = driver.cuDeviceGetUuid(0)
+        # CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's
+        handle = nvml.nvmlDeviceGetHandleByUUID(_uuid(uuid.bytes)) if int(status) == 0 else \
+            nvml.nvmlDeviceGetHandleByIndex(0)
+        readings: dict[str, Callable[[], float]] = {
+            "sm_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "celsius": lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        }
+        for read in readings.values():
+            read()
+    except Exception:  # absent, forbidden in this container, or too old for the card: nvidia-smi may still know
+        return None
+    return lambda: {name: read() for name, read in readings.items()}
+
+
+def _smi() -> dict[str, float]:
+    row = _query("clocks.sm", "power.draw", "temperature.gpu")
+    values = zip(("sm_mhz", "watts", "celsius"), row or (), strict=False)
+    return {name: number for name, text in values if (number := _number(text)) is not None}
+
+
+def _query(*fields: str) -> list[str] | None:
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return [field.strip() for field in answer.strip().splitlines()[0].split(",")] if answer.strip() else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

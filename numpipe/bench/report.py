@@ -1,0 +1,120 @@
+"""Results: every raw run in JSON, and a table of the figures drawn from them.
+
+The file (schema ``numpipe-bench/1``) holds ``runs``, one entry a case and process as it was measured, failed ones
+included; ``rows``, the figures, can always be computed again from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .interval import Figure, figure
+from .protocols import AGAIN, Sample
+
+SCHEMA = "numpipe-bench/1"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case, one protocol, one competitor, over all processes."""
+
+    case: dict[str, Any]
+    protocol: str
+    name: str
+    reference: str
+    rate: float
+    """of `name`: median over the processes, in units of `work` a second (TFLOPS for work = 1e-12 flops)"""
+    reference_rate: float
+    ratio: Figure
+    noise: Figure
+    """the reference against itself"""
+    sensors: dict[str, float]
+    """medians of what was read while `name` ran"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result file read back or about to be written."""
+
+    benchmark: str
+    machine: dict[str, Any]
+    method: dict[str, Any]
+    runs: list[dict[str, Any]]
+
+    @property
+    def rows(self) -> list[Row]:
+        return summarise(self.runs)
+
+    def write(self, path: Path) -> None:
+        """Write in one step, so that a reader or a killed writer never leaves half a file."""
+        text = json.dumps({"schema": SCHEMA, "benchmark": self.benchmark, **self.machine, "method": self.method,
+                           "rows": [asdict(row) for row in self.rows], "runs": self.runs}, indent=1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(path.suffix + ".part")
+        part.write_text(text + "\n", encoding="utf8")
+        os.replace(part, path)
+
+
+def read(path: Path) -> Result:
+    """Read a result file; ValueError if it is of another schema."""
+    data = json.loads(path.read_text(encoding="utf8"))
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"{path}: schema {data.get('schema')!r}, expected {SCHEMA!r}")
+    machine = {k: data[k] for k in data.keys() - {"schema", "benchmark", "method", "rows", "runs"}}
+    return Result(data["benchmark"], machine, data["method"], data["runs"])
+
+
+def run_entry(process: int, case: Mapping[str, Any], work: float, samples: Iterable[Sample],
+              **facts: Any) -> dict[str, Any]:
+    """A `runs` entry: `work` is what one call does (1e-12 × flops gives TFLOPS); `facts` go along, e.g. errors."""
+    return {"process": process, "case": dict(case), "work": work, "samples": [asdict(s) for s in samples], **facts}
+
+
+def failed_entry(process: int, case: Mapping[str, Any], error: BaseException) -> dict[str, Any]:
+    return {"process": process, "case": dict(case), "failed": f"{type(error).__name__}: {error}"}
+
+
+def summarise(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Figures of all complete runs, in the order the cases were first measured."""
+    groups: dict[tuple[str, str, str], list[tuple[Mapping[str, Any], Sample]]] = {}
+    for run in runs:
+        for raw in run.get("samples", ()):
+            sample = Sample(**raw)
+            for name in sample.times:
+                if name not in (sample.reference, sample.reference + AGAIN):
+                    key = json.dumps(run["case"], sort_keys=True), sample.protocol, name
+                    groups.setdefault(key, []).append((run, sample))
+    return [_row(protocol, name, members) for (_, protocol, name), members in groups.items()]
+
+
+def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample]]) -> Row:
+    read = [sample.sensors.get(name) or sample.sensors.get("all") or {} for _, sample in members]
+    return Row(
+        case=dict(members[0][0]["case"]), protocol=protocol, name=name, reference=members[0][1].reference,
+        rate=statistics.median(run["work"] / sample.seconds(name) for run, sample in members),
+        reference_rate=statistics.median(run["work"] / sample.reference_seconds for run, sample in members),
+        ratio=figure([sample.ratio(name) for _, sample in members]),
+        noise=figure([sample.noise for _, sample in members]),
+        sensors={k: statistics.median(r[k] for r in read if k in r) for k in sorted({k for r in read for k in r})},
+    )
+
+
+def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
+    """The rows as aligned text, one line a row."""
+    if not rows:
+        return "nothing was measured"
+    lines = [["case", "protocol", f"{rows[0].reference} {unit}", "", unit, "ratio [95 %]",
+              f"{rows[0].reference} / itself", "MHz", "W", "°C"]]
+    for row in rows:
+        case = " ".join(str(v) for v in row.case.values())
+        sensed = [f"{row.sensors[k]:.0f}" if k in row.sensors else "" for k in ("sm_mhz", "watts", "celsius")]
+        lines.append([case, row.protocol, f"{row.reference_rate:.0f}", row.name, f"{row.rate:.0f}", str(row.ratio),
+                      str(row.noise), *sensed])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)

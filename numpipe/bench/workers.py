@@ -1,0 +1,98 @@
+"""Runs a benchmark script in several processes, one after the other, and keeps every row as soon as it is there.
+
+`main` is called by the script itself. In the first process it starts the same command again, once a process of the
+plan, with ``NUMPIPE_BENCH_PROCESS`` set; there it measures case after case and prints each result as a line that
+begins with the ASCII record separator (RFC 7464). The first process writes the JSON file anew after each of them, so
+that a run that is cut off loses at most the row in progress.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import device
+from .report import Result, failed_entry, table
+from .timer import require_gpu
+
+PROCESS = "NUMPIPE_BENCH_PROCESS"
+_RECORD = "\x1e"
+
+Case = Mapping[str, Any]
+Measure = Callable[[int, Case], dict[str, Any]]
+"""(process number, case) -> `report.run_entry`"""
+
+
+def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: int = 3, out: Path | None = None,
+         method: Mapping[str, Any] | None = None, unit: str = "TFLOPS") -> int:
+    """Measure all cases in `processes` processes; print the table, write `out` -> exit status (1 if a run failed).
+
+    Raises TargetError, before anything is started, on a machine without a GPU.
+    """
+    if PROCESS in os.environ:
+        return _worker(int(os.environ[PROCESS]), cases, measure)
+    require_gpu()
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    machine = {"started": started, "command": [Path(sys.argv[0]).name, *sys.argv[1:]], **device.describe()}
+    return collect(Result(benchmark, machine, dict(method or {}), []), processes, out, unit)
+
+
+def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOPS",
+            command: Sequence[str] | None = None) -> int:
+    """Run `command` (this very one by default) `processes` times and gather what the processes report."""
+    command = list(command or [sys.executable, *sys.argv])
+    status, begun = 0, time.monotonic()
+    for process in range(processes):
+        worker = subprocess.Popen(command, env=os.environ | {PROCESS: str(process)}, stdout=subprocess.PIPE, text=True)
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            if not line.startswith(_RECORD):
+                print(line, end="", flush=True)
+                continue
+            entry = json.loads(line[len(_RECORD):])
+            result.runs.append(entry)
+            case = " ".join(str(v) for v in entry["case"].values())
+            print(f"[{time.monotonic() - begun:4.0f} s] process {process + 1}/{processes}  {case}  {_brief(entry)}",
+                  flush=True)
+            if out is not None:
+                result.write(out)
+        if worker.wait():
+            status = 1
+            print(f"process {process + 1} ended with status {worker.returncode}", flush=True)
+    print("\n" + table(result.rows, unit))
+    if out is not None:
+        result.write(out)
+        print(f"written to {out}")
+    return status
+
+
+def _worker(process: int, cases: Sequence[Case], measure: Measure) -> int:
+    for case in cases:
+        try:
+            entry = measure(process, case)
+        except Exception as error:
+            _emit(failed_entry(process, case, error))
+            traceback.print_exc()
+            return 1  # a failed launch leaves no usable CUDA context for the cases behind it
+        _emit(entry)
+    return 0
+
+
+def _emit(entry: Mapping[str, Any]) -> None:
+    print(_RECORD + json.dumps(entry), flush=True)
+
+
+def _brief(entry: Mapping[str, Any]) -> str:
+    """One run's ratios, for the reader who waits."""
+    if "failed" in entry:
+        return f"FAILED: {entry['failed']}"
+    from .report import summarise
+
+    return "  ".join(f"{row.protocol} {row.ratio.median:.3f}" for row in summarise([entry]))
