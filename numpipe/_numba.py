@@ -7,6 +7,7 @@ imported by the first compile, never by ``import numpipe``.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import threading
@@ -98,7 +99,16 @@ Typer = Callable[..., Any]
 
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
     """Numba type of a callable whose meaning is `typer(typing_context, *types) -> (signature, codegen) | None`."""
-    return types.Function(make_intrinsic_template(key, typer, name, prefer_literal=True))
+    template = make_intrinsic_template(key, typer, name, prefer_literal=True)
+    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(typer).parameters.values()):
+        fixed = template.generic
+
+        def generic(self: Any, args: Any, kws: Any) -> Any:
+            sig = fixed(self, args, kws)  # with a Python signature, lowering would pack *args into a tuple
+            return None if sig is None else sig.replace(pysig=None)
+
+        template.generic = generic
+    return types.Function(template)
 
 
 def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What a result must say of the machine it was measured on: the GPU, the driver, versions, and the card's own sensors."""
+"""What a result must say of its machine: the GPU, the driver, versions, and what the card's own sensors read."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def figure(ratios: Sequence[float]) -> Figure:
     distribution-free interval of the median, between the order statistics whose binomial coverage is at least 95 %.
 
     >>> print(figure([1.02, 1.03, 1.04]))
-    1.030 [1.006, 1.055]
+    1.030 [1.005, 1.055]
     """
     values = sorted(ratios)
     n = len(values)

@@ -56,7 +56,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sample:
-    """One protocol in one process. Times are seconds per call, in the order measured; `sensors` were read under load."""
+    """One protocol in one process. Times are seconds per call, as measured; `sensors` were read under load."""
 
     protocol: Protocol
     reference: str

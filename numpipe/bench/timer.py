@@ -62,7 +62,7 @@ class _DriverEvents:
     @staticmethod
     def _call(result: tuple[Any, ...]) -> Any:
         if int(result[0]):
-            raise LaunchError(f"the CUDA driver reported {result[0]!r} while measuring; an earlier launch may have failed")
+            raise LaunchError(f"the CUDA driver reported {result[0]!r} while measuring: has an earlier launch failed?")
         return result[1] if len(result) > 1 else None
 
     def record(self) -> Any:
@@ -96,7 +96,7 @@ class EventTimer:
 
     def seconds(self, handle: Any) -> float:
         start, end, calls = handle
-        return self._events.milliseconds(start, end) * 1e-3 / calls
+        return float(self._events.milliseconds(start, end)) * 1e-3 / int(calls)
 
     def synchronize(self) -> None:
         self._events.synchronize()

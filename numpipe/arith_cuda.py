@@ -1,0 +1,38 @@
+"""int32 arithmetic as single instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from . import arith
+from ._op import cuda_meaning
+from .inert_cuda import InertType
+
+I32 = nb.types.int32
+
+
+def _binary(function: Any) -> Any:
+    def typer(_context: Any, a: Any, b: Any) -> Any:
+        inert = next((t for t in (a, b) if isinstance(t, InertType)), None)
+        if inert is not None:
+            return inert(a, b), lambda context, builder, sig, args: nb.nothing(context)
+        if not (isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer)):
+            return None
+        return I32(I32, I32), lambda context, builder, sig, args: function(builder, *args)
+
+    return typer
+
+
+def _cdiv(builder: Any, a: Any, b: Any) -> Any:
+    return builder.udiv(builder.add(a, builder.sub(b, nb.const(1))), b)
+
+
+def _minimum(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+
+cuda_meaning(arith.quotient)(_binary(lambda builder, a, b: builder.udiv(a, b)))
+cuda_meaning(arith.remainder)(_binary(lambda builder, a, b: builder.urem(a, b)))
+cuda_meaning(arith.cdiv)(_binary(_cdiv))
+cuda_meaning(arith.minimum)(_binary(_minimum))

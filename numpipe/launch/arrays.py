@@ -1,0 +1,296 @@
+"""Arrays as a kernel sees them, whichever library owns them.
+
+``describe`` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy array, or anything
+with ``__cuda_array_interface__``; nothing is copied and the owner is kept alive by the result. It runs for every
+argument of every call, so a type is classified once and read by a function of its own from then on.
+
+A matrix is *row* major when its last dimension is contiguous and *col* major when its first one is: the tensor map of a
+col-major array is made over its transpose, in memory order.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import SpecError
+from . import driver
+
+Kind = Literal["host", "torch", "cuda"]
+Major = Literal["row", "col"]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(name)
+    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+                 "float16", "float32", "float64")
+} | {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
+"""Element types of kernel arguments, by the name that NumPy, ml_dtypes and PyTorch share."""
+
+_exact = {dtype: dtype for dtype in DTYPES.values()}  # np.dtype.name takes a microsecond, a hash does not
+
+_TMA_ALIGN = 16
+_TMA_MAX_STRIDE = 1 << 40
+_TMA_MAX_DIM = 1 << 32
+
+
+class ArrayInfo(NamedTuple):
+    """What a launch needs to know of one array. Strides are in bytes; `ptr` is 0 for host arrays."""
+
+    kind: Kind
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: int
+    """CUDA ordinal; -1 for host arrays"""
+    writable: bool
+    owner: Any
+    """the object that was passed"""
+    array: np.ndarray[Any, Any] | None = None
+    """host arrays: the memory as a NumPy array (a view of a CPU tensor's)"""
+
+
+Reader = Callable[[Any, str, str], ArrayInfo]
+_readers: dict[type, Reader] = {}
+
+
+def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
+    """Read an argument; `name` and `kernel` are for the message.
+
+    Raises SpecError for anything that is not an array, and for element types no kernel takes.
+    """
+    reader = _readers.get(type(obj))
+    if reader is None:
+        reader = _choose(obj, name, kernel)
+        _readers[type(obj)] = reader
+    return reader(obj, name, kernel)
+
+
+def argument(name: str, kernel: str) -> str:
+    """How messages call an argument."""
+    return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
+
+
+def _choose(obj: Any, name: str, kernel: str) -> Reader:
+    if isinstance(obj, np.ndarray):
+        return _numpy
+    if hasattr(obj, "data_ptr") and hasattr(obj, "get_device") and hasattr(obj, "stride"):
+        return _torch
+    if type(obj).__module__.partition(".")[0] == "cupy" and hasattr(obj, "data"):
+        return _cupy
+    if hasattr(type(obj), "__cuda_array_interface__") or hasattr(obj, "__cuda_array_interface__"):
+        return _interface
+    mend = "pass a NumPy array, a PyTorch tensor, a CuPy array or an object with __cuda_array_interface__"
+    if hasattr(obj, "__dlpack__"):
+        mend += " (torch.from_dlpack and cupy.from_dlpack take this object without a copy)"
+    elif isinstance(obj, (list, tuple)):
+        mend += " (np.asarray makes one of a list)"
+    raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {mend}")
+
+
+def _known(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
+    known = _exact.get(dtype)
+    if known is None:
+        raise SpecError(
+            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; "
+            f"convert to one of {', '.join(DTYPES)} in native byte order")
+    return known
+
+
+def _numpy(obj: np.ndarray[Any, Any], name: str, kernel: str) -> ArrayInfo:
+    dtype = _exact.get(obj.dtype) or _known(obj.dtype, name, kernel)
+    return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
+
+
+_torch_dtypes: dict[Any, np.dtype[Any]] = {}
+
+
+def _torch(obj: Any, name: str, kernel: str) -> ArrayInfo:
+    device = obj.get_device()
+    if device < 0:
+        return _torch_cpu(obj, name, kernel)
+    dtype = _torch_dtypes.get(obj.dtype)
+    if dtype is None:
+        dtype = _torch_dtype(obj, name, kernel)
+    size = dtype.itemsize
+    return ArrayInfo("torch", obj.data_ptr(), tuple(obj.shape), tuple([s * size for s in obj.stride()]), dtype, device,
+                     True, obj)
+
+
+def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype[Any]:
+    spelled = str(obj.dtype)
+    dtype = DTYPES.get(spelled.rpartition(".")[2])
+    if dtype is None:
+        raise SpecError(f"{argument(name, kernel)}: element type {spelled} is not supported; "
+                        f"convert to one of {', '.join(DTYPES)}")
+    return _torch_dtypes.setdefault(obj.dtype, dtype)
+
+
+def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
+    """A CPU tensor: NumPy's view of its memory. NumPy has no bfloat16 or float8, so those go through their bytes."""
+    dtype = _torch_dtype(obj, name, kernel)
+    where = obj.device.type
+    if where != "cpu":
+        raise SpecError(f"{argument(name, kernel)}: a tensor on device {where!r}; move it to 'cuda' or 'cpu'")
+    flat = obj.detach()
+    if dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        torch = sys.modules["torch"]
+        flat = flat.view(torch.int16 if dtype.itemsize == 2 else torch.uint8)
+    view = flat.numpy().view(dtype)
+    return ArrayInfo("host", 0, view.shape, view.strides, dtype, -1, view.flags.writeable, obj, view)
+
+
+def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
+    dtype = _exact.get(obj.dtype) or _known(obj.dtype, name, kernel)
+    memory = obj.data
+    return ArrayInfo("cuda", memory.ptr, obj.shape, obj.strides, dtype, memory.device_id, True, obj)
+
+
+def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
+    """CUDA Array Interface, versions 2 and 3."""
+    try:
+        said = obj.__cuda_array_interface__
+        ptr, readonly = said["data"]
+        shape = tuple(said["shape"])
+        strides, typestr = said.get("strides"), said["typestr"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SpecError(f"{argument(name, kernel)}: {type(obj).__name__}.__cuda_array_interface__ cannot be read "
+                        f"({type(error).__name__}: {error})") from error
+    if said.get("mask") is not None:
+        raise SpecError(f"{argument(name, kernel)}: masked arrays are not supported; fill the masked elements first")
+    dtype = _typestr(obj, typestr, name, kernel)
+    if strides is None:
+        strides = dense_strides(shape, dtype.itemsize)
+    ptr = ptr or 0
+    return ArrayInfo("cuda", ptr, shape, tuple(strides), dtype, _device_of(ptr), not readonly, obj)
+
+
+_typestrs: dict[str, np.dtype[Any]] = {}
+
+
+def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
+    """A type string names no ml_dtypes type (bfloat16 is ``<V2``): then the object's own dtype decides."""
+    dtype = _typestrs.get(typestr)
+    if dtype is None:
+        if typestr[1] != "V":
+            return _typestrs.setdefault(typestr, _known(np.dtype(typestr), name, kernel))
+        own = getattr(obj, "dtype", None)
+        return _known(np.dtype(typestr if own is None else own), name, kernel)
+    return dtype
+
+
+def _device_of(ptr: int) -> int:
+    """The interface does not say which GPU; the driver is asked only where there are several."""
+    try:
+        cuda = driver.get()
+        return cuda.pointer_device(ptr) if ptr and cuda.count > 1 else 0
+    except (driver.DriverMissing, driver.DriverError):
+        return 0
+
+
+# ---- layout -------------------------------------------------------------------------------------------------------
+def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Byte strides of a C-contiguous array; dimensions of size 0 count as 1."""
+    strides = [itemsize] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
+    return tuple(strides)
+
+
+def major_order(info: ArrayInfo) -> Major:
+    """"row" when the last dimension is contiguous, else "col" when the first one is; "row" when both or neither are.
+
+    The stride of a dimension of size 1 says nothing, so an (n, 1) matrix is "row", like arrays without elements and 1-D
+    arrays.
+    """
+    shape, strides, size = info.shape, info.strides, info.dtype.itemsize
+    if len(shape) < 2 or strides[-1] == size or shape[-1] == 1 or 0 in shape:
+        return "row"
+    return "col" if strides[0] == size or shape[0] == 1 else "row"
+
+
+def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
+    """A shape, stride or block tuple with the contiguous dimension last."""
+    return tuple(values) if major == "row" else tuple(reversed(values))
+
+
+def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Byte strides (contiguous dimension last) with those that no address uses replaced by ones TMA accepts."""
+    result = list(strides)
+    for axis, dim in enumerate(shape[:-1]):
+        if dim <= 1 or 0 in shape:
+            result[axis] = _TMA_ALIGN
+    if result and (shape[-1] <= 1 or 0 in shape):
+        result[-1] = itemsize
+    return tuple(result)
+
+
+def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> str | None:
+    """Why TMA cannot address an array given in memory order (contiguous dimension last), or None.
+
+    The rules are those of cuTensorMapEncodeTiled: 1 to 5 dimensions, a base at a multiple of 16 bytes, contiguous
+    elements, every other stride a multiple of 16 bytes below 2**40, dimensions below 2**32. An array without elements
+    is never read, so its address and strides do not matter.
+    """
+    if not 1 <= len(shape) <= 5:
+        return f"it has {len(shape)} dimensions and TMA addresses 1 to 5"
+    if 0 in shape:
+        return None
+    if ptr % _TMA_ALIGN:
+        return f"its data starts at an address that is {ptr % _TMA_ALIGN} bytes past a multiple of {_TMA_ALIGN}"
+    *outer, inner = tma_strides(shape, strides, itemsize)
+    if inner != itemsize:
+        return f"no dimension is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
+    for dim in shape:
+        if dim >= _TMA_MAX_DIM:
+            return f"a dimension of {dim} elements is beyond TMA's 2**32 - 1"
+    for stride in outer:
+        if stride <= 0 or stride % _TMA_ALIGN:
+            return f"its rows are {stride} bytes apart and TMA needs a positive multiple of {_TMA_ALIGN}"
+        if stride >= _TMA_MAX_STRIDE:
+            return f"its rows are {stride} bytes apart and TMA's limit is 2**40"
+    return None
+
+
+def tma_addressable(info: ArrayInfo) -> str | None:
+    """None when TMA can address the array, otherwise the reason. Host arrays are padded on their way to the GPU."""
+    if info.kind == "host":
+        return tma_obstacle(0, info.shape, dense_strides(info.shape, _TMA_ALIGN), _TMA_ALIGN)
+    major = major_order(info)
+    return tma_obstacle(info.ptr, memory_order(info.shape, major), memory_order(info.strides, major),
+                        info.dtype.itemsize)
+
+
+def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
+    """The error for an input that TMA must read and cannot; it offers the padded copy."""
+    major = major_order(info)
+    inner = info.shape[-1 if major == "row" else 0] if info.shape else 1
+    step = max(1, _TMA_ALIGN // info.dtype.itemsize)
+    padded = math.ceil(inner / step) * step
+    mend = "pass a host copy, whose rows numpipe pads, or a contiguous copy on the GPU"
+    if len(info.shape) == 2 and info.kind == "torch":
+        rows = info.shape[0 if major == "row" else 1]
+        view = f"p = torch.empty(({rows}, {padded}), dtype={info.owner.dtype}, device='cuda')[:, :{inner}]"
+        mend = f"copy it into padded rows: {view}; p.copy_({name}{'' if major == 'row' else '.T'})"
+        mend += "" if major == "row" else ", and pass p.T"
+    return SpecError(f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape {info.shape}, "
+                     f"strides {info.strides} bytes: {reason}; {mend}")
+
+
+def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> Literal["host", "device"]:
+    """Where all arguments live. Raises SpecError unless all are on the host or all on one GPU."""
+    if not infos:
+        return "device"
+    first = infos[0].device
+    for info, name in zip(infos, names, strict=True):
+        if info.device != first:
+            here, there = (f"GPU {d}" if d >= 0 else "the host" for d in (info.device, first))
+            raise SpecError(
+                f"{argument(name, kernel)}: a {type(info.owner).__name__} on {here}, but argument {names[0]!r} is on "
+                f"{there}; pass all arrays on the host or all on one GPU")
+    return "host" if first < 0 else "device"

@@ -1,0 +1,259 @@
+"""Launching a compiled kernel: packed parameters, one driver call.
+
+Parameters of a numpipe kernel, in order; each has its own pointer in the driver's ``void*[]``:
+
+=========  ==========================================================================================
+0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs none)
+per array  address; every dimension; every stride in elements: int64 each, in the array's own order
+scalars    each of its own size
+=========  ==========================================================================================
+
+All of it lies in one buffer that lives as long as the kernel. A call writes what changed and launches: the bytes of an
+argument list seen before are copied in at once, those of the same list as last time not at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import LaunchError, SpecError
+from . import driver
+from .arrays import ArrayInfo, memory_order, not_addressable, same_place, tma_addressable
+from .host import Staging
+from .outputs import check_writable
+from .tensormap import MAP_BYTES, MapRequest, encode
+
+Grid = tuple[int, int, int]
+_WORD = 8
+_ALIGN = 64
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_REMEMBERED = 256
+"""argument lists a Prepared keeps; a training step has fewer"""
+
+_SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
+            "uint64": "Q", "float16": "e", "float32": "f", "float64": "d"}
+
+
+class Compiled(Protocol):
+    """What the compiler hands over."""
+
+    name: str
+    cubin: bytes
+    entry: str
+    threads: int
+    smem_bytes: int
+    maps: tuple[MapRequest, ...]
+    arrays: tuple[str, ...]
+    """names of the array arguments"""
+    majors: tuple[Any, ...]
+    """"row" or "col" of each"""
+
+
+class Function:
+    """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
+
+    def __init__(self, name: str, cubin: bytes, entry: str, threads: int, smem_bytes: int,
+                 parameters: Sequence[int] = ()) -> None:
+        """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded."""
+        self.name = name
+        self.cubin = cubin
+        self.entry = entry
+        self.threads = threads
+        self.smem_bytes = smem_bytes
+        self.lock = threading.RLock()
+        """held while parameters are written and launched: the driver copies them before the launch returns"""
+        self._parameters = list(parameters)
+        self._ready: set[int] = set()
+        self._kernel: Any = None
+        self._config: Any = None
+        self._launch: Callable[..., Any]
+        self._grid: Grid | None = None
+        self._stream: int | None = None
+
+    def launch(self, grid: Grid, params: int, stream: int = 0, device: int = 0) -> None:
+        """Queue the kernel on `stream` of a GPU; `params` is the address of its ``void*[]``.
+
+        A grid without CTAs launches nothing. Raises LaunchError, also for the failure of an earlier kernel, which the
+        driver reports at whatever call comes next.
+        """
+        with self.lock:
+            if device not in self._ready:
+                self._prepare(device)
+            config = self._config
+            if grid != self._grid:
+                if 0 in grid:
+                    return
+                self._check_grid(grid)
+                config.gridDimX, config.gridDimY, config.gridDimZ = grid
+                self._grid = grid
+            if stream != self._stream:
+                config.hStream = stream
+                self._stream = stream
+            code = self._launch(config, self._kernel, params, device)
+        if code:
+            raise self._failed(driver.get().error("cuLaunchKernelEx", code), grid)
+
+    def _prepare(self, device: int) -> None:
+        try:
+            cuda = driver.get()
+            if self._kernel is None:
+                with cuda.on(device):
+                    kernel = cuda.load(self.cubin, self.entry)
+                self._check_parameters(cuda.parameter_sizes(kernel))
+                self._config = cuda.config(self.threads, self.smem_bytes)
+                self._launch = cuda.launch
+                self._kernel = kernel
+            with cuda.on(device):
+                cuda.allow_shared(self._kernel, self.smem_bytes, device)
+        except driver.DriverMissing as error:
+            raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
+        except driver.DriverError as error:
+            raise self._failed(error, None) from error
+        self._ready.add(device)
+
+    def _check_parameters(self, sizes: Sequence[int]) -> None:
+        """A parameter list the cubin does not have would make it read whatever lies beyond: refuse it once, here."""
+        if self._parameters and list(sizes) != self._parameters:
+            raise LaunchError(f"kernel {self.name!r}: the compiled entry {self.entry!r} takes parameters of {list(sizes)} "
+                              f"bytes and the launch passes {self._parameters}: clear the compile cache; if that does not "
+                              "help, report this as a bug of numpipe")
+
+    def _check_grid(self, grid: Grid) -> None:
+        for axis, count, most in zip("xyz", grid, _MAX_GRID, strict=True):
+            if not 0 < count <= most:
+                raise LaunchError(f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
+                                  "use grid=numpipe.persistent() or another order of grid axes")
+
+    def _failed(self, error: driver.DriverError, grid: Grid | None) -> LaunchError:
+        with_grid = "" if grid is None else f"grid {grid}, "
+        return LaunchError(f"kernel {self.name!r} ({with_grid}{self.threads} threads, {self.smem_bytes} bytes of shared "
+                           f"memory): {error}")
+
+
+class Prepared:
+    """A compiled kernel with the parameter buffer for arguments of one signature.
+
+    Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call from several threads.
+    """
+
+    def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = ()) -> None:
+        """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order."""
+        self.compiled = compiled
+        self._dtypes = [info.dtype for info in infos]
+        self._itemsizes = [info.dtype.itemsize for info in infos]
+        words = sum(1 + 2 * len(info.shape) for info in infos)
+        table = max(len(compiled.maps), 1) * MAP_BYTES
+        self._words = struct.Struct(f"<{words}q")
+        self._scalar_types = [np.dtype(dtype) for dtype in scalars]
+        self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
+        self._scalars_at = table + self._words.size
+        self._image_size = self._scalars_at
+
+        storage = ctypes.create_string_buffer(self._scalars_at + self._scalars.size + _ALIGN)
+        start = -ctypes.addressof(storage) % _ALIGN
+        self._base = ctypes.addressof(storage) + start
+        self.buffer = memoryview(storage)[start:start + self._scalars_at + self._scalars.size]
+        """the parameter bytes: table, words, scalars (each scalar at a multiple of 8 bytes)"""
+        slots = [0, *range(table, len(self.buffer), _WORD)]
+        self._pointers = (ctypes.c_void_p * len(slots))(*[self._base + slot for slot in slots])
+        self._params = ctypes.addressof(self._pointers)
+
+        self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
+                                 [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]])
+        self._images: dict[tuple[Any, ...], bytes] = {}
+        self._last: tuple[Any, ...] | None = None
+
+    def _field(self, dtype: np.dtype[Any]) -> str:
+        code = _SCALARS.get(dtype.name)
+        if code is None:
+            raise SpecError(f"kernel {self.compiled.name!r}: a scalar of type {dtype.name} is not supported; pass it as one "
+                            f"of {', '.join(_SCALARS)}")
+        return f"{code}{_WORD - dtype.itemsize}x"
+
+    def __call__(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0) -> None:
+        """Queue the kernel. The arrays are on one GPU and of the signature this was made for: nothing is checked again.
+
+        Raises LaunchError, and SpecError for an input TMA cannot address or a scalar outside its type.
+        """
+        key = tuple([info[1:4] for info in infos])  # (ptr, shape, strides) of each
+        function = self.function
+        with function.lock:
+            if key != self._last:
+                ctypes.memmove(self._base, self._images.get(key) or self._image(key, infos), self._image_size)
+                self._last = key
+            if scalars:
+                try:
+                    self._scalars.pack_into(self.buffer, self._scalars_at, *scalars)
+                except (struct.error, OverflowError) as error:
+                    raise self._bad_scalar(scalars, error) from error
+            function.launch(grid, self._params, stream, infos[0].device if infos else 0)
+
+    def _image(self, key: tuple[Any, ...], infos: Sequence[ArrayInfo]) -> bytes:
+        """Tensor maps and array words of an argument list, remembered."""
+        maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
+        words: list[int] = []
+        for (ptr, shape, strides), size in zip(key, self._itemsizes, strict=True):
+            words += [ptr, *shape, *[stride // size for stride in strides]]
+        image = b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
+        if len(self._images) >= _REMEMBERED:
+            del self._images[next(iter(self._images))]
+        self._images[key] = image
+        return image
+
+    def _map(self, request: MapRequest, info: ArrayInfo) -> bytes:
+        name, major = self.compiled.arrays[request.arg], self.compiled.majors[request.arg]
+        reason = tma_addressable(info)
+        if reason:
+            raise not_addressable(info, reason, name, self.compiled.name)
+        try:
+            return encode(info.ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
+                          request.box, request.swizzle, request.fill)
+        except (SpecError, driver.DriverError) as error:
+            raise type_of(error)(f"argument {name!r} of kernel {self.compiled.name!r}: {error}") from error
+
+    def _bad_scalar(self, scalars: Sequence[Any], error: Exception) -> SpecError:
+        wanted = ", ".join(dtype.name for dtype in self._scalar_types)
+        return SpecError(f"kernel {self.compiled.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}")
+
+
+def type_of(error: Exception) -> type[Exception]:
+    return SpecError if isinstance(error, SpecError) else LaunchError
+
+
+def launch_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0,
+                *, outputs: int, fresh: int = 0, device: int = 0) -> None:
+    """A call on host arrays: copy in, launch, copy the last `outputs` back; returns when they are there.
+
+    The last `fresh` of the outputs were allocated for this call, so their contents are not copied in. Raises LaunchError
+    when the kernel fails.
+    """
+    name = prepared.compiled.name
+    inputs = len(infos) - outputs
+    for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
+        check_writable(info, argument, name)
+    uninitialised = len(infos) - fresh
+    try:
+        with Staging(stream, device) as staging:
+            buffers = [staging.upload(info) if i < uninitialised else staging.reserve(info)
+                       for i, info in enumerate(infos)]
+            prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
+            for info in infos[inputs:]:
+                staging.download(info)
+            driver.get().synchronize(stream, device)
+    except driver.DriverError as error:
+        raise LaunchError(f"kernel {name!r}: {error}") from error
+
+
+def launch(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
+           outputs: int, fresh: int = 0, device: int = 0) -> None:
+    """Run a kernel on arrays that are all on the host (returns with the results) or all on one GPU (returns at once)."""
+    if same_place(infos, prepared.compiled.arrays, prepared.compiled.name) == "host" and infos:
+        launch_host(prepared, grid, infos, scalars, stream, outputs=outputs, fresh=fresh, device=device)
+    else:
+        prepared(grid, infos, scalars, stream)

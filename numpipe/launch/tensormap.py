@@ -1,0 +1,87 @@
+"""Tensor maps: what tells the TMA unit where an array lies and which box of it one copy moves.
+
+PTX ISA, "Tensor: tensor-map"; CUDA driver API, cuTensorMapEncodeTiled. Shapes, strides and boxes here are in memory
+order, contiguous dimension last (the driver wants them the other way round). Encoding takes about two microseconds, so
+maps are kept by all they depend on; they hold an address and nothing of the array's contents, and stay right when
+another array comes to lie at that address.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import SpecError
+from . import driver
+from .arrays import tma_obstacle, tma_strides
+
+Fill = Literal["zeros", "nan"]
+MAP_BYTES = 128
+
+_NAMES = {
+    "bool": "UINT8", "int8": "UINT8", "uint8": "UINT8", "float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8",
+    "int16": "UINT16", "uint16": "UINT16", "int32": "INT32", "uint32": "UINT32", "int64": "INT64", "uint64": "UINT64",
+    "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32", "float64": "FLOAT64",
+}
+_NAN_CAPABLE = ("FLOAT16", "BFLOAT16", "FLOAT32", "FLOAT64")
+_MAX_BOX = 256
+_NOWHERE = 1 << 12
+"""Stands for the address of an array without elements, which may be null; nothing is ever read there."""
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """A tensor map that a compiled kernel needs.
+
+    `arg` is the position among the array arguments, `box` is in elements and memory order (outermost first), `swizzle`
+    is 0, 32, 64 or 128 bytes, and `fill` is what loads see outside the array.
+    """
+
+    arg: int
+    box: tuple[int, ...]
+    swizzle: int
+    fill: Fill = "zeros"
+
+
+@functools.lru_cache(maxsize=4096)
+def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...],
+           swizzle: int, fill: Fill = "zeros") -> bytes:
+    """The 128 bytes of a CUtensorMap; `strides` in bytes.
+
+    A dimension of size 0 becomes 1: the driver refuses 0, and a kernel reads nothing of an array without elements.
+    Raises SpecError for arrays and boxes that TMA cannot take, DriverError when the driver refuses all the same.
+    """
+    size = dtype.itemsize
+    obstacle = tma_obstacle(ptr, shape, strides, size) or _box_obstacle(dtype, shape, box, swizzle, fill)
+    if obstacle:
+        raise SpecError(f"no tensor map for a {dtype.name} array of shape {shape}, strides {strides} bytes, "
+                        f"box {box}, swizzle {swizzle}: {obstacle}")
+    address = ptr if 0 not in shape else _NOWHERE
+    dims = [max(dim, 1) for dim in reversed(shape)]
+    outer = tuple(reversed(tma_strides(shape, strides, size)))[1:]
+    encoded = driver.get().encode_tiled(_NAMES[dtype.name], address, dims, outer, box[::-1], swizzle, fill == "nan")
+    assert len(encoded) == MAP_BYTES
+    return bytes(encoded)
+
+
+def _box_obstacle(dtype: np.dtype[Any], shape: tuple[int, ...], box: tuple[int, ...], swizzle: int,
+                  fill: Fill) -> str | None:
+    if len(box) != len(shape):
+        return f"the box has {len(box)} dimensions and the array {len(shape)}"
+    if not all(1 <= extent <= _MAX_BOX for extent in box):
+        return f"each box dimension must be 1 to {_MAX_BOX} elements"
+    if swizzle not in (0, 32, 64, 128):
+        return "swizzle must be 0, 32, 64 or 128"
+    row = box[-1] * dtype.itemsize
+    if row % 16:
+        return f"a box row has {row} bytes and must have a multiple of 16"
+    if swizzle and row > swizzle:
+        return f"a box row has {row} bytes, more than the swizzle's {swizzle}"
+    if fill not in ("zeros", "nan"):
+        return f"fill must be 'zeros' or 'nan', not {fill!r}"
+    if fill == "nan" and _NAMES[dtype.name] not in _NAN_CAPABLE:
+        return f"fill='nan' needs a float type that TMA knows, not {dtype.name}"
+    return None

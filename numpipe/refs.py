@@ -1,0 +1,132 @@
+"""References: arrays in global memory, tiles in shared memory, and the views a kernel takes of them.
+
+``ref.at[...]`` is a view, ``ref[...]`` loads or stores. Along each dimension a view takes ``ds(start, size)`` (run-time
+start, compile-time size) or ``:``::
+
+    a_tile.at[ds(wg * 64, 64), :]                     # the 64 rows of this warpgroup
+    c[ds(m * 128, 128), ds(n * 256, 256)] = tile      # a block of the output
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ._layout import Layout
+from ._op import op
+from ._unit import Unit
+from .errors import CompileError, SpecError
+from .inert import REASON, Inert
+
+
+class Ds:
+    """A dynamic slice: elements ``[start, start + size)``; see `ds`."""
+
+    def __init__(self, start: Any, size: int) -> None:
+        self.start, self.size = start, size
+
+    def __repr__(self) -> str:
+        return f"ds({self.start}, {self.size})"
+
+
+@op
+def ds(start: Any, size: int) -> Ds:
+    """`size` elements from `start` on: `start` may be a run-time value, `size` is a compile-time constant.
+
+    >>> ds(64, 32)
+    ds(64, 32)
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        raise SpecError(f"ds(start, size): size must be a positive compile-time int, got {size!r}")
+    return Ds(start, int(size))
+
+
+class All:
+    """The whole of a dimension: what ``:`` means in an index."""
+
+
+ALL = All()
+
+
+@op
+def whole() -> All:
+    """``:`` in an index; the AST pass writes it."""
+    return ALL
+
+
+class SmemTile:
+    """A 2-D tile in shared memory, as a pipeline hands it to the kernel's body. shape in elements."""
+
+    def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool) -> None:
+        self.address, self.layout, self.dtype, self.memory = address, layout, dtype, memory
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.layout.shape
+
+    @property
+    def at(self) -> At:
+        """``tile.at[rows, columns]``: a view, nothing is moved."""
+        return At(self)
+
+    @property
+    def T(self) -> SmemTile:
+        """The transposed view."""
+        return SmemTile(self.address, self.layout.T, self.dtype, self.memory)
+
+    def _steers(self, *_: Any) -> NoReturn:
+        raise CompileError(f"a shared-memory tile {REASON}")
+
+    __bool__ = __int__ = __index__ = __float__ = _steers
+
+
+class At:
+    """Indexing with it gives a view: ``tile.at[ds(0, 64), :]``."""
+
+    def __init__(self, tile: SmemTile) -> None:
+        self.tile = tile
+
+    def __getitem__(self, index: Any) -> SmemTile:
+        tile = self.tile
+        layout, address = tile.layout, tile.address
+        for axis, part in enumerate(two(index, "a tile")):
+            if isinstance(part, All):
+                continue
+            layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
+            if not isinstance(part.start, Inert):
+                start = int(part.start)
+                unit = layout.per_panel if axis == layout.inner else 8
+                if start % unit or start < 0 or start + part.size > tile.layout.shape[axis]:
+                    raise SpecError(f"tile.at[…]: {part} along axis {axis} of a tile {tile.shape}: the start must be a multiple "
+                                    f"of {unit} and the slice must lie inside the tile")
+                address += start * scale
+        return SmemTile(address, layout, tile.dtype, tile.memory)
+
+
+def two(index: Any, what: str) -> tuple[Any, Any]:
+    """The two parts of an index; clear errors for everything else."""
+    parts = index if isinstance(index, tuple) else (index,)
+    parts = tuple(ALL if isinstance(p, slice) and p == slice(None) else p for p in parts)
+    if len(parts) != 2 or not all(isinstance(p, (Ds, All)) for p in parts):
+        raise SpecError(f"{what} is indexed by two of ds(start, size) and ':', got {index!r}")
+    return parts[0], parts[1]
+
+
+class GmemRef:
+    """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32."""
+
+    def __init__(self, array: np.ndarray, index: int, unit: Unit, context: Any) -> None:
+        self.array, self.index, self.unit, self.context = array, index, unit, context
+        self.shape = tuple(np.int32(n) for n in array.shape)
+        self.dtype = array.dtype
+
+    @property
+    def name(self) -> str:
+        return self.unit.arrays[self.index].name
+
+    def __setitem__(self, index: Any, tile: Any) -> None:
+        from .store import store_tile
+
+        rows, columns = two(index, f"array '{self.name}'")
+        store_tile(self, rows, columns, tile)

@@ -1,0 +1,274 @@
+"""The ring: the one place where the pipeline protocol is written.
+
+A *load ring* is S slots of shared memory, two mbarriers a slot, and one int32 a warpgroup: the step counter. Step s uses
+slot ``s % S``; it is that slot's phase number ``s // S``::
+
+                 fill(s)                              await_ready(s) … release(s)
+    memory   wait consumed[slot], phase - 1       compute   wait ready[slot], phase
+    role     expect bytes, arrive ready[slot]     role      read the tiles
+             TMA loads -> complete ready[slot]              arrive consumed[slot], each warp
+
+    ready[slot]     1 arrival and stage_bytes bytes complete a phase: the tiles have landed
+    consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
+
+The counter runs on over tiles and pipelines: no ring is ever drained between tiles, and phase numbers tell a waiter which
+use of the slot it means (the GPU waits for the number's parity, the simulator checks that the number is the one reached).
+
+A *store ring* is private to a compute warpgroup: `store_slots` staging panels of 64 rows x 128 bytes. `put_panel` waits
+until the TMA store that last read a panel has read it, writes the panel, fences, and issues the next TMA store; `drain`
+waits at the kernel's end. Both roles and both executions run the functions below as they stand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._machine import TensorMap, current
+from ._op import helper, op
+from ._unit import COUNTERS, PANEL_BYTES, MapRequest, RingPlan
+from .arith import quotient, remainder
+from .context import Context, counter, set_counter
+from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special, wgmma
+from .lanes import each_warp, one_lane
+from .refs import GmemRef, SmemTile
+
+
+class Ring:
+    """A load ring on the simulated SM: its plan, the arrays it loads and their index maps."""
+
+    def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...]) -> None:
+        self.np, self.plan, self.refs, self.index_maps = np_, plan, refs, index_maps
+        machine = current()
+        for slot in range(plan.slots):
+            machine.mbar_init_at_entry(plan.ready + 8 * slot, 1, f"ready[{slot}] of {plan.name}")
+            machine.mbar_init_at_entry(plan.consumed + 8 * slot, np_.unit.consumed_arrivals, f"consumed[{slot}] of {plan.name}")
+
+
+# ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
+@op
+def slot_of(ring: Ring, step: Any) -> Any:
+    """Slot of a step: ``step % S``."""
+    return step % ring.plan.slots
+
+
+@op
+def phase_of(ring: Ring, step: Any) -> Any:
+    """Phase number of a step on its slot's barriers: ``step // S``."""
+    return step // ring.plan.slots
+
+
+@op
+def ready(ring: Ring, slot: Any) -> Any:
+    """Address of ready[slot]."""
+    return ring.plan.ready + 8 * slot
+
+
+@op
+def consumed(ring: Ring, slot: Any) -> Any:
+    """Address of consumed[slot]."""
+    return ring.plan.consumed + 8 * slot
+
+
+@op
+def stage_bytes(ring: Ring) -> int:
+    """Bytes that fill a slot: what ready[slot] expects."""
+    return ring.plan.stage_bytes
+
+
+@op
+def delay_of(ring: Ring) -> int:
+    """Steps a slot is kept after the step that used it."""
+    return ring.plan.delay
+
+
+@op
+def steps_done(ring: Ring) -> Any:
+    """The warpgroup's step counter."""
+    return counter(ring.np, ring.plan.index)
+
+
+@op
+def set_steps_done(ring: Ring, steps: Any) -> None:
+    """Store the step counter when a pipeline loop ends."""
+    set_counter(ring.np, ring.plan.index, steps)
+
+
+@op
+def note(ring: Ring, event: str, step: Any) -> None:
+    """Tell the simulator's trace and reports what is going on; nothing on the GPU."""
+    plan = ring.plan
+    current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step))
+
+
+@op
+def copy_in(ring: Ring, indices: Any, slot: Any) -> None:
+    """Issue the TMA loads of one step: for each operand one copy a panel, block index from its index map."""
+    plan, unit = ring.plan, ring.np.unit
+    stage = plan.base + slot * plan.stage_stride
+    for number, (ref, index_map, layout) in enumerate(zip(ring.refs, ring.index_maps, plan.layouts, strict=True)):
+        block = index_map(*indices)
+        start = [int(i) * n for i, n in zip(block, layout.shape, strict=True)]
+        tensor = tensor_map(ref, unit.load_map(plan, number))
+        for panel in range(layout.panels):
+            at = (start[1 - layout.inner], start[layout.inner] + panel * layout.per_panel)
+            address = stage + plan.offsets[number] + panel * layout.panel_stride
+            cp_async_bulk.load(address, tensor, at, ready(ring, slot))
+
+
+def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
+    """The simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
+    cached = ref.context.tensor_maps.get(request)
+    if cached is None:
+        array = ref.array if ref.unit.arrays[ref.index].order == "row" else ref.array.T
+        cached = ref.context.tensor_maps[request] = TensorMap(array, request.box, request.swizzle, ref.name)
+        ref.unit.map_slot(request)
+    return cached
+
+
+@op
+def tiles_of(ring: Ring, step: Any) -> tuple[SmemTile, ...]:
+    """The tiles in a step's slot, one per operand."""
+    plan = ring.plan
+    stage = plan.base + (int(step) % plan.slots) * plan.stage_stride
+    return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory)
+                 for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
+
+
+@op
+def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Grid indices of a linear step, last index fastest."""
+    indices: list[Any] = []
+    for size in reversed(grid[1:]):
+        indices.append(remainder(step, size))
+        step = quotient(step, size)
+    return (np.int32(step), *reversed(indices))
+
+
+@op
+def close_step(ring: Ring) -> None:
+    """The wgmmas of the last step become a group; wait until at most `delay` steps' groups are in flight."""
+    machine = current()
+    machine.wgmma_commit()
+    machine.wgmma_wait(ring.plan.delay)
+
+
+# ---- load ring, memory role --------------------------------------------------------------------------------------
+@helper
+def fill(ring, indices, step):  # type: ignore[no-untyped-def]
+    """Fill the slot of `step` as soon as its last readers have released it."""
+    note(ring, "fill", step)
+    slot = slot_of(ring, step)
+    mbarrier.wait(consumed(ring, slot), phase_of(ring, step) - 1, step)
+    mbarrier.arrive_expect_tx(ready(ring, slot), stage_bytes(ring))
+    copy_in(ring, indices, slot)
+
+
+@helper
+def produce(ring, grid, steps, first):  # type: ignore[no-untyped-def]
+    """The whole producer of an innermost pipeline loop."""
+    for k in range(steps):
+        fill(ring, unravel(k, grid), first + k)
+    set_steps_done(ring, first + steps)
+
+
+# ---- load ring, compute role -------------------------------------------------------------------------------------
+@helper
+def await_ready(ring, step):  # type: ignore[no-untyped-def]
+    """Wait until the tiles of `step` have landed."""
+    note(ring, "wait", step)
+    mbarrier.wait(ready(ring, slot_of(ring, step)), phase_of(ring, step), step)
+    note(ring, "compute", step)
+
+
+@helper
+def release(ring, step):  # type: ignore[no-untyped-def]
+    """Give the slot of `step` back: every warp for itself, because wgmma.wait_group is a wait per warp."""
+    note(ring, "release", step)
+    each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step)))
+
+
+@helper
+def advance(ring, k, steps, first):  # type: ignore[no-untyped-def]
+    """Before step k of a loop: release what is drained, wait for the next tiles; False after the last step.
+
+    A step's slot is released `delay` steps later, after a wait that leaves only the newer steps' wgmmas in flight.
+    """
+    delay = delay_of(ring)
+    if k < steps:
+        if k > 0:
+            close_step(ring)
+        if k > delay:
+            release(ring, first + k - 1 - delay)
+        await_ready(ring, first + k)
+        return True
+    set_steps_done(ring, first + steps)
+    drain_groups(ring)
+    for back in range(delay, -1, -1):
+        if k > back:
+            release(ring, first + k - 1 - back)
+    return False
+
+
+@helper
+def drain_groups(ring):  # type: ignore[no-untyped-def]
+    """Wait for every wgmma of this warpgroup."""
+    wgmma.commit_group()
+    wgmma.wait_group(0)
+
+
+# ---- store ring, compute role ------------------------------------------------------------------------------------
+STORE_COUNTER = COUNTERS - 1
+
+
+@op
+def staging_slot(ref: GmemRef) -> Any:
+    """Address of the staging panel whose turn it is; the warpgroup's panel counter moves on."""
+    unit, state = ref.unit, ref.context.state
+    base, slots = unit.plan_staging(), unit.params.store_slots
+    panel = current().warpgroup * slots + state[STORE_COUNTER] % slots
+    state[STORE_COUNTER] += 1
+    return base + panel * PANEL_BYTES
+
+
+@op
+def await_staging(ref: GmemRef) -> None:
+    """Wait until the TMA store that used this turn's panel last has read it (bulk groups complete in order)."""
+    current().bulk_wait(ref.unit.params.store_slots - 1, read=True)
+
+
+@op
+def copy_out(ref: GmemRef, panel: Any, row: Any, column: Any, address: Any) -> None:
+    """Issue the TMA store of a panel and close its bulk group."""
+    width = min(128, panel.shape[1] * panel.dtype.itemsize)
+    request = MapRequest(ref.index, panel.shape, 0 if width == 16 else width)
+    cp_async_bulk.store(tensor_map(ref, request), (int(row), int(column)), address)
+    cp_async_bulk.commit_group()
+
+
+@op
+def write_panel(panel: Any, address: Any) -> None:
+    """The warpgroup's registers -> a swizzled staging panel (stmatrix for 16-bit types)."""
+    from .fragment.panel import write
+
+    write(panel, address)
+
+
+@helper
+def put_panel(ref, panel, row, column):  # type: ignore[no-untyped-def]
+    """Store one panel: 64 rows of at most 128 bytes."""
+    at = staging_slot(ref)
+    one_lane(await_staging, ref)
+    barrier.sync(1 + special.warpgroup_index(), 128)  # nobody writes before the old panel has been read
+    write_panel(panel, at)
+    fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
+    barrier.sync(1 + special.warpgroup_index(), 128)
+    one_lane(copy_out, ref, panel, row, column, at)
+
+
+@op
+def drain_stores(np_: Context) -> None:
+    """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
+    if np_.unit.staging is not None:
+        current().bulk_wait(0, read=False)
