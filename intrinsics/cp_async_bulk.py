@@ -1,0 +1,121 @@
+"""cp.async.bulk.tensor, the TMA: one lane starts the copy of a box between an array in GMEM and shared memory.
+
+What is copied and how it lies in shared memory is said by a tensor map, made on the host: on the GPU `tensor_map` is
+the 64-bit address of a CUtensorMap (64-byte aligned, in parameter, constant or global memory), on the simulator a
+TensorMap.
+
+Coordinates are elements in *array order*, outermost dimension first, as NumPy indexes; PTX lists them the other way
+round. They may be negative or beyond the array: a load fills such elements with zeros, a store leaves them out.
+
+A load ends on an mbarrier. A store belongs to a *bulk group* of the lane that issued it, and only that lane can wait:
+
+    store, store, commit_group     group 1       wait_group_read(1): group 1 has left shared memory
+    store,        commit_group     group 2       wait_group(0):      both are in GMEM
+
+PTX ISA, "Data Movement and Conversion Instructions: Tensor copy" and "Bulk copy".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpipe._machine import TensorMap, current
+from numpipe._op import op, ptx
+from numpipe.errors import SpecError
+
+
+def check_rank(operation: str, rank: int) -> None:
+    """SpecError unless a tensor map can have `rank` dimensions."""
+    if not 1 <= rank <= 5:
+        raise SpecError(f"cp_async_bulk.{operation}: {rank} coordinates; a tensor map has 1 … 5 dimensions")
+
+
+def _coordinates(operation: str, tensor_map: TensorMap, coords: Sequence[int]) -> tuple[int, ...]:
+    check_rank(operation, len(coords))
+    if len(coords) != tensor_map.array.ndim:
+        raise SpecError(f"cp_async_bulk.{operation}: {len(coords)} coordinates {tuple(map(int, coords))} for "
+                        f"{tensor_map.name}, an array of {tensor_map.array.ndim} dimensions: give one for each")
+    return tuple(int(c) for c in coords)
+
+
+@op
+def load(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int) -> None:
+    """Start copying the box at `coords` from GMEM to shared address `dst`. Scope: one elected lane.
+
+    Its bytes complete on the mbarrier at address `mbar`, where they have to be announced. `dst` is aligned to 128 bytes
+    (1024 with the 128-byte swizzle). `coords` is a tuple of 1 … 5 integers, outermost first::
+
+        mbarrier.arrive_expect_tx(ready, 128 * 64 * 2)
+        cp_async_bulk.load(slot, a_map, (m, k), ready)
+
+    PTX ISA: cp.async.bulk.tensor.
+    """
+    current().tma_load(dst, tensor_map, _coordinates("load", tensor_map, coords), mbar)
+
+
+@op
+def store(tensor_map: Any, coords: tuple[int, ...], src: int) -> None:
+    """Start copying shared address `src` to the box at `coords` in GMEM. Scope: one elected lane.
+
+    What lanes stored in `src` needs `fence.proxy_async` by each of them and a barrier first; `src` may be written again
+    after `wait_group_read`::
+
+        cp_async_bulk.store(c_map, (m, n), panel)
+        cp_async_bulk.commit_group()
+
+    PTX ISA: cp.async.bulk.tensor.
+    """
+    current().tma_store(tensor_map, _coordinates("store", tensor_map, coords), src)
+
+
+@op
+def store_evict_first(tensor_map: Any, coords: tuple[int, ...], src: int) -> None:
+    """`store` that asks L2 to drop the lines first: output nobody reads soon leaves room for inputs. Scope: one lane.
+
+    A hint: the result is the same. PTX ISA: cp.async.bulk.tensor, ".L2::cache_hint"; createpolicy.
+    """
+    current().tma_store(tensor_map, _coordinates("store_evict_first", tensor_map, coords), src)
+
+
+@ptx("cp.async.bulk.commit_group;")
+def commit_group() -> None:
+    """Close the lane's open bulk group: the stores since the last commit. Scope: the lane that stored.
+
+    PTX ISA: cp.async.bulk.commit_group.
+    """
+    current().bulk_commit()
+
+
+def _check_pending(n: int) -> None:
+    if n < 0:
+        raise SpecError(f"cp_async_bulk.wait_group: n={n}; the number of groups that may stay unfinished is 0 or more")
+
+
+@ptx("cp.async.bulk.wait_group $n;", check=_check_pending, n="n")
+def wait_group(n: int) -> None:
+    """Block until at most the newest `n` groups of this lane are unfinished, i.e. not yet written to GMEM.
+
+    `n` is an immediate. ``wait_group(0)`` before the CTA ends: its shared memory must not go while copies read it.
+    Scope: the lane that stored. PTX ISA: cp.async.bulk.wait_group.
+    """
+    current().bulk_wait(n, read=False)
+
+
+@ptx("cp.async.bulk.wait_group.read $n;", check=_check_pending, n="n")
+def wait_group_read(n: int) -> None:
+    """Block until all but the newest `n` groups of this lane have *read* their shared memory, which may be refilled.
+
+    `n` is an immediate. A ring of s store slots waits with n = s - 1 before it writes the next slot. Scope: the lane
+    that stored. PTX ISA: cp.async.bulk.wait_group, ".read".
+    """
+    current().bulk_wait(n, read=True)
+
+
+@ptx("prefetch.tensormap [$tensor_map];", memory=False, tensor_map="l")
+def prefetch_tensormap(tensor_map: Any) -> None:
+    """Bring a tensor map into the descriptor cache, so that the first copy does not wait for it. Scope: a lane.
+
+    `tensor_map` is a generic address; on the simulator it has no effect. PTX ISA: prefetch, prefetchu.
+    """
+    current().note("prefetch.tensormap", tensor_map=tensor_map)

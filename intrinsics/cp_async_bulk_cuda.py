@@ -1,0 +1,68 @@
+"""The CUDA meaning of the tensor copies: their statement depends on how many coordinates there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpipe import _numba as nb
+from numpipe._op import cuda_meaning
+from numpipe.errors import SpecError
+
+from . import cp_async_bulk
+
+
+def _rank(operation: str, coords: Any) -> int:
+    if not isinstance(coords, nb.types.BaseTuple) or not all(isinstance(t, nb.types.Integer) for t in coords):
+        raise SpecError(f"cp_async_bulk.{operation}: coords is {coords}; it needs a tuple of 1 … 5 integers, "
+                        "outermost dimension first")
+    cp_async_bulk.check_rank(operation, len(coords))
+    return len(coords)
+
+
+def _innermost_first(first: int, rank: int) -> str:
+    """PTX's coordinate list, for coordinates in array order in operands `first`, `first` + 1, …"""
+    return ", ".join(f"${first + i}" for i in reversed(range(rank)))
+
+
+def _unpacked(builder: Any, coords: Any, rank: int) -> list[Any]:
+    return [builder.extract_value(coords, i) for i in range(rank)]
+
+
+@cuda_meaning(cp_async_bulk.load)
+def _load(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any) -> Any:
+    rank = _rank("load", coords)
+    i32 = nb.types.int32
+    text = (f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+            f"[$0], [$1, {{{_innermost_first(3, rank)}}}], [$2];")
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        destination, address, coordinates, barrier = args
+        nb.emit_asm(builder, nb.void, [destination, address, barrier, *_unpacked(builder, coordinates, rank)], text,
+                    ",".join(["r,l,r", *"r" * rank, "~{memory}"]))
+        return nb.nothing(context)
+
+    return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32), codegen
+
+
+def _store_typer(operation: str, qualifier: str, policy: str, before: str = "", after: str = "") -> Any:
+    def typer(_typing: Any, tensor_map: Any, coords: Any, src: Any) -> Any:
+        rank = _rank(operation, coords)
+        i32 = nb.types.int32
+        text = (f"{before}cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group{qualifier} "
+                f"[$0, {{{_innermost_first(2, rank)}}}], [$1]{policy};{after}")
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            address, coordinates, source = args
+            nb.emit_asm(builder, nb.void, [address, source, *_unpacked(builder, coordinates, rank)], text,
+                        ",".join(["l,r", *"r" * rank, "~{memory}"]))
+            return nb.nothing(context)
+
+        return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32), codegen
+
+    return typer
+
+
+cuda_meaning(cp_async_bulk.store)(_store_typer("store", "", ""))
+cuda_meaning(cp_async_bulk.store_evict_first)(_store_typer(
+    "store_evict_first", ".L2::cache_hint", ", policy",
+    before="{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0; ", after=" }"))

@@ -1,0 +1,29 @@
+"""elect.sync: one lane of a warp, chosen by the hardware. PTX ISA, "Parallel Synchronization and Communication
+Instructions: elect.sync"."""
+
+from __future__ import annotations
+
+from numpipe._machine import current
+from numpipe._op import ptx
+
+
+@ptx("{ .reg .pred chosen; elect.sync _|chosen, 0xffffffff; selp.b32 $ret, 1, 0, chosen; }",
+     returns="bool", memory=False)
+def elect_sync() -> bool:
+    """True in exactly one lane of each warp. Scope: a converged warp.
+
+    ptxas knows that one lane is active in the branch and issues TMA copies without a loop over the lanes, which it does
+    not see from ``thread_index() % 128 == 0``::
+
+        if special.thread_index() < 32 and elect.elect_sync():
+            cp_async_bulk.load(slot, a_map, (m, k), ready)
+
+    A simulated warpgroup is one thread of control and cannot branch by lane: there this is True where one lane already
+    executes, and a RuntimeError elsewhere. PTX ISA: elect.sync.
+    """
+    machine = current()
+    if machine.lanes != "one":
+        raise RuntimeError(
+            f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane takes diverges within the warpgroup, "
+            "which the simulated SM does not do: use numpipe's one_lane(function, ...) for the branch")
+    return True

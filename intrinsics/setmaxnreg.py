@@ -1,0 +1,39 @@
+"""setmaxnreg: move registers between the warpgroups of a running CTA.
+
+A kernel starts with equal shares; the memory warpgroup gives registers back, compute warpgroups take them. The counts
+are per thread, and their sum over the warpgroups must stay ≤ 512 (the 65536 registers of an SM / 128 threads): with
+240 + 240 + 40 an inc never returns. ptxas ignores it in kernels without launch bounds (note C7508). PTX ISA,
+"Miscellaneous Instructions".
+"""
+
+from __future__ import annotations
+
+from numpipe._machine import current
+from numpipe._op import ptx
+from numpipe.errors import SpecError
+
+
+def _check(n: int) -> None:
+    if not (24 <= n <= 256 and n % 8 == 0):
+        raise SpecError(f"setmaxnreg: {n} registers; the instruction takes a multiple of 8 in 24 … 256: "
+                        f"use {min(256, max(24, n // 8 * 8))}")
+
+
+@ptx("setmaxnreg.inc.sync.aligned.u32 $n;", check=_check, n="n")
+def inc(n: int) -> None:
+    """Raise this warp's limit to `n` registers a thread; blocks until there are. Scope: all warps of a warpgroup.
+
+    `n` is an immediate, a multiple of 8 in 24 … 256, at least the current count. Example: ``setmaxnreg.inc(232)`` at
+    the head of a compute warpgroup, beside ``setmaxnreg.dec(40)`` in the memory warpgroup. PTX ISA: setmaxnreg.
+    """
+    current().setmaxnreg("inc", n)
+
+
+@ptx("setmaxnreg.dec.sync.aligned.u32 $n;", check=_check, n="n")
+def dec(n: int) -> None:
+    """Lower this warp's limit to `n` registers a thread and return the rest. Scope: all warps of a warpgroup.
+
+    `n` is an immediate, a multiple of 8 in 24 … 256, at most the current count. A warpgroup of one warp has none to
+    give back. PTX ISA: setmaxnreg.
+    """
+    current().setmaxnreg("dec", n)

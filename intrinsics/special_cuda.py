@@ -1,0 +1,25 @@
+"""The CUDA meaning of the special values that LLVM knows by name, so that arithmetic on them folds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpipe import _numba as nb
+from numpipe._op import cuda_meaning
+
+from . import special
+
+
+@cuda_meaning(special.thread_index)
+def _thread_index(_typing: Any) -> Any:
+    return nb.types.int32(), lambda context, builder, sig, args: nb.thread_index(builder)
+
+
+@cuda_meaning(special.warpgroup_index)
+def _warpgroup_index(_typing: Any) -> Any:
+    return nb.types.int32(), lambda context, builder, sig, args: builder.lshr(nb.thread_index(builder), nb.const(7))
+
+
+@cuda_meaning(special.smem_base)
+def _smem_base(_typing: Any) -> Any:
+    return nb.types.int32(), lambda context, builder, sig, args: nb.shared_base(builder)

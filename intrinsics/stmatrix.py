@@ -1,0 +1,112 @@
+"""stmatrix: a warp stores 8 × 8 matrices of 16-bit elements from registers into shared memory.
+
+It undoes the layout of wgmma accumulators: of matrix i, lane t holds row t // 4, columns 2 (t % 4) and the next one, as
+the low and high half of register ``ri``; lane 8 i + j gives the address of row j, 16 bytes, aligned to 16:
+
+    register r0 of lanes          row addresses from lanes
+    row 0:  0  1  2  3            x1:  0 … 7
+    row 1:  4  5  6  7            x2:  0 … 15
+    ...                           x4:  0 … 31
+    row 7: 28 29 30 31
+
+With ``_trans`` each matrix is transposed on the way: lane t holds column t // 4, rows 2 (t % 4) and the next one.
+
+On the simulator addresses and registers are arrays over the 128 lanes of the warpgroup (int32 addresses, 32-bit words),
+and the four warps store each its own matrices. PTX ISA, "Warp-Level Matrix Instructions: stmatrix".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numpipe._machine import current
+from numpipe._op import ptx
+from numpipe.errors import SpecError
+
+_WARPS, _LANES = 4, 32
+
+
+def _per_lane(name: str, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.shape != (_WARPS * _LANES,) or array.dtype.kind not in "iu":
+        raise SpecError(f"stmatrix: {name} is {array.dtype}{list(array.shape)}; on the simulated SM it needs an "
+                        "integer for each of the 128 lanes of the warpgroup")
+    return array.reshape(_WARPS, _LANES)
+
+
+def _store(addr: Any, registers: tuple[Any, ...], transposed: bool) -> None:
+    machine = current()
+    if machine.lanes != "all":
+        raise SpecError(f"stmatrix: executed with lanes={machine.lanes!r}; it needs all lanes of the warps: "
+                        "call it outside one_lane and each_warp")
+    count = len(registers)
+    words = np.stack([_per_lane(f"r{i}", r).astype(np.uint32) for i, r in enumerate(registers)], axis=1)
+    matrices = words.view(np.uint16).reshape(_WARPS, count, 8, 8)
+    if transposed:
+        matrices = matrices.swapaxes(2, 3)
+    rows = np.ascontiguousarray(matrices).view(np.uint8).reshape(_WARPS, 8 * count, 16)
+    chunks = _per_lane("addr", addr)[:, :8 * count]
+    if (chunks % 16).any():
+        raise SpecError(f"stmatrix: row address {int(chunks[chunks % 16 != 0][0])} is no multiple of 16 bytes")
+    machine.smem_write(chunks, rows, f"stmatrix.x{count}")
+
+
+@ptx("stmatrix.sync.aligned.m8n8.x1.shared.b16 [$addr], {$r0};", addr="r", r0="r")
+def store_x1(addr: Any, r0: Any) -> None:
+    """Store one 8 × 8 matrix of each warp; lanes 0 … 7 give the row addresses. Scope: a converged warp.
+
+    PTX ISA: stmatrix.
+    """
+    _store(addr, (r0,), False)
+
+
+@ptx("stmatrix.sync.aligned.m8n8.x2.shared.b16 [$addr], {$r0, $r1};", addr="r", r0="r", r1="r")
+def store_x2(addr: Any, r0: Any, r1: Any) -> None:
+    """Store two 8 × 8 matrices of each warp; lanes 0 … 15 give the row addresses. Scope: a converged warp.
+
+    PTX ISA: stmatrix.
+    """
+    _store(addr, (r0, r1), False)
+
+
+@ptx("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$addr], {$r0, $r1, $r2, $r3};",
+     addr="r", r0="r", r1="r", r2="r", r3="r")
+def store_x4(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
+    """Store four 8 × 8 matrices of each warp; all lanes give row addresses. Scope: a converged warp.
+
+    16 rows and 16 columns of a warp's accumulator `d` (eight registers) are one store: r0 and r1 are rows 0–7 and 8–15
+    of columns 0–7, r2 and r3 the same of columns 8–15::
+
+        lane = special.lane_index()
+        row, column = lane % 16, lane // 16 * 8
+        stmatrix.store_x4(panel + 128 * row + 2 * column,                  # without swizzle
+                          pack_bf16x2(d[0], d[1]), pack_bf16x2(d[2], d[3]),
+                          pack_bf16x2(d[4], d[5]), pack_bf16x2(d[6], d[7]))
+
+    PTX ISA: stmatrix.
+    """
+    _store(addr, (r0, r1, r2, r3), False)
+
+
+@ptx("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [$addr], {$r0};", addr="r", r0="r")
+def store_x1_trans(addr: Any, r0: Any) -> None:
+    """`store_x1` of the transposed matrix. Scope: a converged warp. PTX ISA: stmatrix."""
+    _store(addr, (r0,), True)
+
+
+@ptx("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [$addr], {$r0, $r1};", addr="r", r0="r", r1="r")
+def store_x2_trans(addr: Any, r0: Any, r1: Any) -> None:
+    """`store_x2` of the transposed matrices. Scope: a converged warp. PTX ISA: stmatrix."""
+    _store(addr, (r0, r1), True)
+
+
+@ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$addr], {$r0, $r1, $r2, $r3};",
+     addr="r", r0="r", r1="r", r2="r", r3="r")
+def store_x4_trans(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
+    """`store_x4` of the transposed matrices: an accumulator tile becomes column-major. Scope: a converged warp.
+
+    PTX ISA: stmatrix.
+    """
+    _store(addr, (r0, r1, r2, r3), True)

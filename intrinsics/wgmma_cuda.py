@@ -1,0 +1,94 @@
+"""The CUDA meaning of wgmma: accumulators are tuples of float32 that pass through the statements as tied operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpipe import _numba as nb
+from numpipe._op import cuda_meaning, immediate
+from numpipe.errors import SpecError
+
+from . import wgmma
+
+
+def _n_of(operation: str, acc: Any) -> int:
+    if not isinstance(acc, nb.types.UniTuple) or acc.dtype != nb.types.float32:
+        raise SpecError(f"wgmma.{operation}: acc is {acc}; it needs an accumulator: accumulators(n), or what mma_async "
+                        "or wait returned")
+    n = 2 * len(acc)
+    wgmma.check_n(n)
+    return n
+
+
+def _through(builder: Any, acc: Any, text: str, inputs: Sequence[Any] = (), constraints: Sequence[str] = ()) -> Any:
+    """`text` on the registers of `acc`, which are outputs $0, $1, … and, tied to them, inputs."""
+    count = acc.type.count
+    registers = [builder.extract_value(acc, i) for i in range(count)]
+    result = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * count), [*registers, *inputs], text,
+                         ",".join([*["=f"] * count, *map(str, range(count)), *constraints, "~{memory}"]))
+    updated = nb.ir.Constant(acc.type, nb.ir.Undefined)
+    for i in range(count):
+        updated = builder.insert_value(updated, builder.extract_value(result, i), i)
+    return updated
+
+
+@cuda_meaning(wgmma.accumulators)
+def _accumulators(_typing: Any, n: Any) -> Any:
+    count = immediate("wgmma.accumulators", "n", n)
+    wgmma.check_n(count)
+    count //= 2
+    zeros = nb.ir.Constant(nb.ir.ArrayType(nb.f32, count), [0.0] * count)
+    return nb.types.UniTuple(nb.types.float32, count)(n), lambda context, builder, sig, args: zeros
+
+
+@cuda_meaning(wgmma.fence_accumulators)
+def _fence_accumulators(_typing: Any, acc: Any) -> Any:
+    _n_of("fence_accumulators", acc)
+    return acc(acc), lambda context, builder, sig, args: _through(builder, args[0], "wgmma.fence.sync.aligned;")
+
+
+@cuda_meaning(wgmma.mma_async)
+def _mma_async(_typing: Any, acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_major: Any) -> Any:
+    n = _n_of("mma_async", acc)
+    kinds = [immediate("wgmma.mma_async", name, ty)
+             for name, ty in (("dtype", dtype), ("a_major", a_major), ("b_major", b_major))]
+    # $0 … are the outputs, then as many inputs tied to them, then the descriptors
+    text = wgmma.statement(n, *kinds, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}")
+
+    def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return _through(builder, args[0], text, args[1:3], ("l", "l"))
+
+    return acc(acc, nb.types.int64, nb.types.int64, dtype, a_major, b_major), codegen
+
+
+@cuda_meaning(wgmma.wait)
+def _wait(_typing: Any, acc: Any, n: Any) -> Any:
+    _n_of("wait", acc)
+    pending = immediate("wgmma.wait", "n", n)
+    wgmma.check_pending(pending)
+    text = f"wgmma.wait_group.sync.aligned {pending};"
+    return acc(acc, n), lambda context, builder, sig, args: _through(builder, args[0], text)
+
+
+@cuda_meaning(wgmma.descriptor)
+def _descriptor(_typing: Any, addr: Any, leading_bytes: Any, stride_bytes: Any, swizzle: Any) -> Any:
+    mode = wgmma.swizzle_mode(immediate("wgmma.descriptor", "swizzle", swizzle))
+    for name, ty in (("leading_bytes", leading_bytes), ("stride_bytes", stride_bytes)):
+        if isinstance(ty, nb.types.Literal):
+            wgmma.check_field(name, ty.literal_value)
+    i32 = nb.types.int32
+    return nb.types.int64(i32, i32, i32, swizzle), _descriptor_code(mode)
+
+
+def _descriptor_code(mode: int) -> Callable[..., Any]:
+    def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        def field(value: Any, position: int) -> Any:
+            units = builder.lshr(builder.and_(value, nb.const(0x3FFFF)), nb.const(4))
+            return builder.shl(builder.zext(units, nb.i64), nb.const(position, nb.i64))
+
+        addr, leading, stride, _ = args
+        word = builder.or_(builder.or_(field(addr, 0), field(leading, 16)), field(stride, 32))
+        return builder.or_(word, nb.const((mode - 4 if mode >= 2 else mode) << 62, nb.i64))
+
+    return codegen
