@@ -28,6 +28,7 @@ HOST_FLOPS = 4e12  # beyond this the float64 product of all rows takes longer th
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """One case in this process -> its entry of the result file."""
     import torch
+
     from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
 
     m, n, k = (int(v) for v in case["shape"].split(","))

@@ -1,0 +1,151 @@
+"""What a call of the GEMM costs beside its GPU time: compiling, simulating, launching.
+
+    python examples/benchmarks/compile_and_launch.py --out result.json
+
+cold compile   first signature in a fresh process, Numba's import included; the next signature after it
+simulation     512 x 512 x 512 float16, tile 128 x 128 x 64, races and deadlocks watched, on one core
+call           host microseconds of a call on torch tensors with out= given, torch.mm beside it (with a GPU only)
+
+Each figure is the median of `--processes` processes; the raw values go into the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+UNITS = {"import numpipe": "s", "cold compile": "s", "next signature": "s", "simulated 512^3": "s",
+         "call, numpipe": "us", "call, torch.mm": "us"}
+
+
+def compile_times() -> dict[str, float]:
+    begun = time.perf_counter()
+    import numpipe  # noqa: F401
+
+    imported = time.perf_counter()
+    import ml_dtypes
+    import numpy as np
+
+    from gemm import matmul
+
+    times = [time.perf_counter()]
+    for dtype in (ml_dtypes.bfloat16, np.float16):
+        a, b = np.zeros((512, 512), dtype), np.zeros((512, 512), dtype)
+        matmul.inspect("resources", a, b)
+        times.append(time.perf_counter())
+    return {"import numpipe": imported - begun, "cold compile": times[1] - times[0],
+            "next signature": times[2] - times[1]}
+
+
+def simulation_time() -> dict[str, float]:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    import numpy as np
+
+    from gemm import Config, matmul
+
+    config = Config(tm=128, tn=128, tk=64)
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((512, 512)).astype(np.float16) for _ in "ab")
+    times = []
+    for _ in range(6):
+        begun = time.perf_counter()
+        c = matmul(a, b, cfg=config, target="sim")
+        times.append(time.perf_counter() - begun)
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    error = np.linalg.norm(c.astype(np.float64) - exact) / np.linalg.norm(exact)
+    if not error < 1e-3:
+        raise AssertionError(f"the simulated product is off by {error:.1e}")
+    return {"simulated 512^3": statistics.median(times[1:])}  # the first lifts the source
+
+
+def call_times() -> dict[str, float]:
+    import torch
+
+    from gemm import matmul
+
+    a, b, c = (torch.randn(256, 256, device="cuda").to(torch.bfloat16) for _ in "abc")
+
+    def per_call(call: Callable[[], object], calls: int = 200, batches: int = 40) -> float:
+        """Median over batches of the host's time; the kernels are shorter than that, so the queue never fills."""
+        times = []
+        for _ in range(batches):
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            for _ in range(calls):
+                call()
+            times.append((time.perf_counter() - begun) / calls)
+        return 1e6 * statistics.median(times[5:])
+
+    return {"call, numpipe": per_call(lambda: matmul(a, b, out=c)),
+            "call, torch.mm": per_call(lambda: torch.mm(a, b.T, out=c))}
+
+
+MEASUREMENTS = {"compile": compile_times, "simulation": simulation_time, "call": call_times}
+
+
+def gpu_for_calls() -> str:
+    """Why calls cannot be timed here, or ''."""
+    from numpipe.bench import require_gpu
+    from numpipe.errors import TargetError
+
+    try:
+        require_gpu()
+        import torch
+    except (TargetError, ImportError) as error:
+        return str(error)
+    return "" if torch.cuda.is_available() else "torch sees no GPU"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=MEASUREMENTS, action="append")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", choices=MEASUREMENTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(MEASUREMENTS[options.worker]()))
+        return 0
+
+    wanted = options.only or list(MEASUREMENTS)
+    if "call" in wanted and (reason := gpu_for_calls()):
+        print(f"calls are not timed: {reason}")
+        wanted = [name for name in wanted if name != "call"]
+    one_core = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    raw: dict[str, list[float]] = {}
+    for name in wanted:
+        for _ in range(options.processes):
+            answer = subprocess.run([sys.executable, __file__, "--worker", name], stdout=subprocess.PIPE, text=True,
+                                    check=True, env=one_core).stdout
+            for what, value in json.loads(answer.splitlines()[-1]).items():
+                raw.setdefault(what, []).append(value)
+    for what, values in raw.items():
+        print(f"{what:16}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})")
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record(raw), indent=1) + "\n", encoding="utf8")
+    return 0
+
+
+def record(raw: dict[str, list[float]]) -> dict[str, Any]:
+    """The file's contents: figures, every raw value, and the machine."""
+    from numpipe.bench import device
+
+    machine = device.describe() if not gpu_for_calls() else {"versions": device.versions()}
+    return {"benchmark": "compile_and_launch", **machine, "units": {k: UNITS[k] for k in raw},
+            "medians": {k: statistics.median(v) for k, v in raw.items()}, "raw": raw}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
