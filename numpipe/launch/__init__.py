@@ -1,0 +1,54 @@
+"""From a compiled kernel and a caller's arrays to a launch.
+
+=============  =====================================================================================
+`arrays`       what a kernel needs to know of a NumPy, PyTorch, CuPy or other CUDA array
+`host`         host arrays onto the GPU, rows padded for TMA, and back
+`outputs`      output arrays of the caller's library
+`tensormap`    CUtensorMap encoding
+`streams`      which stream a call is queued on
+`launcher`     parameter packing and the driver call
+`device`       which GPU there is, "gpu" or "sim"
+`driver`       the functions of libcuda that all of these use
+=============  =====================================================================================
+
+Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
+"""
+
+from .arrays import ArrayInfo, describe, major_order, not_addressable, same_place, tma_addressable
+from .device import Choice, Device, GpuState, choose_target, find, gpu_state
+from .host import DeviceBuffer, Staging, to_device, to_host
+from .launcher import Compiled, Function, Prepared, run, run_on_host
+from .outputs import DeviceArray, check_writable, empty_like_kind
+from .streams import as_stream, current_stream
+from .tensormap import MapRequest, encode
+
+__all__ = [
+    "ArrayInfo",
+    "Choice",
+    "Compiled",
+    "Device",
+    "DeviceArray",
+    "DeviceBuffer",
+    "Function",
+    "GpuState",
+    "MapRequest",
+    "Prepared",
+    "Staging",
+    "as_stream",
+    "check_writable",
+    "choose_target",
+    "current_stream",
+    "describe",
+    "empty_like_kind",
+    "encode",
+    "find",
+    "gpu_state",
+    "major_order",
+    "not_addressable",
+    "run",
+    "run_on_host",
+    "same_place",
+    "tma_addressable",
+    "to_device",
+    "to_host",
+]

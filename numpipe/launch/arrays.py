@@ -278,8 +278,8 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
         view = f"p = torch.empty(({rows}, {padded}), dtype={info.owner.dtype}, device='cuda')[:, :{inner}]"
         mend = f"copy it into padded rows: {view}; p.copy_({name}{'' if major == 'row' else '.T'})"
         mend += "" if major == "row" else ", and pass p.T"
-    return SpecError(f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape {info.shape}, "
-                     f"strides {info.strides} bytes: {reason}; {mend}")
+    return SpecError(f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape "
+                     f"{info.shape}, strides {info.strides} bytes: {reason}; {mend}")
 
 
 def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> Literal["host", "device"]:

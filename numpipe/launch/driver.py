@@ -1,8 +1,8 @@
 """The CUDA driver as numpipe uses it: one object, opened on the first use of a GPU.
 
-Everything in `launch` reaches the driver through ``get()``, so that a test can put another object in its place. Streams,
-kernels and device addresses are plain ints or opaque handles of cuda.bindings; sizes and pitches are bytes. The primary
-context of a device is retained once and kept for the life of the process: PyTorch, CuPy and Numba use the same one.
+Everything in `launch` reaches the driver through ``get()``, so that a test can put another object in its place.
+Streams, kernels and device addresses are plain ints or opaque handles of cuda.bindings; sizes and pitches are bytes. The
+primary context of a device is retained once and kept for the life of the process: PyTorch, CuPy and Numba use the same.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _POOL_KEEPS = 1 << 30
 """Bytes of freed device memory that the pool for host arrays keeps for the next call."""
 
 _POISONED = (
-    "an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel with "
-    "target='sim' or under compute-sanitizer to find the fault"
+    "an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
+    "with target='sim' or under compute-sanitizer to find the fault"
 )
 _ADVICE: dict[int, str] = {
     1: "a launch parameter is outside what the GPU takes (grid, threads or shared memory)",
@@ -46,7 +46,7 @@ _ADVICE: dict[int, str] = {
     802: "the system is not ready for GPU work: on NVSwitch machines the fabric manager must run",
     803: "the kernel module and libcuda are of different versions: reboot or reinstall the driver",
     804: "the driver's compatibility package does not support this GPU: take it off LD_LIBRARY_PATH",
-    900: "an operation that waits was called while the stream is being captured: pass device arrays under graph capture",
+    900: "an operation that waits was called while the stream is being captured: capture calls on device arrays",
 }
 
 

@@ -1,7 +1,7 @@
 """Host arrays: onto the GPU with padded rows, and back.
 
-TMA wants rows at multiples of 16 bytes, which a host array need not have; on the GPU its rows are padded, so host arrays
-of any shape and order work. C- and Fortran-ordered arrays keep their major order, others are made C-contiguous:
+TMA wants rows at multiples of 16 bytes, which a host array need not have; on the GPU its rows are padded, so host
+arrays of any shape and order work. C- and Fortran-ordered arrays keep their major order, others are made C-contiguous:
 
     host, float16 (3, 5)                     GPU, row pitch 16 bytes
     a0 a1 a2 a3 a4 b0 b1 b2 b3 b4 c0 ...     a0 a1 a2 a3 a4 -- -- --
@@ -28,9 +28,9 @@ _PITCH = 16
 
 
 class DeviceBuffer:
-    """GPU memory of numpipe's own; `shape` and byte `strides` as a kernel sees them. Freed by `free` or with the object.
+    """GPU memory of numpipe's own; `shape` and byte `strides` as a kernel sees them.
 
-    Freeing is queued on `stream`: work queued there before still finds the memory.
+    It is freed by `free`, or with the object. Freeing is queued on `stream`: work queued there before still finds the memory.
     """
 
     __slots__ = ("device", "dtype", "nbytes", "ptr", "shape", "stream", "strides")

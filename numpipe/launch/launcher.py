@@ -36,8 +36,9 @@ _MAX_GRID = (2**31 - 1, 65535, 65535)
 _REMEMBERED = 256
 """argument lists a Prepared keeps; a training step has fewer"""
 
-_SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
-            "uint64": "Q", "float16": "e", "float32": "f", "float64": "d"}
+_SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
+            "uint32": "I", "uint64": "Q", "float16": "e", "float32": "f", "float64": "d"}
+"""struct's codes of the scalar types"""
 
 
 class Compiled(Protocol):
@@ -120,9 +121,9 @@ class Function:
     def _check_parameters(self, sizes: Sequence[int]) -> None:
         """A parameter list the cubin does not have would make it read whatever lies beyond: refuse it once, here."""
         if self._parameters and list(sizes) != self._parameters:
-            raise LaunchError(f"kernel {self.name!r}: the compiled entry {self.entry!r} takes parameters of {list(sizes)} "
-                              f"bytes and the launch passes {self._parameters}: clear the compile cache; if that does not "
-                              "help, report this as a bug of numpipe")
+            raise LaunchError(
+                f"kernel {self.name!r}: the compiled entry {self.entry!r} takes parameters of {list(sizes)} bytes and the "
+                f"launch passes {self._parameters}: clear the compile cache; if that does not help, report a bug of numpipe")
 
     def _check_grid(self, grid: Grid) -> None:
         for axis, count, most in zip("xyz", grid, _MAX_GRID, strict=True):
@@ -132,8 +133,8 @@ class Function:
 
     def _failed(self, error: driver.DriverError, grid: Grid | None) -> LaunchError:
         with_grid = "" if grid is None else f"grid {grid}, "
-        return LaunchError(f"kernel {self.name!r} ({with_grid}{self.threads} threads, {self.smem_bytes} bytes of shared "
-                           f"memory): {error}")
+        return LaunchError(f"kernel {self.name!r} ({with_grid}{self.threads} threads, {self.smem_bytes} bytes of "
+                           f"shared memory): {error}")
 
 
 class Prepared:
@@ -145,15 +146,12 @@ class Prepared:
     def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = ()) -> None:
         """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order."""
         self.compiled = compiled
-        self._dtypes = [info.dtype for info in infos]
-        self._itemsizes = [info.dtype.itemsize for info in infos]
         words = sum(1 + 2 * len(info.shape) for info in infos)
         table = max(len(compiled.maps), 1) * MAP_BYTES
         self._words = struct.Struct(f"<{words}q")
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
         self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
         self._scalars_at = table + self._words.size
-        self._image_size = self._scalars_at
 
         storage = ctypes.create_string_buffer(self._scalars_at + self._scalars.size + _ALIGN)
         start = -ctypes.addressof(storage) % _ALIGN
@@ -172,8 +170,8 @@ class Prepared:
     def _field(self, dtype: np.dtype[Any]) -> str:
         code = _SCALARS.get(dtype.name)
         if code is None:
-            raise SpecError(f"kernel {self.compiled.name!r}: a scalar of type {dtype.name} is not supported; pass it as one "
-                            f"of {', '.join(_SCALARS)}")
+            raise SpecError(f"kernel {self.compiled.name!r}: a scalar of type {dtype.name} is not supported; pass it as "
+                            f"one of {', '.join(_SCALARS)}")
         return f"{code}{_WORD - dtype.itemsize}x"
 
     def __call__(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0) -> None:
@@ -185,9 +183,9 @@ class Prepared:
         function = self.function
         with function.lock:
             if key != self._last:
-                ctypes.memmove(self._base, self._images.get(key) or self._image(key, infos), self._image_size)
+                ctypes.memmove(self._base, self._images.get(key) or self._image(key, infos), self._scalars_at)
                 self._last = key
-            if scalars:
+            if scalars or self._scalar_types:
                 try:
                     self._scalars.pack_into(self.buffer, self._scalars_at, *scalars)
                 except (struct.error, OverflowError) as error:
@@ -198,8 +196,12 @@ class Prepared:
         """Tensor maps and array words of an argument list, remembered."""
         maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
         words: list[int] = []
-        for (ptr, shape, strides), size in zip(key, self._itemsizes, strict=True):
-            words += [ptr, *shape, *[stride // size for stride in strides]]
+        for info, name in zip(infos, self.compiled.arrays, strict=True):
+            size = info.dtype.itemsize
+            if any(stride % size for stride in info.strides):
+                raise SpecError(f"argument {name!r} of kernel {self.compiled.name!r}: strides {info.strides} bytes are "
+                                f"not multiples of its {size}-byte elements; pass a contiguous copy")
+            words += [info.ptr, *info.shape, *[stride // size for stride in info.strides]]
         image = b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
         if len(self._images) >= _REMEMBERED:
             del self._images[next(iter(self._images))]
@@ -215,23 +217,20 @@ class Prepared:
             return encode(info.ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
                           request.box, request.swizzle, request.fill)
         except (SpecError, driver.DriverError) as error:
-            raise type_of(error)(f"argument {name!r} of kernel {self.compiled.name!r}: {error}") from error
+            kind = SpecError if isinstance(error, SpecError) else LaunchError
+            raise kind(f"argument {name!r} of kernel {self.compiled.name!r}: {error}") from error
 
     def _bad_scalar(self, scalars: Sequence[Any], error: Exception) -> SpecError:
         wanted = ", ".join(dtype.name for dtype in self._scalar_types)
         return SpecError(f"kernel {self.compiled.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}")
 
 
-def type_of(error: Exception) -> type[Exception]:
-    return SpecError if isinstance(error, SpecError) else LaunchError
-
-
-def launch_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0,
-                *, outputs: int, fresh: int = 0, device: int = 0) -> None:
+def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (),
+                stream: int = 0, *, outputs: int, fresh: int = 0, device: int = 0) -> None:
     """A call on host arrays: copy in, launch, copy the last `outputs` back; returns when they are there.
 
-    The last `fresh` of the outputs were allocated for this call, so their contents are not copied in. Raises LaunchError
-    when the kernel fails.
+    The last `fresh` of the outputs were allocated for this call, so their contents are not copied in. Raises
+    LaunchError when the kernel fails.
     """
     name = prepared.compiled.name
     inputs = len(infos) - outputs
@@ -250,10 +249,10 @@ def launch_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
         raise LaunchError(f"kernel {name!r}: {error}") from error
 
 
-def launch(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
-           outputs: int, fresh: int = 0, device: int = 0) -> None:
-    """Run a kernel on arrays that are all on the host (returns with the results) or all on one GPU (returns at once)."""
-    if same_place(infos, prepared.compiled.arrays, prepared.compiled.name) == "host" and infos:
-        launch_host(prepared, grid, infos, scalars, stream, outputs=outputs, fresh=fresh, device=device)
+def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
+        outputs: int, fresh: int = 0, device: int = 0) -> None:
+    """Run a kernel on arrays all on the host (returns with the results) or all on one GPU (returns at once)."""
+    if same_place(infos, prepared.compiled.arrays, prepared.compiled.name) == "host":
+        run_on_host(prepared, grid, infos, scalars, stream, outputs=outputs, fresh=fresh, device=device)
     else:
         prepared(grid, infos, scalars, stream)

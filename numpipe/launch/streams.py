@@ -54,5 +54,5 @@ def as_stream(stream: Any) -> int:
     if protocol is not None:
         _version, handle = protocol() if callable(protocol) else protocol
         return int(handle)
-    raise SpecError(f"stream: a {type(stream).__name__} is not a CUDA stream; pass its handle as an int, a torch.cuda.Stream, "
-                    "a cupy.cuda.Stream or an object with __cuda_stream__")
+    raise SpecError(f"stream: a {type(stream).__name__} is not a CUDA stream; pass its handle as an int, a "
+                    "torch.cuda.Stream, a cupy.cuda.Stream or an object with __cuda_stream__")

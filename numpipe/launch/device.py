@@ -1,0 +1,152 @@
+"""Which GPU there is, and whether a kernel runs on it or on the simulated SM.
+
+=============  ================================================  ==================  ===============
+state          what it means                                     target="auto"       target="gpu"
+=============  ================================================  ==================  ===============
+ok             a Hopper GPU and a driver that fits               the GPU             the GPU
+none           no driver, no Python binding, or no GPU           simulates           TargetError
+not_hopper     GPUs, but none of compute capability 9.0          simulates           TargetError
+old_driver     the driver is older than the CUDA wheels          TargetError         TargetError
+broken         libcuda is there and does not initialise          TargetError         TargetError
+=============  ================================================  ==================  ===============
+
+A GPU that ought to work never falls back: a program that silently simulates is a thousand times slower and hides the
+fault. ``target="sim"`` asks no driver.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from ..errors import SpecError, TargetError
+from . import driver
+
+Target = Literal["gpu", "sim"]
+Status = Literal["ok", "none", "not_hopper", "old_driver", "broken"]
+HOPPER = (9, 0)
+VARIABLE = "NUMPIPE_TARGET"
+_TARGETS = ("auto", "gpu", "sim")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU that numpipe's kernels run on."""
+
+    ordinal: int
+    name: str
+    cc: tuple[int, int]
+    sm_count: int
+    driver_version: int
+    """CUDA version of the driver, 1000 × major + 10 × minor"""
+    max_dynamic_smem: int
+    """bytes of dynamic shared memory a CTA can have"""
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """What was found: a device when `status` is "ok", else why not and what mends it."""
+
+    status: Status
+    device: Device | None
+    reason: str
+    mend: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where a kernel runs and why. `fallback`: the simulator stands in for a GPU that nobody ruled out."""
+
+    target: Target
+    why: str
+    device: Device | None = None
+    fallback: bool = False
+
+
+@functools.cache
+def gpu_state() -> GpuState:
+    """Look for a usable GPU, once per process. Never raises."""
+    try:
+        cuda = driver.get()
+        version, count = cuda.version(), cuda.count
+        wheels = cuda_wheels_major()
+        if wheels and version < wheels * 1000:
+            return _old_driver(version, wheels)
+        found = [(i, *cuda.properties(i)) for i in range(count)]
+    except driver.DriverMissing as error:
+        return GpuState("none", None, str(error), _missing_mend(str(error)))
+    except driver.DriverError as error:
+        if error.name == "CUDA_ERROR_NO_DEVICE":
+            return GpuState("none", None, "the CUDA driver sees no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        return GpuState("broken", None, str(error),
+                        "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
+    for ordinal, name, cc, sm_count, smem in found:
+        if cc == HOPPER:
+            device = Device(ordinal, name, cc, sm_count, version, smem)
+            return GpuState("ok", device, f"{name}, sm_90a, {sm_count} SMs")
+    if not found:
+        return GpuState("none", None, "the CUDA driver sees no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")
+    seen = ", ".join(f"{name} (sm_{cc[0]}{cc[1]})" for _, name, cc, *_ in found)
+    return GpuState("not_hopper", None, f"found {seen}, and numpipe's kernels need Hopper (sm_90: H100, H200, GH200)",
+                    "run on a Hopper GPU, or ask for target='sim'")
+
+
+def _missing_mend(reason: str) -> str:
+    if "cuda-bindings" in reason:
+        return 'pip install "numba-cuda[cu13]", or ask for target=\'sim\''
+    return "install NVIDIA's driver, or ask for target='sim'"
+
+
+def _old_driver(version: int, wheels: int) -> GpuState:
+    runs = version // 1000
+    return GpuState(
+        "old_driver", None,
+        f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
+        f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
+        f'or install the wheels for this driver: pip install "numba-cuda[cu{runs}]" "cuda-bindings=={runs}.*"')
+
+
+def cuda_wheels_major() -> int | None:
+    """CUDA major version of the installed cuda-bindings, or None."""
+    try:
+        return int(importlib.metadata.version("cuda-bindings").partition(".")[0])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def spell(version: int) -> str:
+    """12080 -> "12.8"."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def find() -> Device | None:
+    """The first Hopper GPU, or None."""
+    return gpu_state().device
+
+
+def choose_target(asked: str | None = None) -> Choice:
+    """Where to run: `asked`, else the environment's NUMPIPE_TARGET, else "auto".
+
+    Raises SpecError for another word and TargetError, with the mend, when the GPU asked for is not usable. The caller
+    warns, once, when the choice is a fallback.
+    """
+    source = "target"
+    if asked is None:
+        asked, source = os.environ.get(VARIABLE) or "auto", VARIABLE
+    if asked not in _TARGETS:
+        raise SpecError(f"{source} is {asked!r}; use one of {', '.join(map(repr, _TARGETS))}")
+    if asked == "sim":
+        return Choice("sim", f"{source}='sim' was asked for")
+    state = gpu_state()
+    if state.status == "ok":
+        return Choice("gpu", state.reason, state.device)
+    if asked == "gpu" or state.status in ("broken", "old_driver"):
+        _refuse(state, asked)
+    return Choice("sim", f"no usable GPU: {state.reason}", fallback=True)
+
+
+def _refuse(state: GpuState, asked: str) -> NoReturn:
+    raise TargetError(f"target={asked!r}: the GPU cannot be used: {state.reason}; {state.mend}")
