@@ -140,8 +140,10 @@ class _Session:
         self.count = 0
         self.calls = 1
 
-    def measure(self, name: str, calls: int | None = None) -> Any:
-        calls = calls or self.calls
+    def measure(self, name: str) -> Any:
+        return self._measure(name, self.calls)
+
+    def _measure(self, name: str, calls: int) -> Any:
         handle = self.timer.measure(self.functions[name], calls, self.count)
         self.count += calls
         return handle
@@ -149,9 +151,8 @@ class _Session:
     def warm_up(self) -> None:
         """First calls (compiles, plans) outside all measurements; then how many calls make `plan.work` of GPU time."""
         for name in self.turns:
-            self.measure(name, 3)
-        self.timer.synchronize()
-        each = [self.timer.seconds(self.measure(name, 3)) for name in self.turns]
+            self.timer.seconds(self._measure(name, 3))
+        each = [self.timer.seconds(self._measure(name, 3)) for name in self.turns]
         self.calls = max(1, round(self.plan.work / max(statistics.fmean(each), 1e-7)))
 
     def sample(self, protocol: Protocol, times: dict[str, list[float]], read: dict[str, dict[str, float]]) -> Sample:
@@ -162,7 +163,9 @@ class _Session:
         end = self.timer.now() + seconds
         while self.timer.now() < end:
             for name in names:
-                self.measure(name, self.calls * 4)
+                for _ in range(4 * self.calls):
+                    self.functions[name](self.count)
+                    self.count += 1
             self.timer.synchronize()
 
     def burst(self) -> Sample:
