@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..errors import LaunchError, TargetError
+from ..launch.device import gpu_state
 
 Competitor = Callable[[int], object]
 """Launches its work once, asynchronously; the argument counts calls, for rotating buffers."""
@@ -110,17 +111,7 @@ class EventTimer:
 
 def require_gpu() -> None:
     """Raise TargetError where there is nothing to measure."""
-    mend = "run it on a machine with an NVIDIA GPU; on this one kernels can be simulated (target='sim'), not timed"
-    try:
-        from cuda.bindings import driver
-    except ImportError as error:
-        raise TargetError(f"numpipe.bench measures on a GPU, but cuda.bindings cannot be imported ({error}): {mend}"
-                          ) from None
-    try:
-        status, count = driver.cuInit(0)[0], 0
-        if int(status) == 0:
-            status, count = driver.cuDeviceGetCount()
-    except RuntimeError as error:  # cuda.bindings found no libcuda
-        raise TargetError(f"numpipe.bench measures on a GPU, but no driver was found ({error}): {mend}") from None
-    if int(status) or not count:
-        raise TargetError(f"numpipe.bench measures on a GPU, but the driver sees none ({status!r}): {mend}")
+    state = gpu_state()
+    if state.status != "ok":
+        raise TargetError(f"numpipe.bench measures on a Hopper GPU: {state.reason}; {state.mend}. Kernels can be "
+                          "simulated here, but not timed")
