@@ -1,7 +1,7 @@
 """The code blocks of README and docs do what they say: each runs here, on the simulated SM.
 
-A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with ``gpu``, it runs where a GPU
-is. The blocks of a page share one namespace, as a reader would type them.
+A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with ``gpu``, it runs where a
+GPU is. The blocks of a page share one namespace, as a reader would type them.
 """
 
 from __future__ import annotations
