@@ -29,6 +29,9 @@ Target = Literal["gpu", "sim"]
 Status = Literal["ok", "none", "not_hopper", "old_driver", "broken"]
 HOPPER = (9, 0)
 VARIABLE = "NUMPIPE_TARGET"
+_NO_GPU = (34, 100)
+"""CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE: what cuInit says on a machine without a GPU"""
+_CHECK = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or ask for target='sim'"
 _TARGETS = ("auto", "gpu", "sim")
 
 
@@ -79,8 +82,8 @@ def gpu_state() -> GpuState:
     except driver.DriverMissing as error:
         return GpuState("none", None, str(error), _missing_mend(str(error)))
     except driver.DriverError as error:
-        if error.name == "CUDA_ERROR_NO_DEVICE":
-            return GpuState("none", None, "the CUDA driver sees no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        if error.code in _NO_GPU:
+            return GpuState("none", None, str(error), _CHECK)
         return GpuState("broken", None, str(error),
                         "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
     for ordinal, name, cc, sm_count, smem in found:
@@ -88,7 +91,7 @@ def gpu_state() -> GpuState:
             device = Device(ordinal, name, cc, sm_count, version, smem)
             return GpuState("ok", device, f"{name}, sm_90a, {sm_count} SMs")
     if not found:
-        return GpuState("none", None, "the CUDA driver sees no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        return GpuState("none", None, "the CUDA driver sees no GPU", _CHECK)
     seen = ", ".join(f"{name} (sm_{cc[0]}{cc[1]})" for _, name, cc, *_ in found)
     return GpuState("not_hopper", None, f"found {seen}, and numpipe's kernels need Hopper (sm_90: H100, H200, GH200)",
                     "run on a Hopper GPU, or ask for target='sim'")

@@ -1,8 +1,8 @@
 """The CUDA driver as numpipe uses it: one object, opened on the first use of a GPU.
 
 Everything in `launch` reaches the driver through ``get()``, so that a test can put another object in its place.
-Streams, kernels and device addresses are plain ints or opaque handles of cuda.bindings; sizes and pitches are bytes. The
-primary context of a device is retained once and kept for the life of the process: PyTorch, CuPy and Numba use the same.
+Streams, kernels and device addresses are plain ints or opaque handles of cuda.bindings; sizes and pitches are bytes.
+The primary context of a device is retained once and kept for the life of the process: PyTorch, CuPy and Numba share it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _ADVICE: dict[int, str] = {
     3: "CUDA does not survive fork(): start worker processes with multiprocessing's 'spawn' method",
     4: "the driver is shutting down: do not launch kernels while the interpreter exits",
     34: "the libcuda that was found is the toolkit's stub: take its directory off LD_LIBRARY_PATH",
+    100: "the driver sees no GPU",
     46: "the GPU is busy or in exclusive mode: see nvidia-smi",
     200: "the compiled kernel is damaged: clear the compile cache",
     209: "the kernel is compiled for sm_90a (Hopper) and this GPU is not one",

@@ -30,7 +30,8 @@ _PITCH = 16
 class DeviceBuffer:
     """GPU memory of numpipe's own; `shape` and byte `strides` as a kernel sees them.
 
-    It is freed by `free`, or with the object. Freeing is queued on `stream`: work queued there before still finds the memory.
+    It is freed by `free`, or with the object. Freeing is queued on `stream`: work queued there before still finds the
+    memory.
     """
 
     __slots__ = ("device", "dtype", "nbytes", "ptr", "shape", "stream", "strides")

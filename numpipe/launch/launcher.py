@@ -122,8 +122,8 @@ class Function:
         """A parameter list the cubin does not have would make it read whatever lies beyond: refuse it once, here."""
         if self._parameters and list(sizes) != self._parameters:
             raise LaunchError(
-                f"kernel {self.name!r}: the compiled entry {self.entry!r} takes parameters of {list(sizes)} bytes and the "
-                f"launch passes {self._parameters}: clear the compile cache; if that does not help, report a bug of numpipe")
+                f"kernel {self.name!r}: the compiled entry {self.entry!r} takes parameters of {list(sizes)} bytes and "
+                f"the launch passes {self._parameters}: clear the compile cache; if it persists, report a numpipe bug")
 
     def _check_grid(self, grid: Grid) -> None:
         for axis, count, most in zip("xyz", grid, _MAX_GRID, strict=True):
@@ -170,8 +170,8 @@ class Prepared:
     def _field(self, dtype: np.dtype[Any]) -> str:
         code = _SCALARS.get(dtype.name)
         if code is None:
-            raise SpecError(f"kernel {self.compiled.name!r}: a scalar of type {dtype.name} is not supported; pass it as "
-                            f"one of {', '.join(_SCALARS)}")
+            raise SpecError(f"kernel {self.compiled.name!r}: a scalar of type {dtype.name} is not supported; pass it "
+                            f"as one of {', '.join(_SCALARS)}")
         return f"{code}{_WORD - dtype.itemsize}x"
 
     def __call__(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0) -> None:

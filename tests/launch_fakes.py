@@ -1,0 +1,161 @@
+"""A driver and arrays that need no GPU: "device" memory is host memory, a kernel a Python function."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from numpipe.launch import driver
+
+
+class FakeDriver:
+    """What `numpipe.launch.driver.Driver` does, on host memory; `calls` has what was asked for, in order.
+
+    Memory is filled with 0xAB when allocated and when freed. `kernel` runs at each launch with the list of parameter
+    addresses; `code` is what launches return.
+    """
+
+    def __init__(self, count: int = 1, version: int = 13000,
+                 gpus: Sequence[tuple[str, tuple[int, int]]] = (("NVIDIA H200", (9, 0)),)) -> None:
+        self.count = count
+        self.gpus = gpus
+        self.cuda = version
+        self.calls: list[tuple[Any, ...]] = []
+        self.kernel: Callable[[list[int]], None] = lambda parameters: None
+        self.sizes: list[int] = []
+        self.code = 0
+        self.live: dict[int, Any] = {}
+        self.maps: list[tuple[Any, ...]] = []
+        self.failure_at_sync: driver.DriverError | None = None
+
+    def maps_as_text(self) -> list[str]:
+        return [str(m) for m in self.maps]
+
+    def named(self, call: str) -> list[tuple[Any, ...]]:
+        return [c[1:] for c in self.calls if c[0] == call]
+
+    # ---- devices
+    def version(self) -> int:
+        return self.cuda
+
+    def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int]:
+        return *self.gpus[ordinal], 132, 232448
+
+    @contextlib.contextmanager
+    def on(self, ordinal: int) -> Iterator[None]:
+        yield
+
+    def pointer_device(self, address: int) -> int:
+        self.calls.append(("pointer_device", address))
+        return 1
+
+    # ---- kernels
+    def load(self, cubin: bytes, entry: str) -> Any:
+        self.calls.append(("load", cubin, entry))
+        return f"kernel {entry}"
+
+    def parameter_sizes(self, kernel: Any) -> list[int]:
+        return self.sizes
+
+    def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
+        self.calls.append(("allow_shared", kernel, nbytes, ordinal))
+
+    def config(self, threads: int, nbytes: int) -> Any:
+        self.calls.append(("config", threads, nbytes))
+        return types.SimpleNamespace(gridDimX=0, gridDimY=0, gridDimZ=0, hStream=0)
+
+    def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
+        grid = config.gridDimX, config.gridDimY, config.gridDimZ
+        self.calls.append(("launch", grid, config.hStream, ordinal))
+        slots = (ctypes.c_void_p * len(self.sizes)).from_address(params)
+        self.kernel([slot or 0 for slot in slots])
+        return self.code
+
+    def error(self, call: str, code: int) -> driver.DriverError:
+        return driver.DriverError(call, code, {700: "CUDA_ERROR_ILLEGAL_ADDRESS"}.get(code, "CUDA_ERROR"))
+
+    def encode_tiled(self, *what: Any) -> bytes:
+        self.maps.append(what)
+        return len(self.maps).to_bytes(128, "little")
+
+    # ---- memory
+    def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
+        storage = (ctypes.c_uint8 * (nbytes + 256))()
+        ctypes.memset(storage, 0xAB, len(storage))
+        address = (ctypes.addressof(storage) + 255) // 256 * 256
+        self.live[address] = storage
+        self.calls.append(("allocate", nbytes, stream, ordinal))
+        return address
+
+    def free(self, address: int, stream: int, ordinal: int) -> None:
+        storage = self.live.pop(address)
+        ctypes.memset(storage, 0xAB, len(storage))
+        self.calls.append(("free", stream, ordinal))
+
+    def copy_in(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
+                ordinal: int) -> None:
+        self.calls.append(("copy_in", dst_pitch, src_pitch, width, height, stream))
+        for row in range(height):
+            ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
+
+    def copy_out(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
+                 ordinal: int) -> None:
+        self.calls.append(("copy_out", dst_pitch, src_pitch, width, height, stream))
+        for row in range(height):
+            ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
+
+    def synchronize(self, stream: int, ordinal: int) -> None:
+        self.calls.append(("synchronize", stream))
+        if self.failure_at_sync is not None:
+            raise self.failure_at_sync
+
+
+class CudaArray:
+    """An object with ``__cuda_array_interface__`` and nothing else."""
+
+    def __init__(self, ptr: int, shape: tuple[int, ...], typestr: str, strides: tuple[int, ...] | None = None,
+                 readonly: bool = False, **more: Any) -> None:
+        self.__cuda_array_interface__ = {"version": 3, "data": (ptr, readonly), "shape": shape, "typestr": typestr,
+                                         "strides": strides, **more}
+
+
+class TorchDtype:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+
+TORCH_DTYPES = {name: TorchDtype(name) for name in ("float16", "bfloat16", "float32", "complex64")}
+
+
+class TorchTensor:
+    """What describe reads of a torch.Tensor; strides in elements, as PyTorch gives them."""
+
+    def __init__(self, ptr: int, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...], device: int = 0) -> None:
+        self._ptr, self.shape, self._strides, self._device = ptr, shape, strides, device
+        self.dtype = TORCH_DTYPES[dtype]
+        self.device = types.SimpleNamespace(type="cuda" if device >= 0 else "meta", index=device)
+
+    def data_ptr(self) -> int:
+        return self._ptr
+
+    def stride(self) -> tuple[int, ...]:
+        return self._strides
+
+    def get_device(self) -> int:
+        return self._device
+
+
+def view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """Fake device memory as a NumPy array."""
+    extent = sum((d - 1) * s for d, s in zip(shape, strides, strict=True)) + np.dtype(dtype).itemsize
+    raw = np.frombuffer((ctypes.c_uint8 * extent).from_address(address), np.uint8)
+    return np.lib.stride_tricks.as_strided(raw.view(dtype) if extent % np.dtype(dtype).itemsize == 0 else raw, shape,
+                                           strides)
