@@ -104,3 +104,39 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
             if any(name.split(".")[0] in ("numba", "llvmlite") for name in names):
                 importers.add(str(file.relative_to(ROOT)))
     assert importers == {"numpipe/_numba.py"}
+
+
+# ---- layers
+LAYERS = (
+    {"errors"}, {"_machine", "_op", "_numba"}, {"intrinsics"}, {"specs", "_layout"}, {"_unit"}, {"inert"}, {"context"},
+    {"refs", "arith", "lanes"}, {"fragment"}, {"ring"}, {"store", "pipeline", "tiles"}, {"sim", "compile"}, {"launch"},
+    {"kernel"}, {"bench"}, {"__init__", "__main__"},
+)
+
+
+def layer(module: str) -> int:
+    top = module.removesuffix("_cuda")
+    found = [i for i, names in enumerate(LAYERS) if top in names]
+    assert found, f"numpipe.{module} has no place in the layers: docs/architecture.md, LAYERS"
+    return found[0]
+
+
+def imports(file: Path) -> set[str]:
+    """Top-level modules of numpipe that a file imports when it is imported itself."""
+    relative = file.relative_to(ROOT)
+    package = list(relative.parent.parts) if relative.parts[0] == "numpipe" else ["numpipe", *relative.parent.parts]
+    found: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf8")).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[:len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
+            found |= {base[1]} if len(base) > 1 else {alias.name for alias in node.names}
+    return found
+
+
+def test_imports_go_up_the_layers_only() -> None:
+    wrong = []
+    for file in [*(ROOT / "numpipe").rglob("*.py"), *(ROOT / "intrinsics").glob("*.py")]:
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        own = parts[1] if parts[0] == "numpipe" else "intrinsics"
+        wrong += [f"{'/'.join(parts)} imports {name}" for name in imports(file) - {own} if layer(name) > layer(own)]
+    assert not wrong
