@@ -57,6 +57,11 @@ def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constrai
     return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
 
 
+def pure_asm(result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
+    """PTX without side effects: LLVM may move, merge or drop it."""
+    return ir.InlineAsm(ir.FunctionType(result, list(args)), text, constraints, side_effect=False)
+
+
 def nothing(context: Any) -> Any:
     """The value of a call that returns None."""
     return context.get_dummy_value()
@@ -132,6 +137,62 @@ def returns(typing_context: Any, function: Any, argtypes: Sequence[Any]) -> Any:
     """What `function` returns for arguments of these types."""
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     return fnty.get_call_type(typing_context, tuple(argtypes), {}).return_type
+
+
+def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
+              codegen: Callable[[Any, Any, Any, Any], Any]) -> None:
+    """Attribute `name` of values of `type_class`: `typer(type) -> type`, `codegen(context, builder, type, value)`."""
+
+    @typing_registry.register_attr
+    class Attribute(AttributeTemplate):  # type: ignore[misc]
+        key = type_class
+
+    setattr(Attribute, f"resolve_{name}", lambda self, ty: typer(ty))
+    lowering_registry.lower_getattr(type_class, name)(codegen)
+
+
+def method(type_class: type, name: str, function: Any) -> None:
+    """Method `name` of values of `type_class`: ``function(value, *args)`` for an operation `function`."""
+
+    class Method(AbstractTemplate):  # type: ignore[misc]
+        key = f"{type_class.__name__}.{name}"
+        prefer_literal = True
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            sig = function._numba_type_.get_call_type(self.context, (self.this, *args), kws)
+            return None if sig is None else signature(sig.return_type, *sig.args[1:], recvr=self.this)
+
+    def resolve(self: Any, ty: Any) -> Any:
+        return types.BoundFunction(Method, ty)
+
+    @typing_registry.register_attr
+    class Attribute(AttributeTemplate):  # type: ignore[misc]
+        key = type_class
+
+    setattr(Attribute, f"resolve_{name}", resolve)
+
+    @lowering_registry.lower(Method.key, type_class, types.VarArg(types.Any))
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return call(context, builder, function, (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1:]), args)[1]
+
+
+def binary(function: Any, typer: Callable[..., Any]) -> None:
+    """A Python operator: `typer(*types) -> (signature, codegen) | None`, asked before Numba's own meanings."""
+    chosen: dict[Any, Any] = {}
+
+    @typing_registry.register_global(function)
+    class Template(AbstractTemplate):  # type: ignore[misc]
+        key = function
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            answer = typer(*args)
+            if answer is None:
+                return None
+            sig, codegen = answer
+            if sig.args not in chosen:
+                chosen[sig.args] = codegen
+                lowering_registry.lower(function, *sig.args)(codegen)
+            return sig
 
 
 def literal(ty: Any) -> Any:

@@ -82,9 +82,9 @@ def grouped_2(t, a, b, group):  # type: ignore[no-untyped-def]
 
 
 @op
-def table_row(table: Any, t: Any) -> tuple[Any, ...]:
-    """Row t of a host table, read through the read-only cache."""
+def table_row(table: Any, t: Any, columns: int) -> tuple[Any, ...]:
+    """Row t of a host table, read through the read-only cache; `columns` is what the loop's target unpacks."""
     if table.array.ndim != 2 or table.array.dtype != np.int32:
         raise SpecError(f"tiles(order='{table.name}'): a host table is a 2-D int32 array, got {table.array.ndim}-D "
                         f"{table.array.dtype}")
-    return tuple(np.int32(i) for i in table.array[int(t)])
+    return tuple(np.int32(i) for i in table.array[int(t), :columns])

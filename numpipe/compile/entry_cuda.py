@@ -1,0 +1,136 @@
+"""The kernel's entry: parameters, barrier initialisation, roles, registers.
+
+::
+
+    entry(table, a_ptr, a_shape…, a_strides…, …, scalars…)
+        one lane initialises every ring's barriers; fence; CTA barrier
+        last warpgroup     setmaxnreg.dec; one lane runs the kernel function as the memory role
+        other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import _numba as nb
+from .._op import Helper, Op
+from .._unit import Unit
+from ..context_cuda import define_axes, new_context
+from ..intrinsics import setmaxnreg
+from ..lanes import one_lane
+from ..lanes_cuda import elected
+from ..refs_cuda import new_ref
+from ..ring import drain_stores
+from ..ring_cuda import smem
+
+MAX_MAPS = 64  # 8 KB of a kernel's 32 KB of parameters
+
+
+class TableType(nb.types.Type):  # type: ignore[misc]
+    """The packed tensor maps: one by-value parameter, as long as the maps found while the kernel was compiled."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        super().__init__(name=f"tensor maps({unit.kernel}#{unit.serial})")
+
+
+@nb.register_model(TableType)
+class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: TableType) -> None:
+        words = 16 * max(1, len(fe_type.unit.maps))  # asked for when the entry is lowered, after all code it calls
+        super().__init__(manager, fe_type, nb.ir.PointerType(nb.ir.ArrayType(nb.i64, words)))
+
+    def from_argument(self, builder: Any, value: Any) -> Any:
+        return nb.grid_constant(builder, value)
+
+
+def _table_address() -> None:
+    raise NotImplementedError("entry code only")
+
+
+def _table_typer(_context: Any, table: Any) -> Any:
+    return nb.types.int64(table), lambda context, builder, sig, args: builder.ptrtoint(args[0], nb.i64)
+
+
+table_address: Op[..., Any] = Op(_table_address, _table_typer)
+
+
+def _start(unit: Unit) -> Op[..., Any]:
+    """Initialise the barriers of all rings, and define what shared helpers left to this kernel (axes)."""
+
+    def start() -> None:
+        raise NotImplementedError("entry code only")
+
+    def typer(_context: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            define_axes(builder.module, unit)
+            first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
+            with builder.if_then(builder.and_(first, elected(builder))):
+                for plan in unit.rings.values():
+                    for slot in range(2 * plan.slots):
+                        count = 1 if slot < plan.slots else unit.consumed_arrivals
+                        nb.emit_asm(builder, nb.void, [smem(builder, plan.ready + 8 * slot), nb.const(count)],
+                                    "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}")
+                nb.emit_asm(builder, nb.void, [], "fence.mbarrier_init.release.cluster;", "~{memory}")
+            nb.emit_asm(builder, nb.void, [], "bar.sync 0;", "~{memory}")
+            return nb.nothing(context)
+
+        return nb.types.void(), codegen
+
+    return Op(start, typer)
+
+
+def _is_memory(unit: Unit) -> Op[..., Any]:
+    def is_memory() -> bool:
+        raise NotImplementedError("entry code only")
+
+    def typer(_context: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
+
+        return nb.types.boolean(), codegen
+
+    return Op(is_memory, typer)
+
+
+def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, Any]]) -> tuple[Callable[..., Any], list[Any]]:
+    """The entry function and its Numba argument types. `scalars`: (name, Numba type) of the run-time scalars."""
+    parameters: list[str] = ["table"]
+    argtypes: list[Any] = [TableType(unit)]
+    arguments: list[str] = []
+    ns: dict[str, Any] = {
+        "user": Helper(function), "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
+        "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
+        "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
+    }
+    for number, array in enumerate(unit.arrays):
+        names = [f"{array.name}_ptr"] + [f"{array.name}_n{i}" for i in range(array.ndim)]
+        names += [f"{array.name}_s{i}" for i in range(array.ndim)]
+        parameters += names
+        argtypes += [nb.types.int64] * len(names)
+        arguments.append(f"ROLE_{number}(np_, maps, {', '.join(names)})")
+        for role in ("memory", "compute"):
+            ns[f"{role}_{number}"] = new_ref(unit, number, role)
+    for name, kind in scalars:
+        parameters.append(name)
+        argtypes.append(kind)
+        arguments.append(name)
+    inner = ", ".join(["maps", *parameters[1:]])
+    lines = []
+    for role in ("memory", "compute"):
+        lines += [f"def {role}({inner}):", f"    np_ = {role}_context()",
+                  f"    user(np_, {', '.join(arguments).replace('ROLE', role)})"]
+        lines += ["    drain_stores(np_)"] if role == "compute" else []
+    lines += [f"def {unit.kernel}({', '.join(parameters)}):",
+              "    maps = table_address(table)",
+              "    start()",
+              "    if is_memory():",
+              f"        dec({unit.memory_registers})",
+              f"        one_lane(run_memory, {inner})",
+              "    else:",
+              f"        inc({unit.compute_registers})",
+              f"        run_compute({inner})"]
+    exec("\n".join(lines), ns)
+    ns["run_memory"], ns["run_compute"] = Helper(ns["memory"]), Helper(ns["compute"])
+    return ns[unit.kernel], argtypes

@@ -1,0 +1,151 @@
+"""Compile-time values in a kernel's source: what is known before compilation, and arithmetic on it.
+
+Names of constants (module globals, captured variables, Statics and their fields, locals assigned once from constants) and
+arithmetic on them become literals in the AST, so that ``cfg.tm // numpipe.axis_size("wg")`` can be a shape. Numba would
+see a run-time value.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import arith, context
+
+MISSING = object()
+
+_BINARY: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+}
+_UNARY: dict[type, Callable[..., Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_,
+                                          ast.Invert: operator.invert}
+_COMPARE: dict[type, Callable[..., Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}
+_PURE = {min, max, len, abs, int, float, bool, round, sum, isinstance, np.dtype}
+
+
+class StaticArray:
+    """What is known of an array parameter before compilation."""
+
+    def __init__(self, dtype: np.dtype, ndim: int) -> None:
+        self.dtype, self.ndim = dtype, ndim
+
+
+def is_literal(value: Any) -> bool:
+    """Whether a value can stand in the source as a constant."""
+    if isinstance(value, tuple):
+        return all(is_literal(v) for v in value)
+    return value is None or isinstance(value, (bool, int, float, str, np.integer, np.floating, np.bool_))
+
+
+def literal_node(value: Any, where: ast.AST) -> ast.expr:
+    """The AST of a constant."""
+    if isinstance(value, tuple):
+        node: ast.expr = ast.Tuple([literal_node(v, where) for v in value], ast.Load())
+    else:
+        plain = value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
+        negative = isinstance(plain, (int, float)) and not isinstance(plain, bool) and plain < 0
+        node = ast.UnaryOp(ast.USub(), ast.copy_location(ast.Constant(-plain), where)) if negative else ast.Constant(plain)
+    return ast.copy_location(node, where)
+
+
+class Constants:
+    """Evaluates expressions whose value is known before compilation."""
+
+    def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str, compute_wgs: int) -> None:
+        self.namespace, self.known = namespace, dict(known)
+        self.wg_axis, self.compute_wgs = wg_axis, compute_wgs
+
+    def name(self, name: str, local: set[str]) -> Any:
+        """Value of a name: a known one, or a global that no enclosing function binds."""
+        if name in self.known:
+            return self.known[name]
+        if name in local:
+            return MISSING
+        if name in self.namespace:
+            return self.namespace[name]
+        builtins = self.namespace.get("__builtins__", {})
+        return (builtins if isinstance(builtins, dict) else vars(builtins)).get(name, MISSING)
+
+    def evaluate(self, node: ast.AST, local: set[str]) -> Any:
+        """The value of an expression, or MISSING for a run-time one. Errors in it surface when it is compiled."""
+        def get(child: ast.AST) -> Any:
+            return self.evaluate(child, local)
+
+        try:
+            match node:
+                case ast.Constant(value=value):
+                    return value
+                case ast.Name(id=name, ctx=ast.Load()):
+                    return self.name(name, local)
+                case ast.Attribute(value=value, attr=attr, ctx=ast.Load()):
+                    base = get(value)
+                    if base is MISSING or (isinstance(base, StaticArray) and attr not in ("dtype", "ndim")):
+                        return MISSING
+                    return getattr(base, attr, MISSING)
+                case ast.Tuple(elts=elts, ctx=ast.Load()):
+                    values = [get(e) for e in elts]
+                    return MISSING if any(v is MISSING for v in values) else tuple(values)
+                case ast.Subscript(value=value, slice=index, ctx=ast.Load()):
+                    base, at = get(value), get(index)
+                    return MISSING if base is MISSING or at is MISSING or isinstance(base, np.ndarray) else base[at]
+                case ast.BinOp(left=left, op=op, right=right):
+                    a, b = get(left), get(right)
+                    return MISSING if a is MISSING or b is MISSING else _BINARY[type(op)](a, b)
+                case ast.UnaryOp(op=op, operand=operand):
+                    a = get(operand)
+                    return MISSING if a is MISSING else _UNARY[type(op)](a)
+                case ast.Compare(left=left, ops=ops, comparators=rights):
+                    values = [get(left), *(get(r) for r in rights)]
+                    if any(v is MISSING for v in values):
+                        return MISSING
+                    return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
+                case ast.BoolOp(op=op, values=parts):
+                    values = [get(p) for p in parts]
+                    if any(v is MISSING for v in values):
+                        return MISSING
+                    return all(values) if isinstance(op, ast.And) else any(values)
+                case ast.IfExp(test=test, body=body, orelse=orelse):
+                    chosen = get(test)
+                    return MISSING if chosen is MISSING else get(body if chosen else orelse)
+                case ast.Call(func=func, args=args, keywords=[]):
+                    return self._call(get(func), [get(a) for a in args])
+        except Exception:
+            return MISSING
+        return MISSING
+
+    def _call(self, function: Any, args: list[Any]) -> Any:
+        if function is MISSING or any(a is MISSING for a in args):
+            return MISSING
+        if function is context.axis_size and args == [self.wg_axis]:
+            return self.compute_wgs
+        if function is arith.cdiv:
+            return int(arith.cdiv(*args))
+        try:
+            return function(*args) if function in _PURE else MISSING
+        except TypeError:
+            return MISSING
+
+
+def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
+    """Names a function binds itself (nested functions: their own name only), with the node that binds."""
+    found: list[tuple[str, ast.AST]] = [(a.arg, a) for a in ast.walk(function.args) if isinstance(a, ast.arg)]
+    todo: list[ast.AST] = list(function.body) if isinstance(function, ast.FunctionDef) else [function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef):
+            found.append((node.name, node))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.append((node.id, node))
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            todo.extend(ast.iter_child_nodes(node))
+    return found

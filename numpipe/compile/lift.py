@@ -1,0 +1,451 @@
+"""The AST pass: a kernel's source, rewritten for both executions.
+
+CPython's original cannot run as a kernel: Numba knows no closures over run-time values, a loop over a pipeline means
+different things to the two roles, and shapes must be literals. The pass keeps file names and line numbers, and rewrites
+
+* constants: names and arithmetic known before compilation become literals, branches on them are pruned (`fold`);
+* calls of numpipe functions: keywords become positions, the hidden context ``__np`` is passed on;
+* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for the accumulators carried out of it;
+* ``for m, n in numpipe.tiles(…)``: a `range` over this CTA's tiles;
+* nested functions and lambdas: module-level functions bound to what they captured (`closure`).
+
+The simulated SM runs the rewritten source too: what is verified is what compiles.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import textwrap
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from .. import context, pipeline, refs, specs, tiles
+from .._op import Helper, Op
+from ..errors import CompileError, at
+from ..fragment import mma
+from .closure import binder
+from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, stores
+
+CONTEXT = "__np"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A function's parsed source and where it stands."""
+
+    tree: ast.FunctionDef
+    filename: str
+    namespace: dict[str, Any]
+
+
+def read(function: Callable[..., Any]) -> Source:
+    """Source of a kernel function, line numbers those of its file; CompileError where there is none."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        filename = inspect.getsourcefile(function) or "<unknown>"
+    except (OSError, TypeError):
+        raise CompileError(f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}): numpipe "
+                           "rewrites kernels from their source; define it in a file or a notebook cell, not in exec() or at a "
+                           "prompt that keeps no source") from None
+    try:
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except SyntaxError:
+        raise CompileError(at(filename, first, "a kernel must be a `def`; a lambda cannot be one")) from None
+    ast.increment_lineno(tree, first - 1)
+    node = tree.body[0]
+    if not isinstance(node, ast.FunctionDef):
+        raise CompileError(at(filename, first, "a kernel must be a plain `def`"))
+    namespace = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            namespace[name] = cell.cell_contents
+        except ValueError:  # not assigned yet: an error only if the kernel uses it
+            namespace.pop(name, None)
+    return Source(node, filename, namespace)
+
+
+def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray], *, wg_axis: str,
+         compute_wgs: int) -> Callable[..., Any]:
+    """The rewritten kernel function, ``f(__np, *parameters)``, for these Statics and array types."""
+    constants = Constants(source.namespace, {**statics, **arrays}, wg_axis, compute_wgs)
+    return _Lift(source, constants).kernel(parameters)
+
+
+_REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite)
+    pipeline.pipeline: (pipeline.make_pipeline, "cs"),
+    specs.BlockSpec: (specs.block_spec, ""),
+}
+
+
+class _Lift(ast.NodeTransformer):
+    def __init__(self, source: Source, constants: Constants) -> None:
+        self.source, self.constants = source, constants
+        self.out: list[ast.FunctionDef] = []
+        self.added: dict[str, Any] = {}
+        self.binders: list[str] = []
+        self.scopes: list[tuple[ast.FunctionDef | ast.Lambda, dict[str, list[ast.AST]]]] = []
+        self.temporaries = 0
+
+    # ---- helpers
+    def error(self, node: ast.AST, message: str) -> NoReturn:
+        raise CompileError(at(self.source.filename, getattr(node, "lineno", self.source.tree.lineno),
+                              f"kernel {self.source.tree.name}: {message}"))
+
+    @property
+    def local(self) -> set[str]:
+        return {name for _, names in self.scopes for name in names}
+
+    def value(self, node: ast.AST) -> Any:
+        return self.constants.evaluate(node, self.local)
+
+    def named(self, name: str, value: Any, where: ast.AST) -> ast.Name:
+        """A reference to an object the pass adds to the kernel's namespace."""
+        self.added[f"__np_{name}"] = value
+        return ast.copy_location(ast.Name(f"__np_{name}", ast.Load()), where)
+
+    def call(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
+        function = self.named(operation.__name__, operation, where)  # type: ignore[attr-defined]
+        return ast.copy_location(ast.Call(function, args, []), where)
+
+    def context_name(self, where: ast.AST) -> ast.Name:
+        return ast.copy_location(ast.Name(CONTEXT, ast.Load()), where)
+
+    def temporary(self, what: str) -> str:
+        self.temporaries += 1
+        return f"__np_{what}_{self.temporaries}"
+
+    # ---- functions
+    def kernel(self, parameters: list[str]) -> Callable[..., Any]:
+        node = self.source.tree
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Return) and inner.value is not None and self._owner(node, inner) is node:
+                self.error(inner, "a kernel returns nothing: store results through its output references")
+        node.args = ast.arguments([], [ast.arg(CONTEXT), *(ast.arg(p) for p in parameters)], None, [], [], None, [])
+        node.decorator_list, node.returns = [], None
+        self._body(node)
+        module = ast.Module([*self.out, node], [])
+        ast.fix_missing_locations(module)
+        namespace = self.source.namespace | self.added
+        exec(compile(module, self.source.filename, "exec"), namespace)
+        for name in self.binders:
+            namespace[f"__np_bind_{name}"] = binder(namespace[name])
+        function: Callable[..., Any] = namespace[node.name]
+        function.__lifted__ = ast.unparse(module)  # type: ignore[attr-defined]
+        return function
+
+    @staticmethod
+    def _owner(root: ast.FunctionDef, target: ast.AST) -> ast.AST:
+        """The function a statement belongs to."""
+        owner: ast.AST = root
+        todo: list[tuple[ast.AST, ast.AST]] = [(root, root)]
+        while todo:
+            node, function = todo.pop()
+            if node is target:
+                owner = function
+            for child in ast.iter_child_nodes(node):
+                inner = child if isinstance(child, (ast.FunctionDef, ast.Lambda)) else function
+                todo.append((child, inner))
+        return owner
+
+    def _body(self, node: ast.FunctionDef) -> None:
+        names: dict[str, list[ast.AST]] = {}
+        for name, where in stores(node):
+            names.setdefault(name, []).append(where)
+        self.scopes.append((node, names))
+        node.body = self._block(node.body)
+        self.scopes.pop()
+
+    def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        for statement in body:
+            new = self.visit(statement)
+            result.extend(new if isinstance(new, list) else [] if new is None else [new])
+        return result or [ast.copy_location(ast.Pass(), body[0])]
+
+    # ---- constants
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
+            value = self.value(node)
+            if value is not MISSING and is_literal(value) and not isinstance(node, ast.Constant):
+                return literal_node(value, node)
+        return super().visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        target = node.targets[0]
+        if len(node.targets) == 1 and isinstance(target, ast.Name):
+            value = self.value(node.value)
+            if value is not MISSING and len(self.scopes[-1][1].get(target.id, [])) == 1:
+                self.constants.known[target.id] = value
+                if not is_literal(value):
+                    return None
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> Any:
+        test = self.value(node.test)
+        if test is not MISSING:
+            return self._block(node.body) if test else self._block(node.orelse) if node.orelse else None
+        node.test = self.visit(node.test)
+        node.body = self._block(node.body)
+        node.orelse = self._block(node.orelse) if node.orelse else []
+        return node
+
+    # ---- calls and subscripts
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        if function is context.axis_index and self._is_wg_axis(node):
+            return self.call(context.warpgroup_part, [self.context_name(node)], node)
+        if function in (tiles.tiles,):
+            self.error(node, "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):")
+        if self._pipeline_call(node):
+            self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
+        try:
+            known = function is not MISSING and function in _REWRITTEN
+        except TypeError:
+            known = False
+        if known:
+            operation, extra = _REWRITTEN[function]
+            args = self.bind(function, node)
+            args = [self.context_name(node)] * ("c" in extra) + args
+            if "s" in extra:
+                site = f"{os.path.basename(self.source.filename)}:{node.lineno}"
+                args.append(ast.copy_location(ast.Constant(site), node))
+            return self.call(operation, [self.visit(a) for a in args], node)
+        if isinstance(function, Op) and not isinstance(function, Helper) and node.keywords:
+            node.args, node.keywords = self.bind(function, node), []
+        elif isinstance(function, types.FunctionType) and not getattr(function, "__module__", "").startswith(("numpy", "numba")):
+            self.error(node, f"'{function.__name__}' is a plain Python function; a kernel calls numpipe operations, NumPy "
+                             "functions on tiles and functions nested in the kernel")
+        return self.generic_visit(node)
+
+    def _is_wg_axis(self, node: ast.Call) -> bool:
+        arguments = [*node.args, *(k.value for k in node.keywords)]
+        return len(arguments) == 1 and self.value(arguments[0]) == self.constants.wg_axis
+
+    def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
+        """Arguments of a call in the order of the function's parameters, defaults filled in."""
+        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+            self.error(node, f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out")
+        signature = inspect.signature(function)
+        try:
+            bound = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+        except TypeError as error:
+            self.error(node, f"{function.__name__}{signature}: {error}")
+        result: list[ast.expr] = []
+        for name, parameter in signature.parameters.items():
+            if name in bound.arguments:
+                result.append(bound.arguments[name])
+            else:
+                result.append(literal_node(parameter.default, node))
+        return result
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        view = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if view or (isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in parts)):
+            new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
+            node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
+        return self.generic_visit(node)
+
+    def _index(self, part: ast.Slice) -> ast.expr:
+        if part.lower is None and part.upper is None and part.step is None:
+            return self.call(refs.whole, [], part)
+        low = 0 if part.lower is None else self.value(part.lower)
+        high = MISSING if part.upper is None else self.value(part.upper)
+        if low is MISSING or high is MISSING or part.step is not None:
+            self.error(part, "a slice of a tile or array has compile-time bounds and no step; for a run-time start write "
+                             "ds(start, size)")
+        return self.call(refs.ds, [literal_node(low, part), literal_node(high - low, part)], part)
+
+    # ---- loops
+    def _pipeline_call(self, node: ast.AST) -> bool:
+        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name."""
+        if not isinstance(node, ast.Call):
+            return False
+        made = node.func
+        if isinstance(made, ast.Name) and made.id in self.local:
+            for _, names in reversed(self.scopes):
+                if made.id in names:
+                    return any(self._binds_pipeline(where) for where in names[made.id])
+        return isinstance(made, ast.Call) and self.value(made.func) is pipeline.pipeline
+
+    def _binds_pipeline(self, target: ast.AST) -> bool:
+        for function, _ in self.scopes:
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and target in node.targets and isinstance(node.value, ast.Call):
+                    called = node.value.func
+                    return self.value(called) is pipeline.pipeline or (
+                        isinstance(called, ast.Name) and called.id == "__np_make_pipeline")
+        return False
+
+    def visit_For(self, node: ast.For) -> Any:
+        if self._pipeline_call(node.iter):
+            return self._pipeline_loop(node)
+        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tiles.tiles:
+            return self._tiles_loop(node)
+        return self._plain_loop(node)
+
+    def _plain_loop(self, node: ast.For) -> ast.For:
+        node.iter = self.visit(node.iter)
+        node.body = self._block(node.body)
+        node.orelse = self._block(node.orelse) if node.orelse else []
+        return node
+
+    def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
+        assert isinstance(node.iter, ast.Call)
+        self._stays_inside(node)
+        nested = any(self._pipeline_call(inner.iter) for statement in node.body for inner in ast.walk(statement)
+                     if isinstance(inner, ast.For))
+        targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+        carried = self._carried(node, targets)
+        arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
+        if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
+            self.error(node.iter, "a pipeline is called on its arrays by position")
+        node.iter = self.call(pipeline.steps, [node.iter.func, arrays, literal_node(int(nested), node.iter)], node.iter)
+        loop = self._plain_loop(node)
+        waits = [ast.copy_location(ast.Assign(
+            [ast.Name(name, ast.Store())],
+            self.call(mma.wgmma_wait, [ast.Name(name, ast.Load()), literal_node(0, node)], node)), node) for name in carried]
+        return [loop, *waits]
+
+    def _stays_inside(self, node: ast.For) -> None:
+        """`break` and `return` would leave slots that the memory role still fills."""
+        def walk(parent: ast.AST, inner_loop: bool) -> None:
+            for child in ast.iter_child_nodes(parent):
+                if isinstance(child, (ast.FunctionDef, ast.Lambda)):
+                    continue
+                if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not inner_loop):
+                    word = "return" if isinstance(child, ast.Return) else "break"
+                    self.error(child, f"'{word}' leaves the pipeline loop of line {node.lineno}: the memory role would still load "
+                                      "the remaining steps; run all steps, or make the grid smaller")
+                walk(child, inner_loop or isinstance(child, (ast.For, ast.While)))
+
+        for statement in node.body:
+            walk(ast.Module([statement], []), False)
+        if node.orelse:
+            self.error(node.orelse[0], "a pipeline loop has no 'else'")
+
+    def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
+        """Names re-bound in the loop and bound before it: among them the accumulators in flight at its end."""
+        inside = {id(n) for statement in node.body for n in ast.walk(statement)}
+        result, names = [], self.scopes[-1][1]
+        for name, places in names.items():
+            here = [p for p in places if id(p) in inside]
+            if not here or name in targets:
+                continue
+            inner_targets = {n.id for s in node.body for f in ast.walk(s) if isinstance(f, ast.For)
+                             for n in ast.walk(f.target) if isinstance(n, ast.Name)}
+            before = [p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno]
+            if before and name not in inner_targets:
+                result.append(name)
+            elif not before and self._used_after(node, name):
+                self.error(here[0], f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no steps it "
+                                    "would have no value; bind it before the loop")
+        return sorted(result)
+
+    def _used_after(self, loop: ast.For, name: str) -> bool:
+        end = loop.end_lineno or loop.lineno
+        rebound = [getattr(p, "lineno", 0) for p in self.scopes[-1][1][name] if getattr(p, "lineno", 0) > end]
+        return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > end
+                   and not any(line <= n.lineno for line in rebound) for n in ast.walk(self.scopes[-1][0]))
+
+    def _tiles_loop(self, node: ast.For) -> list[ast.stmt]:
+        assert isinstance(node.iter, ast.Call)
+        counts = list(node.iter.args)
+        options = {k.arg: k.value for k in node.iter.keywords}
+        if set(options) - {"order", "group"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
+            self.error(node, "numpipe.tiles takes the tile counts, order= and group=")
+        order_node, group_node = options.get("order"), options.get("group", ast.Constant(16))
+        order = "row" if order_node is None else self.value(order_node)
+        names = [self.temporary("count") for _ in counts]
+        setup: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], self.visit(c)) for n, c in zip(names, counts, strict=True)]
+        loads: list[ast.expr] = [ast.Name(n, ast.Load()) for n in names]
+        t = self.temporary("tile")
+        index = ast.Name(t, ast.Load())
+        if order is MISSING or isinstance(order, StaticArray):
+            if len(counts) != 1 or not isinstance(node.target, ast.Tuple):
+                self.error(node, "a host table is walked by `for m, n in numpipe.tiles(rows, order=table)`: one count, a tuple target")
+            assert order_node is not None
+            columns = literal_node(len(node.target.elts), node)
+            decode = self.call(tiles.table_row, [self.visit(order_node), index, columns], node)
+        elif order == "row" and len(counts) <= 3:
+            decode = self.call((tiles.row_1, tiles.row_2, tiles.row_3)[len(counts) - 1], [index, *loads], node)
+        elif order == "grouped" and len(counts) == 2:
+            decode = self.call(tiles.grouped_2, [index, *loads, self.visit(group_node)], node)
+        else:
+            self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, 'grouped' takes 2")
+        total = loads[0]
+        for other in loads[1:]:
+            total = ast.BinOp(total, ast.Mult(), other)
+        node.iter = ast.Call(ast.Name("range", ast.Load()), [self.call(tiles.first_tile, [], node), total,
+                                                            self.call(tiles.tile_stride, [], node)], [])
+        target = ast.Assign([node.target], decode)
+        node.target = ast.Name(t, ast.Store())
+        node.body = [target, *self._block(node.body)]
+        node.orelse = self._block(node.orelse) if node.orelse else []
+        for new in (*setup, target, node.iter, node.target):
+            for part in ast.walk(new):
+                if not hasattr(part, "lineno"):
+                    ast.copy_location(part, node)
+        return [*setup, node]
+
+    # ---- nested functions
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        if node.decorator_list:
+            self.error(node, f"nested function '{node.name}': decorators are not supported in a kernel")
+        bound = self._nested(node, node.name)
+        return ast.copy_location(ast.Assign([ast.copy_location(ast.Name(node.name, ast.Store()), node)], bound), node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        returned = ast.copy_location(ast.Return(node.body), node)
+        function = ast.copy_location(ast.FunctionDef("lambda_", node.args, [returned], [], None), node)
+        return self._nested(function, "lambda_")
+
+    def _nested(self, node: ast.FunctionDef, name: str) -> ast.expr:
+        arguments = node.args
+        if arguments.defaults or arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+            self.error(node, f"nested function '{name}': plain positional parameters only")
+        for inner in ast.walk(node):
+            if isinstance(inner, (ast.Nonlocal, ast.Global)):
+                self.error(inner, f"'{type(inner).__name__.lower()}' cannot be compiled: captures are by value; return the value instead")
+        node.returns = None
+        for argument in arguments.args:
+            argument.annotation = None
+        self.temporaries += 1
+        lifted = f"{name}__{self.temporaries}"
+        self._body(node)
+        own = {n for n, _ in stores(node)}
+        used = {n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        enclosing = self.local | {CONTEXT}
+        captures = sorted(n for n in used - own if n in enclosing)
+        self._by_value(node, name, captures)
+        unpack: list[ast.stmt] = [ast.Assign([ast.Name(c, ast.Store())], ast.Subscript(
+            ast.Name("__env", ast.Load()), ast.Constant(i), ast.Load())) for i, c in enumerate(captures)]
+        for statement in unpack:
+            for part in ast.walk(statement):
+                ast.copy_location(part, node)
+        function = ast.FunctionDef(lifted, ast.arguments([], [ast.arg("__env"), *arguments.args], None, [], [], None, []),
+                                   [*unpack, *node.body], [], None)
+        if hasattr(node, "type_params"):
+            function.type_params = []
+        self.out.append(ast.copy_location(function, node))
+        self.binders.append(lifted)
+        captured: list[ast.expr] = [ast.Name(c, ast.Load()) for c in captures] or [ast.Constant(0)]
+        call = ast.Call(ast.Name(f"__np_bind_{lifted}", ast.Load()), [ast.Tuple(captured, ast.Load())], [])
+        for part in ast.walk(call):
+            ast.copy_location(part, node)
+        return call
+
+    def _by_value(self, node: ast.AST, name: str, captures: list[str]) -> None:
+        line = getattr(node, "lineno", 0)
+        if name in captures and name != "lambda_":
+            self.error(node, f"nested function '{name}' calls itself: recursion cannot be compiled")
+        for _, names in self.scopes:
+            for capture in captures:
+                for place in names.get(capture, []):
+                    if getattr(place, "lineno", 0) > line:
+                        self.error(place, f"'{capture}' is re-bound after '{name}' of line {line} captured it: captures are by value "
+                                          "in a kernel; use another name")

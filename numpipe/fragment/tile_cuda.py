@@ -1,0 +1,164 @@
+"""Register tiles in Numba: one array of 32-bit registers a lane, shape and dtype in the type."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from .. import _numba as nb
+from .._op import cuda_meaning
+from ..errors import CompileError, SpecError
+from ..inert_cuda import STEERLESS
+from . import tile as source
+from .tile import BFLOAT16, FLOAT16, FLOAT32, check_shape
+
+
+class TileType(nb.types.Type):  # type: ignore[misc]
+    """float32: register i of a 64-row block is accumulator register i; 16-bit types: registers 2 i and 2 i + 1 packed."""
+
+    what = "a register tile"
+
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.registers = shape[0] * shape[1] * dtype.itemsize // 512
+        super().__init__(name=f"tile({shape}, {dtype})")
+
+    @property
+    def machine(self) -> Any:
+        return nb.ir.ArrayType(nb.f32 if self.dtype == FLOAT32 else nb.i32, self.registers)
+
+
+class InFlightType(nb.types.Type):  # type: ignore[misc]
+    """A tile that a wgmma may still be writing: it must be waited for before anything reads it."""
+
+    what = "a register tile"
+
+    def __init__(self, tile: TileType, role: str) -> None:
+        self.tile, self.role = tile, role
+        super().__init__(name=f"in flight({tile}, {role})")
+
+    def unify(self, context: Any, other: Any) -> Any:
+        return self if other == self.tile else None
+
+    @property
+    def machine(self) -> Any:
+        return self.tile.machine
+
+
+STEERLESS.extend([TileType, InFlightType])
+
+
+class _TileModel(nb.models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: Any) -> None:
+        super().__init__(manager, fe_type, fe_type.machine)
+
+
+nb.register_model(TileType)(_TileModel)
+nb.register_model(InFlightType)(_TileModel)
+nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
+
+
+def as_dtype(ty: Any) -> np.dtype:
+    """The dtype that a compile-time argument names."""
+    if isinstance(ty, nb.types.StringLiteral):
+        return np.dtype(ty.literal_value)
+    if isinstance(ty, nb.types.NumberClass):
+        return np.dtype(str(ty.dtype))
+    raise SpecError(f"a dtype is needed here, known at compile time: got {ty}")
+
+
+def settled(ty: Any, what: str) -> TileType:
+    """The tile type of an operand; an error for accumulators in flight."""
+    if isinstance(ty, InFlightType):
+        raise CompileError(f"{what}: the accumulator is in flight: wgmma may still be writing it; write "
+                           "acc = numpipe.wgmma_wait(acc, 0) first (a pipeline loop's end does so for what it carries)")
+    assert isinstance(ty, TileType)
+    return ty
+
+
+@cuda_meaning(source.zeros)
+def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
+    kind = as_dtype(dtype)
+    tile = TileType(check_shape(nb.literal(shape), kind, "zeros"), kind)
+    if kind != FLOAT32:
+        raise SpecError(f"zeros: accumulators are float32, got {kind}: use .astype afterwards")
+    return tile(shape, dtype), lambda context, builder, sig, args: nb.ir.Constant(tile.machine, [0.0] * tile.registers)
+
+
+@cuda_meaning(source.astype)
+def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
+    if not isinstance(tile, (TileType, InFlightType)):
+        return None
+    kind, have = as_dtype(dtype), settled(tile, "astype")
+    if kind == have.dtype:
+        return tile(tile, dtype), lambda context, builder, sig, args: args[0]
+    if have.dtype != FLOAT32 or kind not in (FLOAT16, BFLOAT16):
+        raise SpecError(f"astype: float32 tiles convert to float16 and bfloat16, got {have.dtype} -> {kind}")
+    result = TileType(have.shape, kind)
+    statement = f"cvt.rn.{'f16x2' if kind == FLOAT16 else 'bf16x2'}.f32 $0, $2, $1;"
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = nb.ir.Constant(result.machine, nb.ir.Undefined)
+        for i in range(result.registers):
+            low, high = (builder.extract_value(args[0], 2 * i + j) for j in (0, 1))
+            packed = builder.call(nb.pure_asm(nb.i32, [nb.f32, nb.f32], statement, "=r,f,f"), [low, high])
+            value = builder.insert_value(value, packed, i)
+        return value
+
+    return result(tile, dtype), codegen
+
+
+for _cls in (TileType, InFlightType):
+    nb.method(_cls, "astype", source.astype)
+
+
+def _arithmetic(function: Any, instruction: str) -> None:
+    def typer(left: Any, right: Any) -> Any:
+        tiles = [t for t in (left, right) if isinstance(t, (TileType, InFlightType))]
+        if not tiles:
+            return None
+        for tile in tiles:
+            if settled(tile, f"'{function.__name__}'").dtype != FLOAT32:
+                raise SpecError(f"arithmetic is on float32 tiles, got {tile.dtype}: use .astype(np.float32) first")
+        if len(tiles) == 2 and left != right:
+            raise SpecError(f"tiles of shapes {left.shape} and {right.shape} do not combine")
+        kinds = [t if isinstance(t, TileType) else nb.types.float32 for t in (left, right)]
+        if not all(isinstance(t, (TileType, nb.types.Number)) for t in (left, right)):
+            return None
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            value = nb.ir.Constant(tiles[0].machine, nb.ir.Undefined)
+            for i in range(tiles[0].registers):
+                pair = [builder.extract_value(v, i) if isinstance(t, TileType) else v for v, t in zip(args, sig.args, strict=True)]
+                value = builder.insert_value(value, getattr(builder, instruction)(*pair), i)
+            return value
+
+        return tiles[0](*kinds), codegen
+
+    nb.binary(function, typer)
+
+
+for _function, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"), (operator.truediv, "fdiv"),
+                                (operator.iadd, "fadd"), (operator.isub, "fsub"), (operator.imul, "fmul"),
+                                (operator.itruediv, "fdiv")):
+    _arithmetic(_function, _instruction)
+
+
+def _negative(value: Any) -> Any:
+    if not isinstance(value, (TileType, InFlightType)):
+        return None
+    tile = settled(value, "'-'")
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        result = nb.ir.Constant(tile.machine, nb.ir.Undefined)
+        for i in range(tile.registers):
+            minus = builder.fsub(nb.ir.Constant(nb.f32, -0.0), builder.extract_value(args[0], i))
+            result = builder.insert_value(result, minus, i)
+        return result
+
+    return tile(tile), codegen
+
+
+nb.binary(operator.neg, _negative)

@@ -1,0 +1,155 @@
+"""References as Numba values: layouts and types in the type, addresses in the value."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from . import _numba as nb
+from . import refs
+from ._layout import Layout
+from ._op import cuda_meaning
+from ._unit import Unit
+from .errors import SpecError
+from .inert_cuda import STEERLESS, InertType
+
+I32 = nb.types.int32
+
+
+class DsType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, size: int, inert: bool) -> None:
+        self.size, self.inert = size, inert
+        super().__init__(name=f"ds({size}{', inert' if inert else ''})")
+
+
+class AllType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(name="':'")
+
+
+class SmemType(nb.types.Type):  # type: ignore[misc]
+    what = "a shared-memory tile"
+
+    def __init__(self, layout: Layout, dtype: np.dtype, role: str) -> None:
+        self.layout, self.dtype, self.role = layout, dtype, role
+        super().__init__(name=f"smem({layout}, {dtype}, {role})")
+
+
+class AtType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, tile: SmemType) -> None:
+        self.tile = tile
+        super().__init__(name=f"at({tile})")
+
+
+class GmemType(nb.types.Type):  # type: ignore[misc]
+    """Array argument `index` of a kernel, as one role sees it."""
+
+    def __init__(self, unit: Unit, index: int, role: str) -> None:
+        self.unit, self.index, self.role, self.arg = unit, index, role, unit.arrays[index]
+        super().__init__(name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role})")
+
+
+STEERLESS.append(SmemType)
+for _type, _model in ((DsType, nb.i32), (SmemType, nb.i32), (AtType, nb.i32)):
+
+    def _register(cls: Any, machine_type: Any) -> None:
+        class Model(nb.models.PrimitiveModel):  # type: ignore[misc]
+            def __init__(self, manager: Any, fe_type: Any) -> None:
+                super().__init__(manager, fe_type, machine_type)
+
+        nb.register_model(cls)(Model)
+
+    _register(_type, _model)
+nb.register_model(AllType)(nb.models.OpaqueModel)
+
+
+@nb.register_model(GmemType)
+class _GmemModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: GmemType) -> None:
+        rank = fe_type.arg.ndim
+        super().__init__(manager, fe_type, [
+            ("table", nb.types.int64), ("pointer", nb.types.int64), ("shape", nb.types.UniTuple(I32, rank)),
+            ("strides", nb.types.UniTuple(nb.types.int64, rank)), ("state", nb.types.CPointer(I32))])
+
+
+def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
+    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+
+
+@cuda_meaning(refs.ds)
+def _ds(_context: Any, start: Any, size: Any) -> Any:
+    value = DsType(refs.ds(0, nb.literal(size)).size, isinstance(start, InertType))
+    if value.inert:
+        return value(start, size), lambda context, builder, sig, args: nb.const(0)
+    return value(I32, size), lambda context, builder, sig, args: args[0]
+
+
+@cuda_meaning(refs.whole)
+def _whole(_context: Any) -> Any:
+    return AllType()(), lambda context, builder, sig, args: nb.nothing(context)
+
+
+nb.attribute(SmemType, "T", lambda ty: SmemType(ty.layout.T, ty.dtype, ty.role), lambda c, b, ty, value: value)
+nb.attribute(SmemType, "at", AtType, lambda c, b, ty, value: value)
+nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
+             lambda c, b, ty, value: gmem_value(c, b, ty, value).shape)
+
+
+def parts(index: Any, what: str) -> tuple[Any, Any]:
+    """Types of the two parts of an index."""
+    both = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
+    if len(both) != 2 or not all(isinstance(p, (DsType, AllType)) for p in both):
+        raise SpecError(f"{what} is indexed by two of ds(start, size) and ':', got {index}")
+    return both[0], both[1]
+
+
+def _view(target: Any, index: Any) -> Any:
+    if not isinstance(target, AtType):
+        return None
+    tile, layout, scales = target.tile, target.tile.layout, []
+    for axis, part in enumerate(parts(index, "a tile")):
+        scale = 0
+        if isinstance(part, DsType):
+            layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
+            scale = 0 if part.inert else scale
+        scales.append(scale)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        address = args[0]
+        for axis, scale in enumerate(scales):
+            if scale:
+                start = builder.extract_value(args[1], axis)
+                address = builder.add(address, builder.mul(start, nb.const(scale)))
+        return address
+
+    return SmemType(layout, tile.dtype, tile.role)(target, index), codegen
+
+
+nb.binary(operator.getitem, _view)
+
+
+def new_ref(unit: Unit, index: int, role: str) -> Any:
+    """An operation that makes the reference of array argument `index` from the kernel's parameters (entry code)."""
+    from ._op import Op
+    from .context_cuda import ContextType
+
+    rank = unit.arrays[index].ndim
+    ty = GmemType(unit, index, role)
+
+    def make_ref() -> None:
+        raise NotImplementedError("entry code only")
+
+    def typer(_context: Any, *args: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+            ref = nb.cgutils.create_struct_proxy(ty)(context, builder)
+            ref.state, ref.table, ref.pointer = values[:3]
+            ref.shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank),
+                                           [builder.trunc(v, nb.i32) for v in values[3:3 + rank]])
+            ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[3 + rank:])
+            return ref._getvalue()
+
+        return ty(ContextType(unit, role), *[nb.types.int64] * (2 + 2 * rank)), codegen
+
+    return Op(make_ref, typer)

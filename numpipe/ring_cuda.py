@@ -1,0 +1,243 @@
+"""The ring's operations on the GPU: a plan's constants, address arithmetic, and the copies of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from . import ring as source
+from ._op import cuda_meaning
+from ._unit import PANEL_BYTES, MapRequest, RingPlan
+from .context_cuda import ContextType, counter_pointer
+from .errors import CompileError
+from .fragment.panel_cuda import write
+from .inert import REASON
+from .inert_cuda import InertType
+from .intrinsics import cp_async_bulk
+from .lanes_cuda import elected
+from .refs_cuda import GmemType, SmemType, gmem_value
+
+I32, I64 = nb.types.int32, nb.types.int64
+
+
+class RingType(nb.types.Type):  # type: ignore[misc]
+    """A load ring of one role: the plan in the type; arrays and index maps (with their captures) in the value."""
+
+    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any) -> None:
+        self.context, self.plan, self.refs, self.index_maps = context, plan, refs, index_maps
+        super().__init__(name=f"ring({context}, {plan.index}, {plan.name}, {refs}, {index_maps})")
+
+
+@nb.register_model(RingType)
+class _RingModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: RingType) -> None:
+        super().__init__(manager, fe_type, [("np", fe_type.context), ("refs", fe_type.refs), ("index_maps", fe_type.index_maps)])
+
+
+def ring_value(context: Any, builder: Any, ring: RingType, value: Any) -> Any:
+    return nb.cgutils.create_struct_proxy(ring)(context, builder, value=value)
+
+
+def smem(builder: Any, offset: int) -> Any:
+    """Shared-space address of an offset in the CTA's dynamic shared memory."""
+    return builder.add(nb.shared_base(builder), nb.const(offset))
+
+
+def _of_step(operation: Any, function: Any) -> None:
+    """An operation (ring, int32) -> int32."""
+
+    def typer(_context: Any, ring: Any, number: Any) -> Any:
+        return I32(ring, I32), lambda context, builder, sig, args: function(builder, ring.plan, args[1])
+
+    cuda_meaning(operation)(typer)
+
+
+_of_step(source.slot_of, lambda b, plan, step: b.urem(step, nb.const(plan.slots)))
+_of_step(source.phase_of, lambda b, plan, step: b.udiv(step, nb.const(plan.slots)))
+_of_step(source.ready, lambda b, plan, slot: b.add(smem(b, plan.ready), b.shl(slot, nb.const(3))))
+_of_step(source.consumed, lambda b, plan, slot: b.add(smem(b, plan.consumed), b.shl(slot, nb.const(3))))
+
+
+def _constant(operation: Any, function: Any) -> None:
+    """An operation ring -> compile-time int."""
+
+    def typer(_context: Any, ring: Any) -> Any:
+        return I32(ring), lambda context, builder, sig, args: nb.const(function(ring.plan))
+
+    cuda_meaning(operation)(typer)
+
+
+_constant(source.stage_bytes, lambda plan: plan.stage_bytes)
+_constant(source.delay_of, lambda plan: plan.delay)
+
+
+@cuda_meaning(source.steps_done)
+def _steps_done(_context: Any, ring: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        state = ring_value(context, builder, ring, args[0]).np
+        return builder.load(counter_pointer(builder, state, nb.const(ring.plan.index)))
+
+    return I32(ring), codegen
+
+
+@cuda_meaning(source.set_steps_done)
+def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        state = ring_value(context, builder, ring, args[0]).np
+        builder.store(args[1], counter_pointer(builder, state, nb.const(ring.plan.index)))
+        return nb.nothing(context)
+
+    return nb.types.void(ring, I32), codegen
+
+
+@cuda_meaning(source.note)
+def _note(_context: Any, ring: Any, event: Any, step: Any) -> Any:
+    return nb.types.void(ring, event, step), lambda context, builder, sig, args: nb.nothing(context)
+
+
+@cuda_meaning(source.copy_in)
+def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
+    plan: RingPlan = ring.plan
+    unit = ring.context.unit
+    blocks = []
+    for number, index_map in enumerate(ring.index_maps):
+        block = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
+        name = unit.arrays[plan.args[number]].name
+        what = f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: in_specs[{number}] for '{name}': index_map"
+        if not isinstance(block, nb.types.BaseTuple) or len(block) != 2:
+            raise CompileError(f"{what} must return a tuple of 2 block indices, got {block}")
+        for part in block:
+            if isinstance(part, InertType):
+                raise CompileError(f"{what}: {part.what} {REASON}")
+            if not isinstance(part, nb.types.Integer):
+                raise CompileError(f"{what} must return integers, got {block}")
+        blocks.append(block)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = ring_value(context, builder, ring, args[0])
+        index_values = nb.cgutils.unpack_tuple(builder, args[1])
+        stage = builder.add(smem(builder, plan.base), builder.mul(args[2], nb.const(plan.stage_stride)))
+        barrier = builder.add(smem(builder, plan.ready), builder.shl(args[2], nb.const(3)))
+        pair = nb.types.UniTuple(I32, 2)
+        for number, (layout, block, index_map) in enumerate(zip(plan.layouts, blocks, ring.index_maps, strict=True)):
+            sig = index_map.get_call_type(context.typing_context, tuple(indices), {})
+            captured = builder.extract_value(value.index_maps, number)
+            cast = [context.cast(builder, v, t, s) for v, t, s in zip(index_values, indices, sig.args, strict=True)]
+            found = context.get_function(index_map, sig)(builder, [captured, *cast])
+            start = [builder.mul(context.cast(builder, builder.extract_value(found, axis), block[axis], I32),
+                                 nb.const(layout.shape[axis])) for axis in (0, 1)]
+            ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
+            tensor = builder.add(ref.table, nb.const(128 * unit.map_slot(unit.load_map(plan, number)), nb.i64))
+            for panel in range(layout.panels):
+                inner = builder.add(start[layout.inner], nb.const(panel * layout.per_panel))
+                coords = context.make_tuple(builder, pair, [start[1 - layout.inner], inner])
+                address = builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride))
+                nb.call(context, builder, cp_async_bulk.load, (I32, I64, pair, I32), (address, tensor, coords, barrier))
+        return nb.nothing(context)
+
+    return nb.types.void(ring, indices, I32), codegen
+
+
+@cuda_meaning(source.tiles_of)
+def _tiles_of(_context: Any, ring: Any, step: Any) -> Any:
+    plan, role = ring.plan, ring.context.role
+    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role) for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        slot = builder.urem(args[1], nb.const(plan.slots))
+        stage = builder.add(smem(builder, plan.base), builder.mul(slot, nb.const(plan.stage_stride)))
+        return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
+
+    return tiles(ring, I32), codegen
+
+
+@cuda_meaning(source.unravel)
+def _unravel(_context: Any, step: Any, grid: Any) -> Any:
+    rank = len(grid)
+    indices = nb.types.UniTuple(I32, rank)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        rest, found = args[0], []
+        for axis in range(rank - 1, 0, -1):
+            size = builder.extract_value(args[1], axis)
+            found.append(builder.urem(rest, size))
+            rest = builder.udiv(rest, size)
+        return context.make_tuple(builder, indices, [rest, *reversed(found)])
+
+    return indices(I32, nb.types.UniTuple(I32, rank)), codegen
+
+
+@cuda_meaning(source.close_step)
+def _close_step(_context: Any, ring: Any) -> Any:
+    text = f"wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned {ring.plan.delay};"
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        nb.emit_asm(builder, nb.void, [], text, "~{memory}")
+        return nb.nothing(context)
+
+    return nb.types.void(ring), codegen
+
+
+# ---- store ring -------------------------------------------------------------------------------------------------
+@cuda_meaning(source.staging_slot)
+def _staging_slot(_context: Any, ref: Any) -> Any:
+    unit = ref.unit
+    base, slots = unit.plan_staging(), unit.params.store_slots
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        pointer = counter_pointer(builder, gmem_value(context, builder, ref, args[0]).state, nb.const(source.STORE_COUNTER))
+        step = builder.load(pointer)
+        builder.store(builder.add(step, nb.const(1)), pointer)
+        warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+        panel = builder.add(builder.mul(warpgroup, nb.const(slots)), builder.urem(step, nb.const(slots)))
+        return builder.add(smem(builder, base), builder.mul(panel, nb.const(PANEL_BYTES)))
+
+    return I32(ref), codegen
+
+
+@cuda_meaning(source.await_staging)
+def _await_staging(_context: Any, ref: Any) -> Any:
+    text = f"cp.async.bulk.wait_group.read {ref.unit.params.store_slots - 1};"
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        nb.emit_asm(builder, nb.void, [], text, "~{memory}")
+        return nb.nothing(context)
+
+    return nb.types.void(ref), codegen
+
+
+@cuda_meaning(source.write_panel)
+def _write_panel(_context: Any, panel: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        write(builder, panel, args[0], args[1])
+        return nb.nothing(context)
+
+    return nb.types.void(panel, I32), codegen
+
+
+@cuda_meaning(source.copy_out)
+def _copy_out(_context: Any, ref: GmemType, panel: Any, row: Any, column: Any, address: Any) -> Any:
+    width = panel.shape[1] * panel.dtype.itemsize
+    slot = ref.unit.map_slot(MapRequest(ref.index, panel.shape, 0 if width == 16 else width))
+    pair = nb.types.UniTuple(I32, 2)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        table = gmem_value(context, builder, ref, args[0]).table
+        coords = context.make_tuple(builder, pair, [args[2], args[3]])
+        tensor = builder.add(table, nb.const(128 * slot, nb.i64))
+        nb.call(context, builder, cp_async_bulk.store, (I64, pair, I32), (tensor, coords, args[4]))
+        nb.call(context, builder, cp_async_bulk.commit_group, (), ())
+        return nb.nothing(context)
+
+    return nb.types.void(ref, panel, I32, I32, I32), codegen
+
+
+@cuda_meaning(source.drain_stores)
+def _drain_stores(_context: Any, np_: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if np_.unit.staging is not None:
+            with builder.if_then(elected(builder)):
+                nb.emit_asm(builder, nb.void, [], "cp.async.bulk.wait_group 0;", "~{memory}")
+        return nb.nothing(context)
+
+    return nb.types.void(np_), codegen
