@@ -51,10 +51,10 @@ def _fence_accumulators(_typing: Any, acc: Any) -> Any:
 @cuda_meaning(wgmma.mma_async)
 def _mma_async(_typing: Any, acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_major: Any) -> Any:
     n = _n_of("mma_async", acc)
-    kinds = [immediate("wgmma.mma_async", name, ty)
-             for name, ty in (("dtype", dtype), ("a_major", a_major), ("b_major", b_major))]
+    element, of_a, of_b = (immediate("wgmma.mma_async", name, ty) for name, ty in
+                           (("dtype", dtype), ("a_major", a_major), ("b_major", b_major)))
     # $0 … are the outputs, then as many inputs tied to them, then the descriptors
-    text = wgmma.statement(n, *kinds, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}")
+    text = wgmma.statement(n, element, of_a, of_b, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}")
 
     def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return _through(builder, args[0], text, args[1:3], ("l", "l"))
