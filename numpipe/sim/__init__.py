@@ -1,0 +1,89 @@
+"""The simulated SM: kernels run in CPython, and races and deadlocks are found on the way.
+
+`simulate` runs a body once per warpgroup of every CTA, each in a greenlet, against the `numpipe._machine.Machine` protocol.
+TMA copies, wgmma batches and TMA stores are agents of their own that act some time between their issue and the wait that
+covers them; a scheduler, seeded or in the order of a virtual-time model, decides when.
+
+=============  ==================================================================================================
+file           concept
+=============  ==================================================================================================
+``sm``         the CTA, its shared units, the loop
+``port``       one warpgroup: the Machine that operations act on
+``schedule``   who is next, and the cycles of the virtual-time model
+``clocks``     happens-before: vectors of counters, per warp and proxy
+``memory``     shared memory: bytes, and who wrote and read each of them
+``barriers``   mbarriers; ``named``: named barriers and the register pool
+``tma``        boxes and swizzles; ``bulk``: copies in flight
+``mma``        matrix descriptors, accumulators, groups
+``generic``    ordinary loads and stores
+``trace``      events and the text timeline; ``report``: the errors' text
+=============  ==================================================================================================
+
+What is not modelled: clusters and multicast, atomics, bank conflicts, GMEM ordering between CTAs (CTAs run one after the
+other), lanes of one warp apart from its elected lane.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from .._machine import TensorMap
+from ..errors import SpecError
+from .mma import Plan
+from .schedule import Costs, InOrder, Scheduler, Shuffled
+from .sm import SM, Body
+from .tma import Box
+from .trace import Event, Trace
+
+__all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
+
+MAX_SMEM_BYTES = 227 * 1024
+MAX_WARPGROUPS = 8
+
+
+def default_registers(warpgroups: int) -> int:
+    """32-bit registers a lane holds at kernel entry if the register file is shared out evenly.
+
+    >>> default_registers(3)
+    168
+    """
+    return min(255, 65536 // (128 * warpgroups) // 8 * 8)
+
+
+def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
+             seed: int | None = None, trace: Trace | None = None, registers: int | None = None, costs: Costs | None = None) -> None:
+    """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest), CTA by CTA.
+
+    warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
+    smem_bytes   dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and bfloat16)
+    unit         what ``machine.unit`` is
+    seed         None: the deterministic order of the virtual-time model. An int: a random legal order of warpgroups and
+                 asynchronous operations, the same for the same seed
+    trace        collects events for `Trace.timeline`
+    registers    32-bit registers a lane holds at entry (`default_registers`), for setmaxnreg
+    costs        cycles of the virtual-time model
+
+    Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
+
+    >>> simulate(lambda machine: print(machine.cta, machine.warpgroup), grid=(2, 1, 1), warpgroups=1, smem_bytes=1024)
+    (0, 0, 0) 0
+    (1, 0, 0) 0
+    """
+    if not 1 <= warpgroups <= MAX_WARPGROUPS:
+        raise SpecError(f"warpgroups={warpgroups}; a CTA has 1 … {MAX_WARPGROUPS} warpgroups of 128 threads")
+    if not 0 <= smem_bytes <= MAX_SMEM_BYTES:
+        raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {MAX_SMEM_BYTES} bytes of dynamic shared memory")
+    rng = None if seed is None else random.Random(seed)
+    boxes: dict[TensorMap, Box] = {}
+    plans: dict[Any, Plan] = {}
+    with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
+        for z in range(grid[2]):
+            for y in range(grid[1]):
+                for x in range(grid[0]):
+                    scheduler: Scheduler = InOrder() if rng is None else Shuffled(rng)
+                    SM(body, cta=(x, y, z), grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes, 1), unit=unit,
+                       registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler,
+                       costs=costs or Costs(), trace=trace, boxes=boxes, plans=plans).run()

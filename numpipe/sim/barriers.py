@@ -1,0 +1,267 @@
+"""mbarriers: phases, pending arrivals, transaction bytes, and what a wait learns.
+
+A phase completes when its arrivals are all in *and* its bytes are; the next one starts with the same count. The machine
+waits by parity alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state: the simulator
+knows the phase number that was meant and reports the difference.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import report
+from .clocks import GENERIC, INITIALISED
+from .memory import Access
+
+if TYPE_CHECKING:
+    from .port import Warpgroup
+    from .sm import SM
+
+_MAX_COUNT = _MAX_BYTES = 2**20 - 1
+
+
+class Mbarrier:
+    """One live mbarrier."""
+
+    __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
+                 "expected", "landed", "last", "name", "pending", "phase", "seen_by", "site", "sm", "time", "tx", "waited", "waiters",
+                 "warp")
+
+    def __init__(self, owner: Warpgroup, address: int, count: int, name: str) -> None:
+        sm = owner.sm
+        self.sm = sm
+        self.address = address
+        self.name = name or f"mbarrier at {address}"
+        self.count = count
+        self.pending = count
+        self.tx = 0
+        self.phase = 0
+        """number of the phase that is going on; phases 0 … phase - 1 are complete"""
+        self.expected = 0
+        """bytes announced in this phase"""
+        self.copies = 0
+        """TMA loads in flight towards this phase"""
+        self.last: Access | None = None
+        """the newest copy issued"""
+        self.waited = -1
+        """the newest phase somebody waited for"""
+        self.arrivals: list[tuple[int, int]] = []
+        self.waiters: list[tuple[Warpgroup, int]] = []
+        self.current = sm.clocks.vector()
+        self.done = sm.clocks.vector()
+        self.time = self.done_time = 0
+        self.landed = sm.add_mbarrier_counter()
+        self.site = report.user_site()
+        self.warp, self.epoch = owner.first_warp, owner.epoch()
+        self.seen_by: set[tuple[int, bool]] = set()
+
+    @property
+    def idle(self) -> bool:
+        return self.pending == self.count and not self.tx and not self.waiters
+
+    def who_arrived(self) -> str:
+        return ", ".join(f"{self.sm.warpgroups[w].name} x {n}" for w, n in self.arrivals)
+
+    # ---- phases
+    def arrive(self, who: Warpgroup, count: int) -> None:
+        if count > self.pending:
+            raise report.violation(
+                who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only {self.pending} of "
+                f"{self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was passed on twice, "
+                "or the phase before was not waited for, or the count given to mbar_init is too small")
+        who.release_into(self.current)
+        self.pending -= count
+        self.arrivals.append((who.warpgroup, count))
+        self.settle(who.time)
+
+    def expect(self, who: Warpgroup, nbytes: int) -> None:
+        self.tx += nbytes
+        self.expected += nbytes
+        if nbytes < 0 or abs(self.tx) > _MAX_BYTES:
+            raise report.violation(who, f"expect_tx of {nbytes} bytes on {self.name}: its transaction count would be {self.tx}, "
+                                   f"and it holds 0 … {_MAX_BYTES}")
+
+    def land(self, copy: Access, nbytes: int, time: int) -> None:
+        """A TMA load has written its bytes."""
+        self.copies -= 1
+        self.tx -= nbytes
+        if self.tx < 0 and not self.pending:
+            raise report.violation(
+                copy, f"{copy.describe()} brings {nbytes} bytes to {self.name}, {-self.tx} more than phase {self.phase} "
+                f"expects ({self.expected} announced): expect_tx must announce the bytes of all copies of the phase")
+        self.settle(time)
+
+    def settle(self, time: int) -> None:
+        """Complete the phase if nothing is missing."""
+        self.time = max(self.time, time)
+        if self.pending or self.tx:
+            return
+        if self.copies:
+            raise report.violation(
+                self.last or self.sm.warpgroups[0], f"phase {self.phase} of {self.name} completes with {self.copies} of its copies still "
+                f"in flight: expect_tx announced {self.expected} bytes, fewer than the copies bring")
+        np.maximum(self.done, self.current, out=self.done)
+        self.done_time = self.time
+        self.phase += 1
+        self.done[self.landed] = self.phase
+        self.pending = self.count
+        self.expected = 0
+        self.arrivals = []
+        self.sm.progress += 1
+        if self.waiters:
+            reached = self.phase - 1
+            still = []
+            for agent, phase in self.waiters:
+                if (reached ^ phase) & 1:
+                    still.append((agent, phase))
+                else:
+                    agent.wake(self.done_time)
+            self.waiters = still
+
+
+# ---- operations of a warpgroup ----------------------------------------------------------------------------------
+def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = False) -> Mbarrier:
+    """The live mbarrier at `address`, seen initialised by the executing warps (`asynchronous`: also by the TMA)."""
+    mbar = who.sm.mbarriers.get(address)
+    if mbar is None:
+        raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
+                          "fence_mbarrier_init, then bar_sync before anyone uses it")
+    key = (who.warpgroup, asynchronous) if who.lanes != "one" else (~who.warpgroup, asynchronous)
+    if key not in mbar.seen_by:
+        known = who.known()
+        clocks = who.sm.clocks
+        if known[clocks.index(GENERIC, mbar.warp)] < mbar.epoch:
+            raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at "
+                              f"{report.place(mbar.site)} before; bar_sync between the two")
+        if asynchronous and known[clocks.index(INITIALISED, mbar.warp)] < mbar.epoch:
+            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {report.place(mbar.site)} the TMA may "
+                              "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync")
+        mbar.seen_by.add(key)
+    return mbar
+
+
+def init(who: Warpgroup, address: int, count: int, name: str) -> None:
+    who.one_lane("mbar_init")
+    sm = who.sm
+    if address % 8:
+        raise report.violation(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8")
+    sm.memory.check_range(who, address, address + 8, "mbar_init")
+    if not 1 <= count <= _MAX_COUNT:
+        raise report.violation(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals")
+    old = sm.mbarriers.get(address)
+    if old is not None:
+        raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it first")
+    who.elapse(sm.costs.issue)
+    mbar = Mbarrier(who, address, count, name)
+    access = Access(who, "mbarrier", mbar.name, ((0, 1 << 62),))
+    sm.memory.write(access, address, address + 8, who.known(), False)
+    sm.mbarriers[address] = mbar
+
+
+def invalidate(who: Warpgroup, address: int) -> None:
+    who.one_lane("mbar_inval")
+    mbar = find(who, address, "mbar_inval")
+    if not mbar.idle:
+        raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
+                               f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {len(mbar.waiters)} waiting")
+    who.elapse(who.sm.costs.issue)
+    who.sm.retired.append(mbar)
+    del who.sm.mbarriers[address]
+    who.sm.memory.forget(address, address + 8)
+
+
+def arrive(who: Warpgroup, address: int, count: int) -> None:
+    if count < 1:
+        raise report.violation(who, f"mbar_arrive with count {count}; at least 1")
+    mbar = find(who, address, "mbar_arrive")
+    who.elapse(who.sm.costs.issue)
+    mbar.arrive(who, count * who.lane_count())
+    who.breathe()
+
+
+def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
+    mbar = find(who, address, "mbar_arrive_expect_tx")
+    who.elapse(who.sm.costs.issue)
+    lanes = who.lane_count()
+    mbar.expect(who, int(nbytes) * lanes)
+    mbar.arrive(who, lanes)
+    who.breathe()
+
+
+class Waiting:
+    """Why a warpgroup is blocked in `mbar_wait`."""
+
+    kind = "wait"
+
+    def __init__(self, mbar: Mbarrier, phase: int, step: int) -> None:
+        self.mbar = mbar
+        self.phase = phase
+        self.step = step
+
+    def text(self) -> str:
+        return f"{self.mbar.name} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
+
+
+def wait(who: Warpgroup, address: int, phase: int, step: int) -> None:
+    who.breathe()
+    mbar = find(who, address, "mbar_wait")
+    phase = int(phase)
+    who.wait_ = (mbar.name, phase, int(step))
+    reached = mbar.phase - 1
+    if reached < phase and (reached ^ phase) & 1:
+        mbar.waiters.append((who, phase))
+        who.block(Waiting(mbar, phase, int(step)), mbar=mbar.name, phase=phase, step=int(step))
+        # a second completion before this warpgroup looked again: the machine may or may not have seen the first
+        reached = mbar.phase - 1
+    if reached != phase:
+        raise report.race(who, _wrong_phase(mbar, phase, reached, step))
+    _acquire(who, mbar, reached)
+    who.elapse(who.sm.costs.wait)
+
+
+def _wrong_phase(mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
+    of = f"phase {phase} of {mbar.name}" + (f" for step {step}" if step >= 0 else "")
+    if reached < phase:
+        return (f"waited for {of}, and passed on the stale phase {reached}, which has the same parity: nothing of phase "
+                f"{phase} is there; a wait may be at most one phase ahead of its mbarrier")
+    return (f"waited for {of}, but the mbarrier has already reached phase {reached}: the phase was missed, someone arrived for "
+            "a later one without this warpgroup's release (a slot passed on twice, or not waited for)")
+
+
+def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
+    who.acquire(mbar.done)
+    if who.time < mbar.done_time:
+        who.time = mbar.done_time
+    if reached > mbar.waited:
+        mbar.waited = reached
+
+
+def test(who: Warpgroup, address: int, parity: int) -> bool:
+    mbar = find(who, address, "mbar_test")
+    who.elapse(who.sm.costs.wait)
+    reached = mbar.phase - 1
+    if (reached ^ int(parity)) & 1:
+        who.poll()
+        return False
+    _acquire(who, mbar, reached)
+    who.breathe()
+    return True
+
+
+def unfinished(sm: SM) -> None:
+    """At the end of the CTA: every copy must have been waited for, or it lands in memory that is somebody else's."""
+    for mbar in [*sm.mbarriers.values(), *sm.retired]:
+        if mbar.tx:
+            raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase "
+                                   f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought others",
+                                   mbar.site)
+        copy = mbar.last
+        if copy is not None and copy.phase > mbar.waited:
+            raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {report.place(copy.site)}) was "
+                              f"never waited for before the CTA ends; the newest phase waited for is {mbar.waited}")
+
+

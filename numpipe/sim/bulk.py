@@ -1,0 +1,163 @@
+"""TMA copies in flight: loads that complete on mbarriers, stores in the bulk groups of a lane.
+
+A load may write its bytes at any moment until its mbarrier's phase completes; a store may read them at any moment until
+``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. PTX ISA, "Data Movement and Conversion Instructions:
+Bulk copy", "Tensor copy".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._machine import TensorMap
+from . import barriers, report, tma
+from .clocks import BULK_READ
+from .memory import Access
+
+if TYPE_CHECKING:
+    from .port import Warpgroup
+
+
+def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int) -> None:
+    who.one_lane("tma_load")
+    sm = who.sm
+    box = tma.checked(who, tensor)
+    where, index, touched = tma.place(who, "tma_load", box, coords, dst)
+    mbar = barriers.find(who, address, "tma_load", asynchronous=True)
+    nbytes = box.nbytes
+    access = Access(who, "TMA load", tensor.name, ((mbar.landed, mbar.phase + 1),), None, mbar, mbar.phase)
+    known = who.known()
+    for lo, hi in touched:
+        sm.memory.write(access, lo, hi, known, True)
+    mbar.copies += 1
+    mbar.last = access
+    who.elapse(sm.costs.tma_issue)
+    started, done = sm.copy_port(who.time, nbytes)
+    done += sm.costs.tma_latency
+    if sm.trace is not None:
+        sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
+        sm.trace.add(who, started, done, "load", tensor=tensor.name, coords=where, mbar=mbar.name)
+
+    def land(_: int) -> None:
+        sm.memory.chunks[index] = box.fetch(where)
+        mbar.land(access, nbytes, done)
+
+    sm.scheduler.push(done, land)
+    who.breathe()
+
+
+class _Store:
+    __slots__ = ("read_at", "site", "what", "written_at")
+
+    def __init__(self, access: Access) -> None:
+        self.site = access.site
+        self.what = access.describe()
+        self.read_at: int | None = None
+        self.written_at: int | None = None
+
+
+class Groups:
+    """The bulk groups of a warpgroup's elected lane, oldest first."""
+
+    kind = "flush"
+
+    def __init__(self, who: Warpgroup) -> None:
+        self.who = who
+        self._open: list[_Store] = []
+        self._groups: list[list[_Store]] = []
+        self._first = 0
+        """number of the oldest group in the list; those before are written"""
+        self._until = 0
+        self._reading = True
+
+    def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int) -> None:
+        who, sm = self.who, self.who.sm
+        who.one_lane("tma_store")
+        box = tma.checked(who, tensor)
+        where, index, touched = tma.place(who, "tma_store", box, coords, src)
+        group = self._first + len(self._groups) + 1
+        access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
+        known = who.known()
+        key = "store", who.warpgroup
+        for lo, hi in touched:
+            sm.memory.read(access, key, lo, hi, known, True)
+        store = _Store(access)
+        self._open.append(store)
+        who.elapse(sm.costs.tma_issue)
+        started, left = sm.copy_port(who.time, box.nbytes)
+        done = left + sm.costs.tma_latency
+        if sm.trace is not None:
+            sm.trace.add(who, started, done, "store", tensor=tensor.name, coords=where)
+
+        def read(_: int) -> None:
+            chunks = sm.memory.chunks[index].copy()
+            store.read_at = left
+            self._wake()
+
+            def write(_: int) -> None:
+                box.put(where, chunks)
+                store.written_at = done
+                self._wake()
+
+            sm.scheduler.push(done, write)
+
+        sm.scheduler.push(left, read)
+        who.breathe()
+
+    def commit(self) -> None:
+        self.who.elapse(self.who.sm.costs.issue)
+        self._groups.append(self._open)
+        self._open = []
+
+    def text(self) -> str:
+        return f"bulk_wait(read={self._reading}): groups up to {self._until}"
+
+    def _finished(self) -> int | None:
+        """Cycle at which the groups waited for were read (or written), None if they are not."""
+        last = self.who.time
+        for group in self._groups[:self._until - self._first]:
+            for store in group:
+                at = store.read_at if self._reading else store.written_at
+                if at is None:
+                    return None
+                last = max(last, at)
+        return last
+
+    def _wake(self) -> None:
+        who = self.who
+        who.sm.progress += 1
+        if who.blocked is self:
+            at = self._finished()
+            if at is not None:
+                who.wake(at)
+
+    def wait(self, pending: int, read: bool) -> None:
+        who = self.who
+        if who.lanes == "warps":
+            raise report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call it under one_lane")
+        if pending < 0:
+            raise report.violation(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more")
+        who.breathe()
+        self._until = max(self._first, self._first + len(self._groups) - pending)
+        self._reading = read
+        at = self._finished()
+        if at is None:
+            who.block(self, pending=pending)
+        else:
+            who.time = at
+        who.elapse(who.sm.costs.wait)
+        # only the lane that stored learns it: warps 1 to 3 hear of it through a barrier
+        counter = who.vectors[0], who.sm.clocks.index(BULK_READ, who.first_warp)
+        counter[0][counter[1]] = max(int(counter[0][counter[1]]), self._until)
+        if not read:
+            del self._groups[:self._until - self._first]
+            self._first = self._until
+
+    def at_exit(self) -> None:
+        """PipelineRace if the lane ends while its stores may still read shared memory or write GMEM."""
+        left = [store for group in self._groups for store in group] + self._open
+        if left:
+            raise report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited for, the first "
+                              f"{left[0].what} at {report.place(left[0].site)}"
+                              + (", and not committed" if self._open else "")
+                              + "; bulk_commit and bulk_wait(0, read=False) by the lane that stored, before it ends", left[0].site)

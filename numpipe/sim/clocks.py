@@ -1,0 +1,71 @@
+"""Happens-before on the SM, as vectors of monotone counters.
+
+Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same bytes are ordered exactly
+when the later one's vector covers the counters of the earlier one. The counters:
+
+============  =========  ===========================================================================================
+counter       one per    value v means
+============  =========  ===========================================================================================
+GENERIC       warp       the warp's ordinary loads and stores up to its epoch v have been performed
+FENCED        warp       its ordinary stores up to epoch v are visible to the async proxy (fence.proxy.async)
+INITIALISED   warp       the mbarriers it initialised up to epoch v are visible to the async proxy
+DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as *this warp* waited
+BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
+landed        mbarrier   copies that completed on phases 0 … v - 1 have written their bytes
+============  =========  ===========================================================================================
+
+A release (mbarrier arrive, named barrier) folds the vectors of the *executing* warps into the barrier, then starts a new
+epoch in each; an acquire folds the barrier's vector into the executing warps. This is why a slot released by one warp
+after `wgmma_wait` is not free: DRAINED of the other three never reaches the warp that refills it.
+
+PTX ISA, "Memory Consistency Model" (causality order, proxies).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Vector: TypeAlias = npt.NDArray[np.int64]
+Need: TypeAlias = tuple[int, int]
+"""(index, value): the counter an access must find covered."""
+
+GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ = range(5)
+_KINDS = 5
+
+
+class Clocks:
+    """Where each counter lies in the vectors of one SM; vectors widen as mbarriers are initialised."""
+
+    def __init__(self, warps: int) -> None:
+        self.warps = warps
+        self.used = _KINDS * warps
+        self.width = self.used + 32
+
+    def index(self, kind: int, warp: int) -> int:
+        """Index of a per-warp counter; `warp` counts over the CTA."""
+        return kind * self.warps + warp
+
+    def vector(self) -> Vector:
+        return np.zeros(self.width, np.int64)
+
+    def add_landed(self) -> int:
+        """Index of a new mbarrier's counter; the caller widens its vectors when `width` has grown."""
+        self.used += 1
+        if self.used > self.width:
+            self.width *= 2
+        return self.used - 1
+
+    def widen(self, vector: Vector) -> Vector:
+        """`vector` (or a matrix of them) with room for the present number of counters."""
+        grown = np.zeros((*vector.shape[:-1], self.width), np.int64)
+        grown[..., :vector.shape[-1]] = vector
+        return grown
+
+    def warps_of(self, kind: int, needs: Iterable[Need], known: list[int]) -> list[int]:
+        """CTA-wide numbers of the warps whose counter of this kind is not covered by `known`."""
+        base = kind * self.warps
+        return [i - base for i, value in needs if base <= i < base + self.warps and known[i] < value]

@@ -1,0 +1,134 @@
+"""Ordinary loads and stores by the warps of a warpgroup: the generic proxy.
+
+PTX ISA, "Memory Consistency Model: Proxies".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import report
+from .clocks import FENCED, GENERIC
+from .memory import Access, intervals
+
+if TYPE_CHECKING:
+    from .port import Warpgroup
+
+_touched: dict[bytes, tuple[tuple[int, int], ...]] = {}
+"""intervals of chunk patterns, relative to their first chunk: the same few come back for every tile"""
+
+
+def _intervals(row: npt.NDArray[Any]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """(first chunk, byte intervals relative to it) of one warp's chunk addresses."""
+    first = int(row[0])
+    key = (row - first).tobytes()
+    found = _touched.get(key)
+    if found is None:
+        if len(_touched) > 4096:
+            _touched.clear()
+        found = _touched[key] = intervals(np.asarray(row, np.int64) - first, 16)
+    return first, found
+
+
+def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
+    warps = len(who.warps())
+    if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
+        raise report.violation(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be "
+                               f"({warps}, n), one row a warp")
+    chunks = np.ascontiguousarray(chunks, np.int64)
+    if chunks.size:
+        if (chunks & 15).any():
+            raise report.violation(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of 16")
+        who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
+    who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
+    return chunks
+
+
+def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
+    """An access by one warp; the same object while nothing that reports name has changed, so that segments merge."""
+    epoch = who.epoch(warp)
+    clocks = who.sm.clocks
+    site = report.user_site()
+    old = who.recent.get((kind, warp))
+    if old is not None and old.what == what and old.needs[0][1] == epoch and old.site == site and old.note_ is who.note_:
+        return old
+    mine = who.first_warp + warp
+    fenced = ((clocks.index(FENCED, mine), epoch),) if kind == "write" else None
+    access = who.recent[kind, warp] = Access(who, kind, what, ((clocks.index(GENERIC, mine), epoch),), fenced)
+    return access
+
+
+def _record(who: Warpgroup, chunks: npt.NDArray[np.int64], what: str, write: bool) -> None:
+    memory = who.sm.memory
+    for warp in who.warps():
+        row = chunks[warp]
+        access = _access(who, "write" if write else "read", what, warp)
+        known = who.vectors[warp].tolist()
+        first, touched = _intervals(row)
+        for lo, hi in touched:
+            if write:
+                memory.write(access, first + lo, first + hi, known, False)
+            else:
+                memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
+
+
+def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> None:
+    chunks = _checked(who, chunks, what)
+    values = np.ascontiguousarray(values)
+    if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
+        raise report.violation(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it must be "
+                               f"uint8{(*chunks.shape, 16)}")
+    if not chunks.size:
+        return
+    who.breathe()
+    _record(who, chunks, what, write=True)
+    who.sm.memory.chunks[chunks >> 4] = values.view(np.complex128)[..., 0]
+    _trace(who, "write", what, 16 * chunks.size)
+
+
+def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.uint8]:
+    chunks = _checked(who, chunks, what)
+    if not chunks.size:
+        return np.empty((*chunks.shape, 16), np.uint8)
+    who.breathe()
+    _record(who, chunks, what, write=False)
+    return who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
+
+
+def _word(who: Warpgroup, address: int, operation: str) -> None:
+    if address % 4:
+        raise report.violation(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4")
+    who.sm.memory.check_range(who, address, address + 4, operation)
+    who.elapse(who.sm.costs.wait)
+    who.breathe()
+
+
+def store_word(who: Warpgroup, address: int, value: int) -> None:
+    who.one_lane("store_word")
+    _word(who, address, "store_word")
+    who.sm.memory.write(_access(who, "write", "store_word", 0), address, address + 4, who.known(), False)
+    who.sm.memory.bytes[address:address + 4].view(np.uint32)[0] = value & 0xFFFFFFFF
+
+
+def load_word(who: Warpgroup, address: int) -> int:
+    _word(who, address, "load_word")
+    for warp in who.warps():
+        who.sm.memory.read(_access(who, "read", "load_word", warp), ("read", who.first_warp + warp), address, address + 4,
+                           who.vectors[warp].tolist(), False)
+    return int(who.sm.memory.bytes[address:address + 4].view(np.int32)[0])
+
+
+def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any], what: str) -> None:
+    who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
+    who.breathe()
+    array[index] = values
+    _trace(who, "write", what, np.asarray(values).nbytes)
+
+
+def _trace(who: Warpgroup, kind: str, what: str, nbytes: int) -> None:
+    if who.sm.trace is not None:
+        cycles = nbytes // who.sm.costs.generic_bytes
+        who.sm.trace.add(who, who.time - cycles, who.time, kind, what=what, nbytes=nbytes)

@@ -1,0 +1,158 @@
+"""The CTA's shared memory: bytes, and for every byte who wrote it last and who has read it since.
+
+The map is exact: a sorted list of segments that tile the address range and split where accesses begin and end. A write
+replaces all segments it covers by one, so that a ring of slots stays a handful of segments.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import report
+from .clocks import Need
+
+if TYPE_CHECKING:
+    from .barriers import Mbarrier
+    from .port import Warpgroup
+    from .sm import SM
+
+POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do not look like zeros
+
+
+class Access:
+    """One access by one agent: what must be covered (`clocks`) before another access may conflict with it.
+
+    `needs` is what a generic access must know, `async_needs` what a TMA or wgmma must: they differ for generic stores, which
+    have to be fenced.
+    """
+
+    __slots__ = ("agent", "async_needs", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what")
+
+    def __init__(self, agent: Warpgroup, kind: str, what: str, needs: tuple[Need, ...],
+                 async_needs: tuple[Need, ...] | None = None, mbar: Mbarrier | None = None, phase: int = 0) -> None:
+        self.agent = agent
+        self.kind = kind
+        self.what = what
+        self.needs = needs
+        self.async_needs = needs if async_needs is None else async_needs
+        self.mbar = mbar
+        self.phase = phase
+        self.site = report.user_site()
+        self.note_ = agent.note_
+        self.wait_ = agent.wait_
+
+    def describe(self) -> str:
+        return f"{self.kind} ({self.what})" if self.what else self.kind
+
+    def tell(self) -> str:
+        """Who, where, on which barrier, in which step."""
+        on = f", on {self.mbar.name} phase {self.phase}" if self.mbar is not None else ""
+        return f"{self.describe()} by {self.agent.title} at {report.place(self.site)}{on}" + report.context(self.note_, self.wait_)
+
+
+class Segment:
+    """Bytes with one history: the last write, and the reads since, by reader (a later read of a reader covers its earlier)."""
+
+    __slots__ = ("reads", "write")
+
+    def __init__(self, write: Access | None, reads: dict[Any, Access]) -> None:
+        self.write = write
+        self.reads = reads
+
+
+class SharedMemory:
+    """`nbytes` of poisoned bytes; `chunks` is the same memory in 16-byte units (an opaque 16-byte dtype)."""
+
+    def __init__(self, sm: SM, nbytes: int) -> None:
+        self.sm = sm
+        self.nbytes = nbytes
+        self.bytes: npt.NDArray[np.uint8] = np.full(-(-nbytes // 1024) * 1024, POISON, np.uint8)
+        self.chunks: npt.NDArray[np.complex128] = self.bytes.view(np.complex128)
+        self._starts = [0]
+        self._segments = [Segment(None, {})]
+
+    def check_range(self, who: Warpgroup, lo: int, hi: int, what: str) -> None:
+        """SimulationError unless [lo, hi) lies in the CTA's shared memory."""
+        if lo < 0 or hi > self.nbytes:
+            raise report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared memory")
+
+    def _split(self, at: int) -> int:
+        """Index of the segment that starts at `at`, made if needed."""
+        starts = self._starts
+        i = bisect_left(starts, at)
+        if i < len(starts) and starts[i] == at:
+            return i
+        if at >= self.nbytes:
+            return len(starts)
+        old = self._segments[i - 1]
+        starts.insert(i, at)
+        self._segments.insert(i, Segment(old.write, dict(old.reads)))
+        return i
+
+    def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
+        """Record a read of [lo, hi) by a reader that knows `known`; raises PipelineRace."""
+        i, j = self._split(lo), self._split(hi)
+        for segment in self._segments[i:j]:
+            write = segment.write
+            if write is None:
+                raise report.race(access, f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written")
+            for index, value in write.async_needs if asynchronous else write.needs:
+                if known[index] < value:
+                    raise report.conflict(self.sm, write, access, lo, hi, known, asynchronous, write)
+            segment.reads[key] = access
+
+    def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
+        """Record a write of [lo, hi); raises PipelineRace if an earlier write or read is not covered by `known`."""
+        i, j = self._split(lo), self._split(hi)
+        for segment in self._segments[i:j]:
+            earlier = segment.write
+            if earlier is not None:
+                for index, value in earlier.async_needs if asynchronous else earlier.needs:
+                    if known[index] < value:
+                        # a reader names the hazard better than the fill it has waited for
+                        self._check_reads(segment, access, lo, hi, known, asynchronous)
+                        raise report.conflict(self.sm, earlier, access, lo, hi, known, asynchronous, earlier)
+            self._check_reads(segment, access, lo, hi, known, asynchronous)
+        self._segments[i:j] = [Segment(access, {})]
+        self._starts[i:j] = [lo]
+        self._merge(i + 1, access)
+        self._merge(i, access)
+
+    def _check_reads(self, segment: Segment, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
+        for reader in segment.reads.values():
+            for index, value in reader.async_needs if asynchronous else reader.needs:
+                if known[index] < value:
+                    raise report.conflict(self.sm, reader, access, lo, hi, known, asynchronous, segment.write)
+
+    def _merge(self, i: int, access: Access) -> None:
+        """Join segment i to the one before it, if one access wrote both and nobody read them."""
+        if 0 < i < len(self._segments):
+            left, right = self._segments[i - 1], self._segments[i]
+            if left.write is access and right.write is access and not left.reads and not right.reads:
+                del self._segments[i], self._starts[i]
+
+    def forget(self, lo: int, hi: int) -> None:
+        """[lo, hi) holds nothing any more (an invalidated mbarrier)."""
+        i, j = self._split(lo), self._split(hi)
+        self._segments[i:j] = [Segment(None, {})]
+        self._starts[i:j] = [lo]
+        self.bytes[lo:hi] = POISON
+
+
+def intervals(addresses: npt.NDArray[Any], width: int) -> tuple[tuple[int, int], ...]:
+    """The merged, sorted intervals covered by `width` bytes at each address.
+
+    >>> intervals(np.array([64, 16, 32]), 16)
+    ((16, 48), (64, 80))
+    """
+    flat = np.unique(addresses)
+    if not flat.size:
+        return ()
+    breaks = np.flatnonzero(np.diff(flat) > width)
+    first = np.concatenate(([0], breaks + 1))
+    last = np.concatenate((breaks, [flat.size - 1]))
+    return tuple((int(flat[a]), int(flat[b]) + width) for a, b in zip(first, last, strict=True))

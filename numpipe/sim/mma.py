@@ -1,0 +1,310 @@
+"""wgmma: operands found in shared memory through matrix descriptors, accumulators that stay in flight, groups in order.
+
+A descriptor says where an operand starts and two strides; which of its bytes hold which element follows from the major
+order and the swizzle (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"). With w = swizzle bytes,
+W = w / 2 elements, r a row of A (a column of B), c the 16-byte chunk of a k16 step:
+
+==================  ============================================================================
+K-major, swizzled   start + (r // 8) SBO + (r % 8) w + 16 c
+K-major             start + (r // 8) SBO + (r % 8) 16 + c LBO
+MN-major, swizzled  start + (mn // W) LBO + (k // 8) SBO + (k % 8) w + 2 (mn % W)
+MN-major            start + (mn // 8) SBO + (k // 8) LBO + (k % 8) 16 + 2 (mn % 8)
+==================  ============================================================================
+
+and then the swizzle on the absolute address. Operands are gathered 16 bytes at a time, through tables that depend on
+the relative geometry only and are therefore made once.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from .._machine import InFlight, Mma
+from . import report
+from .clocks import DRAINED
+from .memory import Access, intervals
+from .tma import swizzled
+
+if TYPE_CHECKING:
+    from .port import Warpgroup
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT16 = np.dtype(np.float16)
+_SWIZZLE = (0, 128, 64, 32)
+_FIELD = 0x3FFF
+_UNSIGNED = (1 << 64) - 1
+Chunks = npt.NDArray[np.int64]
+
+
+# ---- operands ---------------------------------------------------------------------------------------------------
+@functools.lru_cache(maxsize=1024)
+def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
+    """Chunk numbers (address / 16) of one k16 step: (rows, 2) if K-major, (16, rows / 8) if MN-major."""
+    lbo, sbo = (fields >> 16 & _FIELD) << 4, (fields >> 32 & _FIELD) << 4
+    width = _SWIZZLE[fields >> 62 & 3]
+    if major == "k":
+        r, c = np.ogrid[:rows, :2]
+        at = r // 8 * sbo + (r % 8 * width + 16 * c if width else r % 8 * 16 + c * lbo)
+    else:
+        k, j = np.ogrid[:16, :rows // 8]
+        if width:
+            per = width // 16
+            at = j // per * lbo + k // 8 * sbo + k % 8 * width + j % per * 16
+        else:
+            at = j * sbo + k // 8 * lbo + k % 8 * 16
+    return swizzled((start + at) >> 4, width)
+
+
+class Operand:
+    """Where the 16-bit elements of one operand of a batch lie: `chunks` indexes shared memory in 16-byte units.
+
+    `matrix` gives (rows, K) if K-major, (K, rows) if MN-major, as float32.
+    """
+
+    def __init__(self, chunks: Chunks, touched: tuple[tuple[int, int], ...]) -> None:
+        self.chunks = chunks
+        self.touched = touched
+
+    def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.float32]:
+        bits = memory.take(self.chunks)
+        if dtype == BFLOAT16:
+            return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return bits.view(np.float16).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=256)
+def _relative(major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]) -> Operand:
+    """The operand of [block][k16 step] descriptors, in a memory whose 1024-byte line 0 it starts in, `within` bytes in.
+
+    `first` holds the fields of the first descriptor without its address, `steps` the differences to it.
+    """
+    blocks = []
+    for block in steps:
+        tables = [_step(major, rows, within + ((d & _FIELD) << 4), (first + (d & ~_FIELD)) & _UNSIGNED) for d in block]
+        blocks.append(np.concatenate(tables, axis=1 if major == "k" else 0))
+    table = np.concatenate(blocks, axis=0 if major == "k" else 1)
+    return Operand(table, intervals(16 * table, 16))
+
+
+def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) -> Operand:
+    first = descriptors[0][0]
+    start = min(d & _FIELD for block in descriptors for d in block)  # chunks
+    line = start & ~63
+    fields = first & ~_FIELD
+    steps = tuple(tuple((d & ~_FIELD) - fields + ((d & _FIELD) - start) for d in block) for block in descriptors)
+    relative = _relative(major, rows, (start - line) << 4, fields, steps)
+    return Operand(relative.chunks + line, tuple((lo + 16 * line, hi + 16 * line) for lo, hi in relative.touched))
+
+
+class Plan:
+    """One batch, ready to run: for each range of accumulator rows its A and B."""
+
+    def __init__(self, mma: Mma) -> None:
+        self.parts: list[tuple[slice, Operand, Operand]] = []
+        steps = [tuple((int(a) & _UNSIGNED, int(b) & _UNSIGNED) for a, b in block) for block in mma.steps]
+        first = 0
+        while first < len(steps):  # consecutive 64-row blocks with the same B are one product
+            right = tuple(b for _, b in steps[first])
+            last = first
+            while last < len(steps) and tuple(b for _, b in steps[last]) == right:
+                last += 1
+            left = tuple(tuple(a for a, _ in block) for block in steps[first:last])
+            self.parts.append((slice(64 * first, 64 * last), _operand(mma.a_major, 64, left), _operand(mma.b_major, mma.n, (right,))))
+            first = last
+        self.rows = 64 * len(steps)
+        self.touched = sorted({t for _, a, b in self.parts for t in a.touched + b.touched})
+        self.majors = mma.a_major, mma.b_major
+        self.products = sum(len(block) for block in steps)
+
+
+def check(who: Warpgroup, mma: Mma) -> None:
+    """SimulationError unless the hardware has this instruction."""
+    if mma.n % 8 or not 8 <= mma.n <= 256:
+        raise report.violation(who, f"wgmma with n={mma.n}; the instruction needs a multiple of 8 in 8 … 256")
+    if mma.dtype not in (FLOAT16, BFLOAT16):
+        raise report.violation(who, f"wgmma on {mma.dtype}; the simulated tensor core takes float16 and bfloat16")
+    if mma.a_major not in ("k", "mn") or mma.b_major not in ("k", "mn"):
+        raise report.violation(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is 'k' or 'mn'")
+    if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
+        raise report.violation(who, "wgmma: every 64-row block needs the same number of k16 steps, at least one; got "
+                               f"{[len(block) for block in mma.steps]}")
+    for block in mma.steps:
+        for pair in block:
+            for name, descriptor in zip("AB", pair, strict=True):
+                if int(descriptor) >> 49 & 7:
+                    raise report.violation(who, f"wgmma: the descriptor of {name} has base_offset {int(descriptor) >> 49 & 7}; operands start "
+                                           "at a multiple of their swizzle pattern (8 rows), where it is 0")
+
+
+# ---- accumulators -----------------------------------------------------------------------------------------------
+class Accumulator:
+    """An accumulator in flight: the value exists once the batch has run, the right to read it after `wgmma_wait`."""
+
+    def __init__(self, products: Products, batch: int, what: str) -> None:
+        self.products = products
+        self.batch = batch
+        """number of the batch that writes it, from 1, in the order of issue"""
+        self.value: npt.NDArray[np.float32] | None = None
+        self.successor: report.Site | Literal[False] = False
+        self.read_at_fence = -1
+        self.site = report.user_site()
+        self.what = what
+
+    def read(self) -> npt.NDArray[np.float32]:
+        who = self.products.who
+        if self.batch > self.products.drained:
+            raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read before wgmma_wait has covered it: "
+                              f"batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait with few enough "
+                              "groups pending", report.user_site())
+        if self.successor is not False:
+            raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read after a later wgmma, at "
+                              f"{report.place(self.successor)}, took over its registers; read the newest one", report.user_site())
+        self.read_at_fence = self.products.fences
+        assert self.value is not None
+        return self.value.copy()
+
+
+class _Draining:
+    kind = "drain"
+
+    def __init__(self, pending: int, until: int, ran: int) -> None:
+        self._text = f"wgmma_wait({pending}): batch {until}, {ran} have run"
+
+    def text(self) -> str:
+        return self._text
+
+
+class Products:
+    """The wgmma batches of one warpgroup: issued, run in order by the SM's tensor core, drained by `wgmma_wait`."""
+
+    def __init__(self, who: Warpgroup) -> None:
+        self.who = who
+        self.issued = self.ran = self.drained = 0
+        self.fences = 0
+        self._fenced = False
+        """a fence since the last commit: fresh accumulators may be touched"""
+        self._groups: list[int] = []
+        """number of the last batch of each committed group that was not waited for"""
+        self._queue: list[tuple[Accumulator, npt.NDArray[np.float32] | Accumulator, Plan, np.dtype[Any], int]] = []
+        self._last: Access | None = None
+        self._until = 0
+        self._finished = 0
+
+    def fence(self) -> None:
+        self.who.elapse(self.who.sm.costs.issue)
+        self.fences += 1
+        self._fenced = True
+
+    def _check_accumulator(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, rows: int) -> npt.NDArray[np.float32] | Accumulator:
+        who = self.who
+        if isinstance(accumulator, Accumulator):
+            if accumulator.products is not self:
+                raise report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers belong to one warpgroup")
+            if accumulator.successor is not False:
+                raise report.violation(who, f"wgmma on the accumulator of {report.place(accumulator.site)}, which a later wgmma at "
+                                       f"{report.place(accumulator.successor)} has already taken over; use what that one returned")
+            if accumulator.what != f"{rows}x{mma.n}":
+                raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}")
+            if accumulator.read_at_fence == self.fences:
+                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; the fence orders register "
+                                  "accesses before the wgmma that writes them")
+            return accumulator
+        array = np.asarray(accumulator)
+        if array.shape != (rows, mma.n) or array.dtype != np.float32:
+            raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator {array.dtype}{array.shape}; it must be "
+                                   f"float32{(rows, mma.n)}")
+        if not self._fenced:
+            raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in between; on the "
+                              "hardware nothing reports it and the result is wrong: wgmma_fence before the first wgmma of a group")
+        return array.copy()
+
+    def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma) -> Accumulator:
+        who, sm = self.who, self.who.sm
+        key = mma.n, mma.dtype, mma.a_major, mma.b_major, mma.steps
+        plan = sm.plans.get(key)
+        if plan is None:
+            check(who, mma)
+            plan = sm.plans[key] = Plan(mma)
+        before = self._check_accumulator(accumulator, mma, plan.rows)
+        who.elapse(sm.costs.issue * plan.products)
+        self.issued += 1
+        needs = tuple((sm.clocks.index(DRAINED, who.first_warp + w), self.issued) for w in range(4))
+        access = Access(who, "wgmma", f"batch {self.issued}", needs)
+        self._last = access
+        known = who.known()
+        reader = "wgmma", who.warpgroup
+        for lo, hi in plan.touched:
+            sm.memory.check_range(who, lo, hi, "wgmma")
+            sm.memory.read(access, reader, lo, hi, known, True)
+        result = Accumulator(self, self.issued, f"{plan.rows}x{mma.n}")
+        if isinstance(before, Accumulator):
+            before.successor = access.site
+        cycles = plan.products * 64 * 16 * mma.n // sm.costs.fma
+        self._queue.append((result, before, plan, mma.dtype, cycles))
+        if len(self._queue) == 1:
+            self._schedule(who.time)
+        who.breathe()
+        return result
+
+    def _schedule(self, time: int) -> None:
+        """The oldest batch takes the tensor core as soon as it is free."""
+        sm = self.who.sm
+        start, end = sm.tensor_core(time, self._queue[0][-1])
+        if sm.trace is not None:
+            sm.trace.add(self.who, start, end, "mma", batch=self._queue[0][0].batch)
+        self._finished = end
+        sm.scheduler.push(end, self._run)
+
+    def _run(self, _: int) -> None:
+        result, before, plan, dtype, _cycles = self._queue.pop(0)
+        memory = self.who.sm.memory.chunks
+        if isinstance(before, Accumulator):
+            assert before.value is not None
+            value, before.value = before.value, None
+        else:
+            value = before
+        major = plan.majors
+        for rows, left, right in plan.parts:
+            a, b = left.matrix(memory, dtype), right.matrix(memory, dtype)
+            product = (a if major[0] == "k" else a.T) @ (b.T if major[1] == "k" else b)
+            if len(plan.parts) == 1:
+                value = value + product
+            else:
+                value[rows] += product
+        result.value = value
+        self.ran += 1
+        self.who.sm.progress += 1
+        if self._queue:
+            self._schedule(self._finished)
+        if isinstance(self.who.blocked, _Draining) and self.ran >= self._until:
+            self.who.wake(self._finished)
+
+    def commit(self) -> None:
+        self.who.elapse(self.who.sm.costs.issue)
+        self._groups.append(self.issued)
+        self._fenced = False
+
+    def wait(self, pending: int) -> None:
+        who = self.who
+        if pending < 0:
+            raise report.violation(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more")
+        who.breathe()
+        covered = len(self._groups) - pending
+        if covered > 0:
+            self._until = self._groups[covered - 1]
+            del self._groups[:covered]
+            if self.ran < self._until:
+                who.block(_Draining(pending, self._until, self.ran), pending=pending)
+            self.drained = max(self.drained, self._until)
+        who.elapse(who.sm.costs.wait)
+
+    def at_exit(self) -> None:
+        """PipelineRace if wgmmas are left that nobody has waited for."""
+        if self.issued > self.drained:
+            raise report.race(self._last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its {self.issued} wgmma batches not waited for; "
+                              "wgmma_commit and wgmma_wait(0) before it ends")

@@ -1,0 +1,135 @@
+"""Named barriers (``bar.sync``, ``bar.arrive``) and the pool of registers (``setmaxnreg``).
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: bar", "Miscellaneous Instructions: setmaxnreg".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from . import report
+
+if TYPE_CHECKING:
+    from .port import Warpgroup
+    from .sm import SM
+
+REGISTER_FILE = 65536
+"""32-bit registers of one SM"""
+
+
+class Generation:
+    """One use of a named barrier, from its first arrival to its last."""
+
+    kind = "barrier"
+
+    def __init__(self, who: Warpgroup, barrier: int, threads: int) -> None:
+        self.barrier = barrier
+        self.threads = threads
+        self.arrived: list[Warpgroup] = []
+        self.waiters: list[Warpgroup] = []
+        self.vector = who.sm.clocks.vector()
+        self.time = 0
+        self.complete = False
+        self.site = report.user_site()
+
+    def text(self) -> str:
+        return (f"bar_sync {self.barrier}: {128 * len(self.arrived)} of {self.threads} threads have arrived "
+                f"({', '.join(w.name for w in self.arrived)})")
+
+
+def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:
+    who.collective(operation)
+    sm = who.sm
+    if not 0 <= barrier <= 15:
+        raise report.violation(who, f"{operation} {barrier}: a CTA has named barriers 0 … 15")
+    if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
+        raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it must be a "
+                               f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}")
+    generation = sm.named.get(barrier)
+    if generation is None:
+        generation = sm.named[barrier] = Generation(who, barrier, threads)
+    if generation.threads != threads:
+        raise report.violation(who, f"{operation} {barrier} with {threads} threads, but {report.place(generation.site)} uses it with "
+                               f"{generation.threads} at the same time; every participant must give the same number")
+    who.elapse(sm.costs.issue)
+    who.release_into(generation.vector)
+    generation.arrived.append(who)
+    generation.time = max(generation.time, who.time)
+    if 128 * len(generation.arrived) == threads:
+        generation.complete = True
+        sm.progress += 1
+        del sm.named[barrier]
+        for waiter in generation.waiters:
+            waiter.wake(generation.time)
+    return generation
+
+
+def sync(who: Warpgroup, barrier: int, threads: int) -> None:
+    who.breathe()
+    generation = _join(who, barrier, threads, "bar_sync")
+    if not generation.complete:
+        generation.waiters.append(who)
+        who.block(generation, barrier=barrier)
+    who.acquire(generation.vector)
+    who.time = max(who.time, generation.time)
+    who.elapse(who.sm.costs.barrier)
+
+
+def arrive(who: Warpgroup, barrier: int, threads: int) -> None:
+    who.breathe()
+    _join(who, barrier, threads, "bar_arrive")
+
+
+class _Wanted:
+    """Why a warpgroup is blocked in ``setmaxnreg.inc``."""
+
+    kind = "registers"
+
+    def __init__(self, registers: int, free: int, missing: int) -> None:
+        self._text = f"setmaxnreg.inc to {registers} registers: {missing} wanted, {free} free in the SM's pool"
+
+    def text(self) -> str:
+        return self._text
+
+
+class Registers:
+    """The registers of the SM: what each warpgroup's lanes hold, and who waits for more."""
+
+    def __init__(self, sm: SM, at_entry: int) -> None:
+        self.sm = sm
+        self.held = [at_entry] * len(sm.warpgroups)
+        self.wanted = list(self.held)
+        self.waiters: list[Warpgroup] = []
+
+    @property
+    def free(self) -> int:
+        return REGISTER_FILE - 128 * sum(self.held)
+
+    def set(self, who: Warpgroup, direction: Literal["inc", "dec"], registers: int) -> None:
+        """Change the registers of every lane of `who`; ``inc`` blocks until they are free."""
+        who.elapse(self.sm.costs.registers)
+        held = self.held[who.warpgroup]
+        if registers % 8 or not 24 <= registers <= 256:
+            raise report.violation(who, f"setmaxnreg.{direction} {registers}: a multiple of 8 in 24 … 256")
+        if (direction == "dec" and registers > held) or (direction == "inc" and registers < held):
+            raise report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
+                                   f"use {'inc' if direction == 'dec' else 'dec'}")
+        self.wanted[who.warpgroup] = registers
+        while 128 * (registers - held) > self.free:
+            self.waiters.append(who)
+            who.block(_Wanted(registers, self.free, 128 * (registers - held)), registers=registers)
+        self.held[who.warpgroup] = registers
+        if direction == "dec":
+            self.sm.progress += 1
+            waiters, self.waiters = self.waiters, []
+            for waiter in waiters:
+                waiter.wake(who.time)
+
+    def hints(self) -> list[str]:
+        """Why nobody gets more, if somebody waits."""
+        if not self.waiters:
+            return []
+        total = 128 * sum(self.wanted)
+        return [f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = {total} wanted, the SM has "
+                f"{REGISTER_FILE}: " + ("this can never be granted; the counts of the warpgroups must add up to at most 512"
+                                        if total > REGISTER_FILE else "a warpgroup that gives registers back never ran its dec")]

@@ -1,0 +1,189 @@
+"""What a report says: the user's lines, who did what to which bytes, what orders nothing, and the mend.
+
+Accesses record only a code object and a line number; text is made when something is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from importlib.util import find_spec
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import PipelineDeadlock, PipelineRace, SimulationError, at
+from . import clocks
+
+if TYPE_CHECKING:
+    from .memory import Access
+    from .port import Warpgroup
+    from .sm import SM
+
+Site: TypeAlias = tuple[CodeType, int] | None
+
+_is_own: dict[str, bool] = {}
+
+
+@functools.cache
+def _own_directories() -> tuple[str, ...]:
+    """Directories whose frames are numpipe's, not the user's."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    spec = find_spec("numpipe.intrinsics")
+    places = [package] + [os.path.dirname(os.path.abspath(spec.origin))] * (spec is not None and spec.origin is not None)
+    return tuple(place + os.sep for place in places)
+
+
+def is_own(filename: str) -> bool:
+    """Is this a file of numpipe?"""
+    own = _is_own.get(filename)
+    if own is None:
+        own = _is_own[filename] = os.path.abspath(filename).startswith(_own_directories())
+    return own
+
+
+def user_site(frame: FrameType | None = None) -> Site:
+    """The innermost frame that is not numpipe's: of `frame`, else of the caller."""
+    if frame is None:
+        frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not is_own(code.co_filename):
+            return code, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def place(site: Site) -> str:
+    """``gemm.py:41 in matmul``, or what can be said without a user's frame."""
+    return "(no line)" if site is None else f"{os.path.basename(site[0].co_filename)}:{site[1]} in {site[0].co_name}"
+
+
+def details(values: dict[str, Any]) -> str:
+    return " ".join(f"{k}={v}" for k, v in values.items() if isinstance(v, (int, str, tuple)) or hasattr(v, "__index__"))
+
+
+def context(note: tuple[str, dict[str, Any]] | None, wait: tuple[str, int, int] | None) -> str:
+    """The ring, slot and step a warpgroup was at: its last note and its last mbarrier wait."""
+    parts = []
+    if note is not None:
+        parts.append(f"{note[0]} {details(note[1])}".strip())
+    if wait is not None:
+        parts.append(f"after waiting for {wait[0]} phase {wait[1]}" + (f" step {wait[2]}" if wait[2] >= 0 else ""))
+    return f" [{'; '.join(parts)}]" if parts else ""
+
+
+def stamped(error: type[SimulationError], site: Site, message: str) -> SimulationError:
+    """An error that starts with the user's ``file:line:``."""
+    return error(message if site is None else at(site[0].co_filename, site[1], message))
+
+
+def race(access_or_agent: Access | Warpgroup, message: str, site: Site = None) -> SimulationError:
+    """A PipelineRace of one agent, with the context it was in."""
+    return _failure(PipelineRace, access_or_agent, message, site)
+
+
+def violation(access_or_agent: Access | Warpgroup, message: str, site: Site = None) -> SimulationError:
+    """A broken rule that is not a race."""
+    return _failure(SimulationError, access_or_agent, message, site)
+
+
+def _failure(error: type[SimulationError], who: Any, message: str, site: Site) -> SimulationError:
+    agent = getattr(who, "agent", who)
+    where = context(who.note_, who.wait_)
+    return stamped(error, site or getattr(who, "site", None) or user_site(sys._getframe(2)),
+                   f"{agent.title}: {message}{where}")
+
+
+# ---- two accesses to the same bytes -----------------------------------------------------------------------------
+def _told(sm: SM, kind: int, access: Access, known: list[int]) -> str:
+    warps = sm.clocks.warps_of(kind, access.needs, known)
+    return f"warp{'s' * (len(warps) > 1)} {', '.join(str(w % 4) for w in warps)} of {access.agent.title}"
+
+
+def _why(sm: SM, earlier: Access, later: Access, known: list[int], asynchronous: bool) -> tuple[str, str]:
+    """(what is not ordered, how to mend it)"""
+    if earlier.kind == "TMA load":
+        assert earlier.mbar is not None
+        return (f"nothing tells {later.agent.title} that this copy has landed",
+                f"mbar_wait({earlier.mbar.name}, phase {earlier.phase}) by every warp that touches the bytes, before it does")
+    if earlier.kind == "wgmma":
+        return (f"{_told(sm, clocks.DRAINED, earlier, known)} never told that their wgmma drained",
+                "wgmma_wait before the release, with few enough groups pending, and a release by each of the four warps")
+    if earlier.kind == "TMA store":
+        return (f"the lane of {earlier.agent.title} that issued the store never told that it has read its bytes",
+                "bulk_wait(pending, read=True) by the lane that stored, then a barrier, before the bytes are written again")
+    late = sm.clocks.warps_of(clocks.GENERIC, earlier.needs, known)
+    if asynchronous and earlier.kind.endswith("write") and not late:
+        return (f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to the async proxy",
+                "fence_proxy_async by every warp that wrote, before the barrier that comes before the "
+                f"{'copy' if 'TMA' in later.kind else 'wgmma'}")
+    return (f"no barrier orders {_told(sm, clocks.GENERIC, earlier, known)} before {later.agent.title}",
+            "a barrier (bar_sync, or an arrive by every warp and a wait) between the two")
+
+
+_VERBS = {
+    "TMA load": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
+    "mbarrier": "initialises",
+}
+
+
+def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: list[int], asynchronous: bool,
+             filled: Access | None) -> SimulationError:
+    """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`; `filled`: who wrote the bytes before."""
+    if "mbarrier" in (earlier.kind, later.kind):
+        return violation(later, f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}), where "
+                         f"{earlier.describe()} is in use (at {place(earlier.site)}); "
+                         "place mbarriers outside the slots, and mbar_inval before the bytes serve something else")
+    what, mend = _why(sm, earlier, later, known, asynchronous)
+    lines = [
+        f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}) while {earlier.describe()} of {earlier.agent.title} "
+        f"may still be {'writing' if earlier.kind in ('TMA load', 'write') else 'reading'} it",
+        f"  now:    {later.tell()}",
+        f"  before: {earlier.tell()}",
+    ]
+    if filled is not None and filled is not earlier and filled.mbar is not None:
+        lines.append(f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {place(filled.site)}")
+    lines += [f"  {what}", f"  mend:   {mend}"]
+    return stamped(PipelineRace, later.site, "\n".join(lines))
+
+
+# ---- nobody can run ---------------------------------------------------------------------------------------------
+def _lines_of(agent: Warpgroup) -> str:
+    frame, found = agent.greenlet.gr_frame, []
+    while frame is not None and len(found) < 3:
+        site = user_site(frame)
+        if site is None:
+            break
+        found.append(place(site))
+        while frame is not None and (frame.f_code, frame.f_lineno) != site:
+            frame = frame.f_back
+        frame = frame.f_back if frame is not None else None
+    return " <- ".join(found) or "(no line)"
+
+
+def deadlock(sm: SM, why: str = "every warpgroup waits and nothing is in flight") -> SimulationError:
+    """Who waits for what, the state of the mbarriers they wait for, and what is probably missing."""
+    lines, hints, first = [f"CTA {sm.cta}: {why}"], [], None
+    for agent in sm.warpgroups:
+        if agent.greenlet.dead:
+            lines.append(f"  {agent.name}: finished")
+            continue
+        blocked = agent.blocked.text() if agent.blocked is not None else "nothing: it polls"
+        lines.append(f"  {agent.name}: blocked on {blocked}{context(agent.note_, None)} at {_lines_of(agent)}")
+        first = first or user_site(agent.greenlet.gr_frame)
+    for mbar in sm.mbarriers.values():
+        if mbar.idle:
+            continue
+        lines.append(f"  {mbar.name}: phase {mbar.phase}, {mbar.pending} of {mbar.count} arrivals missing, "
+                     f"{mbar.tx} bytes missing" + (f"; arrived: {mbar.who_arrived()}" if mbar.arrivals else ""))
+        if mbar.tx and not mbar.pending:
+            hints.append(f"{mbar.name} still misses {mbar.tx} bytes and no copy is in flight: expect_tx announced "
+                         f"{mbar.expected} bytes, the copies of this phase brought {mbar.expected - mbar.tx}")
+        elif mbar.waiters and mbar.pending:
+            hints.append(f"{mbar.name} still misses {mbar.pending} of {mbar.count} arrivals in phase {mbar.phase}: "
+                         "a slot was never released, or the count is too high for those who arrive")
+    lines += [f"  {hint}" for hint in sm.named_hints()]
+    lines += [f"  {hint}" for hint in sm.registers.hints()]
+    lines += [f"  hint: {hint}" for hint in hints]
+    return stamped(PipelineDeadlock, first, "\n".join(lines))

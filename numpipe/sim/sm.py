@@ -1,0 +1,141 @@
+"""The simulated SM: one CTA's shared memory, barriers, copy port, tensor core and warpgroups, and the loop that runs them."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from greenlet import GreenletExit, getcurrent
+
+from .. import _machine
+from ..errors import NumpipeError
+from . import barriers, named, report
+from .clocks import Clocks
+from .memory import SharedMemory
+from .port import Warpgroup
+from .schedule import Costs, Scheduler
+
+if TYPE_CHECKING:
+    from .barriers import Mbarrier
+    from .mma import Plan
+    from .tma import Box
+    from .trace import Trace
+
+Body = Callable[[_machine.Machine], None]
+
+
+class SM:
+    """One CTA on its SM. Nothing outlives it but what is in GMEM (and `plans`, `boxes`: derived geometry)."""
+
+    poll_limit = 10_000
+    """failed tests in a row, with nothing else happening, that count as a deadlock"""
+
+    def __init__(self, body: Body, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, smem_bytes: int,
+                 registers: int, unit: Any, scheduler: Scheduler, costs: Costs, trace: Trace | None,
+                 boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan]) -> None:
+        self.body = body
+        self.cta = cta
+        self.grid = grid
+        self.unit = unit
+        self.scheduler = scheduler
+        self.costs = costs
+        self.trace = trace
+        self.boxes = boxes
+        self.plans = plans
+        self.hub = getcurrent()
+        self.closing = False
+        self.progress = 0
+        """counts everything that can end somebody's wait"""
+        self.polls = 0
+        self.polled_at = -1
+        self.clocks = Clocks(4 * warpgroups)
+        self.memory = SharedMemory(self, smem_bytes)
+        self.mbarriers: dict[int, Mbarrier] = {}
+        self.retired: list[Mbarrier] = []
+        self.named: dict[int, named.Generation] = {}
+        self._copy_port_free = 0
+        self._tensor_core_free = 0
+        self.warpgroups: list[Warpgroup] = []
+        self.warpgroups += [Warpgroup(self, i) for i in range(warpgroups)]
+        self.registers = named.Registers(self, registers)
+
+    # ---- shared units
+    def copy_port(self, time: int, nbytes: int) -> tuple[int, int]:
+        """(start, end) of a copy asked for at `time`."""
+        start = max(time, self._copy_port_free)
+        self._copy_port_free = start + -(-nbytes // self.costs.tma_bytes)
+        return start, self._copy_port_free
+
+    def tensor_core(self, time: int, cycles: int) -> tuple[int, int]:
+        """(start, end) of a batch that may start at `time`."""
+        start = max(time, self._tensor_core_free)
+        self._tensor_core_free = start + cycles
+        return start, self._tensor_core_free
+
+    # ---- vectors
+    def add_mbarrier_counter(self) -> int:
+        """A counter for a new mbarrier; every vector has room for it afterwards."""
+        width = self.clocks.width
+        index = self.clocks.add_landed()
+        if self.clocks.width != width:
+            for warpgroup in self.warpgroups:
+                warpgroup.widen()
+            for mbar in self.mbarriers.values():
+                mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
+            for generation in self.generations():
+                generation.vector = self.clocks.widen(generation.vector)
+        return index
+
+    def generations(self) -> set[named.Generation]:
+        """Uses of named barriers that somebody still has to acquire."""
+        blocked = {w.blocked for w in self.warpgroups if isinstance(w.blocked, named.Generation)}
+        return blocked | set(self.named.values())
+
+    def named_hints(self) -> list[str]:
+        return [f"named barrier {g.barrier}: {128 * len(g.arrived)} of {g.threads} threads (at {report.place(g.site)})"
+                for g in self.named.values() if g.waiters]
+
+    # ---- running
+    def run(self) -> None:
+        """Run the CTA to its end; raises what a warpgroup raised, PipelineRace, SimulationError or PipelineDeadlock."""
+        try:
+            for warpgroup in self.warpgroups:
+                warpgroup.greenlet.gr_context = contextvars.copy_context()
+                warpgroup.wake(0)
+            while (task := self.scheduler.pop()) is not None:
+                task[1](task[0])
+            if not all(w.greenlet.dead for w in self.warpgroups):
+                raise report.deadlock(self)
+            barriers.unfinished(self)
+        finally:
+            self._close()
+
+    def run_body(self, warpgroup: Warpgroup) -> None:
+        """The bottom frame of a warpgroup's greenlet."""
+        _machine.enter(warpgroup)
+        try:
+            with np.errstate(over="raise"):  # NumPy integers wrap silently only on the GPU
+                self.body(warpgroup)
+            warpgroup.products.at_exit()
+            warpgroup.bulk.at_exit()
+        except NumpipeError:
+            raise
+        except Exception as error:
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"raised in {warpgroup.title} of a simulated kernel")
+            raise
+        self.progress += 1
+        if self.trace is not None:
+            self.trace.add(warpgroup, warpgroup.time, warpgroup.time, "end")
+
+    def _close(self) -> None:
+        """End the warpgroups that are left; their ``finally`` clauses run, but cannot wait any more."""
+        self.closing = True
+        for warpgroup in self.warpgroups:
+            if not warpgroup.greenlet.dead:
+                try:
+                    warpgroup.greenlet.throw(GreenletExit)
+                except Exception:  # the first error is the one that counts
+                    continue

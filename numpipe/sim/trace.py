@@ -1,0 +1,120 @@
+"""What happened when: the events of a simulated run, and a timeline of them as text.
+
+>>> from numpipe.sim import Trace
+>>> trace = Trace()          # simulate(..., trace=trace), then print(trace.timeline())
+>>> print(trace.timeline())
+no events
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .port import Warpgroup
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that took from cycle `start` to cycle `end` (equal for a moment).
+
+    ==============  =================================================================================
+    kind            what
+    ==============  =================================================================================
+    ``wait``        blocked on an mbarrier (`details`: mbar, phase, step)
+    ``barrier``     blocked on a named barrier
+    ``registers``   blocked in setmaxnreg.inc
+    ``drain``       blocked in wgmma_wait: its own products run
+    ``flush``       blocked in bulk_wait: its own stores run
+    ``issue``       issues a TMA load
+    ``write``       writes shared memory or GMEM itself
+    ``load``        a TMA load on the copy port (issued by this warpgroup)
+    ``store``       a TMA store
+    ``mma``         a wgmma batch on the tensor core
+    ``note``        what `Machine.note` said: details["event"] and the ring, slot, step …
+    ``end``         the warpgroup has finished
+    ==============  =================================================================================
+    """
+
+    cta: tuple[int, int, int]
+    warpgroup: int
+    role: str
+    start: int
+    end: int
+    kind: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+_UNITS = {"load": "copy in", "store": "copy out", "mma": "tensor core"}
+_LETTERS = {
+    "wait": ".", "barrier": ".", "registers": ".", "drain": "#", "flush": "S", "issue": "L", "write": "S",
+    "load": "L", "store": "S",
+}
+_LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor core: number of the warpgroup"
+
+
+class Trace:
+    """Collects events of `simulate`; virtual cycles restart at 0 with every CTA."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def add(self, who: Warpgroup, start: int, end: int, kind: str, **details: Any) -> None:
+        """One more event of `who`; called by the simulated SM."""
+        self.events.append(Event(who.cta, who.warpgroup, who.role, start, end, kind, details))
+
+    def of(self, kind: str, cta: tuple[int, int, int] | None = None) -> list[Event]:
+        """The events of one kind, of one CTA or of all."""
+        return [e for e in self.events if e.kind == kind and (cta is None or e.cta == cta)]
+
+    def timeline(self, width: int = 100, cta: tuple[int, int, int] | None = None) -> str:
+        """The run of one CTA (the first one by default) as text.
+
+        One row a warpgroup, then the copy port and the tensor core; each of `width` columns shows what took most of its
+        cycles::
+
+            wg0 compute |---.....####..####..####SSS
+            wg2 memory  |-LL.....L.....L.....
+            copy in     |  LLLLLLLLLLLLLLLL
+            tensor core |        0000  0000  0000
+        """
+        if not self.events:
+            return "no events"
+        cta = self.events[0].cta if cta is None else cta
+        events = [e for e in self.events if e.cta == cta]
+        if not events:
+            raise ValueError(f"no events of CTA {cta}; there are {sorted({e.cta for e in self.events})}")
+        last = max(max(e.end for e in events), 1)
+        rows: list[tuple[str, str]] = []
+        for number in sorted({e.warpgroup for e in events}):
+            own = [e for e in events if e.warpgroup == number]
+            ended = max((e.end for e in own if e.kind == "end"), default=last)
+            spans = [(e.start, e.end, _LETTERS[e.kind]) for e in own if e.kind in _LETTERS and e.kind not in _UNITS]
+            rows.append((f"wg{number} {own[-1].role}", _row(spans, width, last, ended, "-")))
+        for kind, title in _UNITS.items():
+            spans = [(e.start, e.end, str(e.warpgroup)[-1] if kind == "mma" else _LETTERS[kind]) for e in events if e.kind == kind]
+            if spans:
+                rows.append((title, _row(spans, width, last, last, " ")))
+        label = max(len(name) for name, _ in rows)
+        head = f"CTA {cta}: {last} cycles, {last / width:.0f} a column"
+        return "\n".join([head, *(f"{name:<{label}} |{row.rstrip()}" for name, row in rows), _LEGEND])
+
+
+def _row(spans: Iterable[tuple[int, int, str]], width: int, last: int, ended: int, idle: str) -> str:
+    """`width` characters for cycles 0 … last: the letter that fills most of each column, `idle` up to `ended` if none."""
+    filled: list[dict[str, float]] = [{} for _ in range(width)]
+    scale = width / last
+    for start, end, letter in spans:
+        lo, hi = start * scale, end * scale
+        for column in range(int(lo), min(int(hi) + 1, width)):
+            share = min(hi, column + 1) - max(lo, column)
+            filled[column][letter] = filled[column].get(letter, 0.0) + share
+    text = []
+    for column, letters in enumerate(filled):
+        rest = idle if column < ended * scale else " "
+        best = max(letters, key=lambda x: letters[x], default=rest)
+        # a short burst of work is what one looks for: it shows from a tenth of a column on
+        text.append(best if letters.get(best, 0.0) >= (0.1 if best in "LS#" else 0.5) else rest)
+    return "".join(text)
