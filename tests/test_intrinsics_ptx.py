@@ -9,6 +9,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -345,6 +346,18 @@ def test_numba_without_numpipe_compiles_them() -> None:
     for word in ("mbarrier.init", "cp.async.bulk.tensor.2d.shared", "mbarrier.try_wait", "stmatrix",
                  "fence.proxy.async", "cp.async.bulk.wait_group 0"):
         assert word in ptx
+
+
+def test_kernel_of_the_documentation_compiles(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "intrinsics.md").read_text(encoding="utf8")
+    (code,) = re.findall(r"^```python no-run\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    file = tmp_path / "page.py"
+    file.write_text(code, encoding="utf8")
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, str(file), "exec"), names)
+    types = (nb.types.int32[:, ::1], nb.types.int64, nb.types.int32)
+    _, log = nb.link(nb.to_ltoir(nb.front_end(names["tile_words"].py_func, types, threads=128)), "page")
+    assert "0 bytes spill stores" in log
 
 
 def test_a_constant_of_the_module_is_an_immediate() -> None:
