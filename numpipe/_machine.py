@@ -93,6 +93,12 @@ class Machine(Protocol):
     def mbar_init(self, address: int, count: int, name: str = "") -> None:
         """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising a live one is an error."""
 
+    def mbar_init_at_entry(self, address: int, count: int, name: str = "") -> None:
+        """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before any warpgroup runs.
+
+        By every warpgroup that uses it, as it meets it; a different count at the same address is an error.
+        """
+
     def mbar_inval(self, address: int) -> None: ...
 
     def mbar_arrive(self, address: int, count: int = 1) -> None:

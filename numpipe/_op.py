@@ -113,9 +113,22 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
         body = function if check is None else _checked(function, check, operands)
         operation = Op(body, _ptx_typer(function, text, returns, memory, operands, check))
         operation.ptx = text  # type: ignore[attr-defined]
+        operation.operands = operands  # type: ignore[attr-defined]
         return operation
 
     return attach
+
+
+def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
+    """Typer of a PTX operation without result, executed where one more int32 argument is 0.
+
+    The predicate is in the statement: a branch around it would put what follows on a divergent path, where ptxas
+    serialises wgmma (note C7519).
+    """
+    text: str = operation.ptx  # type: ignore[attr-defined]
+    operands: dict[str, str] = operation.operands  # type: ignore[attr-defined]
+    statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {text} }}"
+    return _ptx_typer(operation.function, statement, None, True, {**operands, "lane": "r"}, None)
 
 
 def immediate(operation: str, parameter: str, ty: Any) -> Any:

@@ -1,11 +1,11 @@
-"""one_lane and each_warp: a call under a predicate."""
+"""one_lane and each_warp: a call under a branch, a statement under a predicate."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from . import _numba as nb
-from ._op import cuda_meaning
+from ._op import cuda_meaning, predicated
 from .lanes import each_warp, one_lane
 
 
@@ -17,24 +17,28 @@ def elected(builder: Any) -> Any:
     return builder.and_(first, builder.icmp_unsigned("!=", one, nb.const(0)))
 
 
-def _lane_zero(builder: Any) -> Any:
-    return builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(31)), nb.const(0))
+@cuda_meaning(one_lane)
+def _one_lane(typing_context: Any, function: Any, *args: Any) -> Any:
+    function.get_call_type(typing_context, args, {})
+
+    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        with builder.if_then(elected(builder)):
+            nb.call(context, builder, function, args, values[1:])
+        return nb.nothing(context)
+
+    return nb.types.void(function, *args), codegen
 
 
-def _predicated(predicate: Any) -> Any:
-    def typer(typing_context: Any, function: Any, *args: Any) -> Any:
-        inner = tuple(args)
-        function.get_call_type(typing_context, inner, {})
+@cuda_meaning(each_warp)
+def _each_warp(typing_context: Any, function: Any, *args: Any) -> Any:
+    operation = function.typing_key
+    if not hasattr(operation, "ptx"):
+        raise TypeError(f"each_warp takes an operation that is one PTX statement, got {operation!r}")
+    inner, emit = predicated(operation)(typing_context, *args, nb.types.int32)
 
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            with builder.if_then(predicate(builder)):
-                nb.call(context, builder, function, inner, values[1:])
-            return nb.nothing(context)
+    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        lane = builder.and_(nb.thread_index(builder), nb.const(31))
+        cast = [context.cast(builder, v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]
+        return emit(context, builder, inner, [*cast, lane])
 
-        return nb.types.void(function, *args), codegen
-
-    return typer
-
-
-cuda_meaning(one_lane)(_predicated(elected))
-cuda_meaning(each_warp)(_predicated(_lane_zero))
+    return nb.types.void(function, *args), codegen

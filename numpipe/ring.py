@@ -197,8 +197,7 @@ def advance(ring, k, steps, first):  # type: ignore[no-untyped-def]
     """
     delay = delay_of(ring)
     if k < steps:
-        if k > 0:
-            close_step(ring)
+        close_step(ring)  # unconditional, at step 0 too: ptxas serialises every wgmma behind a divergent commit (C7519)
         if k > delay:
             release(ring, first + k - 1 - delay)
         await_ready(ring, first + k)

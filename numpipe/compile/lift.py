@@ -23,7 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .. import context, pipeline, refs, specs, tiles
+import numpy as np
+
+from .. import context, pipelines, refs, specs, tile_loop
 from .._op import Helper, Op
 from ..errors import CompileError, at
 from ..fragment import mma
@@ -76,7 +78,7 @@ def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays:
 
 
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite)
-    pipeline.pipeline: (pipeline.make_pipeline, "cs"),
+    pipelines.pipeline: (pipelines.make_pipeline, "cs"),
     specs.BlockSpec: (specs.block_spec, ""),
 }
 
@@ -170,6 +172,8 @@ class _Lift(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             value = self.value(node)
+            if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+                return ast.copy_location(ast.Constant(np.dtype(value).name), node)  # a dtype travels as its name
             if value is not MISSING and is_literal(value) and not isinstance(node, ast.Constant):
                 return literal_node(value, node)
         return super().visit(node)
@@ -198,7 +202,7 @@ class _Lift(ast.NodeTransformer):
         function = self.value(node.func)
         if function is context.axis_index and self._is_wg_axis(node):
             return self.call(context.warpgroup_part, [self.context_name(node)], node)
-        if function in (tiles.tiles,):
+        if function in (tile_loop.tiles,):
             self.error(node, "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):")
         if self._pipeline_call(node):
             self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
@@ -219,7 +223,12 @@ class _Lift(ast.NodeTransformer):
         elif isinstance(function, types.FunctionType) and not getattr(function, "__module__", "").startswith(("numpy", "numba")):
             self.error(node, f"'{function.__name__}' is a plain Python function; a kernel calls numpipe operations, NumPy "
                              "functions on tiles and functions nested in the kernel")
-        return self.generic_visit(node)
+        if function is MISSING:
+            node.func = self.visit(node.func)
+        node.args = [self.visit(a) for a in node.args]
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value)
+        return node
 
     def _is_wg_axis(self, node: ast.Call) -> bool:
         arguments = [*node.args, *(k.value for k in node.keywords)]
@@ -270,21 +279,21 @@ class _Lift(ast.NodeTransformer):
             for _, names in reversed(self.scopes):
                 if made.id in names:
                     return any(self._binds_pipeline(where) for where in names[made.id])
-        return isinstance(made, ast.Call) and self.value(made.func) is pipeline.pipeline
+        return isinstance(made, ast.Call) and self.value(made.func) is pipelines.pipeline
 
     def _binds_pipeline(self, target: ast.AST) -> bool:
         for function, _ in self.scopes:
             for node in ast.walk(function):
                 if isinstance(node, ast.Assign) and target in node.targets and isinstance(node.value, ast.Call):
                     called = node.value.func
-                    return self.value(called) is pipeline.pipeline or (
+                    return self.value(called) is pipelines.pipeline or (
                         isinstance(called, ast.Name) and called.id == "__np_make_pipeline")
         return False
 
     def visit_For(self, node: ast.For) -> Any:
         if self._pipeline_call(node.iter):
             return self._pipeline_loop(node)
-        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tiles.tiles:
+        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.tiles:
             return self._tiles_loop(node)
         return self._plain_loop(node)
 
@@ -304,7 +313,7 @@ class _Lift(ast.NodeTransformer):
         arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
         if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.error(node.iter, "a pipeline is called on its arrays by position")
-        node.iter = self.call(pipeline.steps, [node.iter.func, arrays, literal_node(int(nested), node.iter)], node.iter)
+        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, literal_node(int(nested), node.iter)], node.iter)
         loop = self._plain_loop(node)
         waits = [ast.copy_location(ast.Assign(
             [ast.Name(name, ast.Store())],
@@ -370,18 +379,18 @@ class _Lift(ast.NodeTransformer):
                 self.error(node, "a host table is walked by `for m, n in numpipe.tiles(rows, order=table)`: one count, a tuple target")
             assert order_node is not None
             columns = literal_node(len(node.target.elts), node)
-            decode = self.call(tiles.table_row, [self.visit(order_node), index, columns], node)
+            decode = self.call(tile_loop.table_row, [self.visit(order_node), index, columns], node)
         elif order == "row" and len(counts) <= 3:
-            decode = self.call((tiles.row_1, tiles.row_2, tiles.row_3)[len(counts) - 1], [index, *loads], node)
+            decode = self.call((tile_loop.row_1, tile_loop.row_2, tile_loop.row_3)[len(counts) - 1], [index, *loads], node)
         elif order == "grouped" and len(counts) == 2:
-            decode = self.call(tiles.grouped_2, [index, *loads, self.visit(group_node)], node)
+            decode = self.call(tile_loop.grouped_2, [index, *loads, self.visit(group_node)], node)
         else:
             self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, 'grouped' takes 2")
         total = loads[0]
         for other in loads[1:]:
             total = ast.BinOp(total, ast.Mult(), other)
-        node.iter = ast.Call(ast.Name("range", ast.Load()), [self.call(tiles.first_tile, [], node), total,
-                                                            self.call(tiles.tile_stride, [], node)], [])
+        node.iter = ast.Call(ast.Name("range", ast.Load()), [self.call(tile_loop.first_tile, [], node), total,
+                                                            self.call(tile_loop.tile_stride, [], node)], [])
         target = ast.Assign([node.target], decode)
         node.target = ast.Name(t, ast.Store())
         node.body = [target, *self._block(node.body)]

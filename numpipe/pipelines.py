@@ -1,0 +1,105 @@
+"""The loop form of a pipeline: a `for` over grid steps whose tiles are loaded ahead by the memory role.
+
+::
+
+    pipe = numpipe.pipeline(grid=(steps,), max_concurrent_steps=4, in_specs=(
+        BlockSpec((128, 64), lambda k: (m, k)), BlockSpec((256, 64), lambda k: (n, k))))
+    for (k,), (a_tile, b_tile) in pipe(a, b):
+        acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+
+The compute role runs the loop as it stands, each step after its tiles have landed. The memory role runs the same source:
+an innermost loop fills all its slots at once and yields nothing; a loop whose body holds another pipeline is *stepped*,
+so that inner rings fill in program order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ._op import op
+from .context import Context
+from .errors import SpecError
+from .ring import Ring, advance, fill, produce, set_steps_done, steps_done, tiles_of, unravel
+from .specs import BlockSpec
+
+
+class Pipeline:
+    """What `pipeline` returns inside a kernel; call it on the arrays and loop over the result."""
+
+    def __init__(self, np_: Context, grid: tuple[Any, ...], specs: tuple[BlockSpec, ...], slots: int, delay: int,
+                 site: str) -> None:
+        self.np, self.grid, self.specs, self.slots, self.delay, self.site = np_, grid, specs, slots, delay, site
+
+
+def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[BlockSpec, ...], max_concurrent_steps: int = 2,
+             delay_release: int | None = None) -> NoReturn:
+    """A software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
+
+    grid                  steps per dimension, run-time int32 values, last one fastest
+    in_specs              one BlockSpec for each array the pipeline is called on
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1)
+    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`); with 1 the products of
+                          a step may still run while the next step is issued. Must be below max_concurrent_steps.
+
+    Raises SpecError when the ring does not fit in shared memory, with the sum. Leaving the loop by `break` or `return`
+    is a CompileError: the memory role would still load the remaining steps.
+    """
+    raise RuntimeError("numpipe.pipeline works inside a kernel only: call it from a @numpipe.kernel function")
+
+
+@op
+def make_pipeline(np_: Context, grid: Any, in_specs: Any, max_concurrent_steps: int, delay_release: int | None,
+                  site: str) -> Pipeline:
+    """`pipeline(...)` as the AST pass writes it: with the context and the place in the source."""
+    where = f"kernel {np_.unit.kernel}, pipeline at {site}"
+    if not isinstance(grid, tuple) or not grid:
+        raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
+    if not isinstance(in_specs, tuple) or not all(isinstance(s, BlockSpec) for s in in_specs) or not in_specs:
+        raise SpecError(f"{where}: in_specs must be a tuple of BlockSpec, got {in_specs!r}")
+    delay = delay_of(in_specs, delay_release, np_.unit.params.delay_release)
+    return Pipeline(np_, tuple(np.int32(n) for n in grid), in_specs, int(max_concurrent_steps), delay, site)
+
+
+def delay_of(specs: Any, builder: int | None, kernel: int) -> int:
+    """Option precedence: BlockSpec, then the pipeline, then the kernel. One ring releases all its operands together."""
+    own = [s.delay_release for s in specs if s.delay_release is not None]
+    if own:
+        return max(own)
+    return kernel if builder is None else builder
+
+
+@op
+def steps(pipe: Pipeline, refs: Any, nested: int) -> Iterator[tuple[Any, Any]]:
+    """``pipe(arrays)`` in a `for`: yields ``(indices), (tiles)``. `nested`: the body holds another pipeline."""
+    if len(refs) != len(pipe.specs):
+        raise SpecError(f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}: called on {len(refs)} arrays, but in_specs has "
+                        f"{len(pipe.specs)}")
+    blocks = tuple((ref.index, spec.block_shape) for ref, spec in zip(refs, pipe.specs, strict=True))
+    plan = pipe.np.unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay)
+    ring = Ring(pipe.np, plan, refs, tuple(spec.index_map for spec in pipe.specs))
+    return _iterate(ring, pipe.grid, nested)
+
+
+def _iterate(ring: Ring, grid: tuple[Any, ...], nested: int) -> Iterator[tuple[Any, Any]]:
+    total = np.int32(1)
+    for size in grid:
+        total = total * size
+    first = steps_done(ring)
+    if ring.np.memory and not nested:
+        produce(ring, grid, total, first)
+        return
+    k = np.int32(0)
+    if ring.np.memory:
+        while k < total:
+            indices = unravel(k, grid)
+            fill(ring, indices, first + k)
+            yield indices, tiles_of(ring, first + k)
+            k = k + np.int32(1)
+        set_steps_done(ring, first + total)
+        return
+    while advance(ring, k, total, first):
+        yield unravel(k, grid), tiles_of(ring, first + k)
+        k = k + np.int32(1)

@@ -1,0 +1,60 @@
+"""Tile loops on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _numba as nb
+from . import tile_loop as source
+from ._op import cuda_meaning
+from .errors import SpecError
+from .refs_cuda import gmem_value
+
+I32 = nb.types.int32
+
+
+def _special(builder: Any, name: str) -> Any:
+    return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", nb.i32)
+
+
+@cuda_meaning(source.first_tile)
+def _first_tile(_context: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+        x, y, z = (_special(builder, f"ctaid.{d}") for d in "xyz")
+        width, height = (_special(builder, f"nctaid.{d}") for d in "xy")
+        return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+
+    return I32(), codegen
+
+
+@cuda_meaning(source.tile_stride)
+def _tile_stride(_context: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+        x, y, z = (_special(builder, f"nctaid.{d}") for d in "xyz")
+        return builder.mul(x, builder.mul(y, z))
+
+    return I32(), codegen
+
+
+@cuda_meaning(source.table_row)
+def _table_row(_context: Any, table: Any, t: Any, columns: Any) -> Any:
+    if table.arg.ndim != 2 or table.arg.dtype != np.int32:
+        raise SpecError(f"tiles(order='{table.arg.name}'): a host table is a 2-D int32 array, got {table.arg.ndim}-D "
+                        f"{table.arg.dtype}")
+    count = nb.literal(columns)
+    result = nb.types.UniTuple(I32, count)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        ref = gmem_value(context, builder, table, args[0])
+        strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]
+        row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
+        found = []
+        for column in range(count):
+            element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
+            address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
+            found.append(nb.emit_asm(builder, nb.i32, [address], "ld.global.nc.b32 $0, [$1];", "=r,l"))
+        return context.make_tuple(builder, result, found)
+
+    return result(table, I32, columns), codegen
