@@ -136,7 +136,8 @@ class Gemm:
         value = acc.read()
         x, y, _ = machine.cta
         for panel in range(self.tn // 64):
-            self.put(machine, value[:, 64 * panel:64 * panel + 64], 128 * y + 64 * machine.warpgroup, self.tn * x + 64 * panel)
+            columns = slice(64 * panel, 64 * panel + 64)
+            self.put(machine, value[:, columns], 128 * y + 64 * machine.warpgroup, self.tn * x + 64 * panel)
         if self.bug != "stores not drained":
             one(machine, machine.bulk_wait, 0, read=self.bug == "stores drained of reads only")
 

@@ -1,8 +1,8 @@
 """The simulated SM: kernels run in CPython, and races and deadlocks are found on the way.
 
-`simulate` runs a body once per warpgroup of every CTA, each in a greenlet, against the `numpipe._machine.Machine` protocol.
-TMA copies, wgmma batches and TMA stores are agents of their own that act some time between their issue and the wait that
-covers them; a scheduler, seeded or in the order of a virtual-time model, decides when.
+`simulate` runs a body once per warpgroup of every CTA, each in a greenlet, against the protocol in `numpipe._machine`.
+TMA copies, wgmma batches and TMA stores are agents of their own that act some time between their issue and the wait
+that covers them; a scheduler, seeded or in the order of a virtual-time model, decides when.
 
 =============  ==================================================================================================
 file           concept
@@ -19,12 +19,13 @@ file           concept
 ``trace``      events and the text timeline; ``report``: the errors' text
 =============  ==================================================================================================
 
-What is not modelled: clusters and multicast, atomics, bank conflicts, GMEM ordering between CTAs (CTAs run one after the
-other), lanes of one warp apart from its elected lane.
+What is not modelled: clusters and multicast, atomics, bank conflicts, races in GMEM (CTAs run one after the other), the
+lanes of a warp one by one (an elected lane stands for its warp).
 """
 
 from __future__ import annotations
 
+import contextvars
 import random
 from typing import Any
 
@@ -54,7 +55,8 @@ def default_registers(warpgroups: int) -> int:
 
 
 def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
-             seed: int | None = None, trace: Trace | None = None, registers: int | None = None, costs: Costs | None = None) -> None:
+             seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
+             costs: Costs | None = None) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest), CTA by CTA.
 
     warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -79,6 +81,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     rng = None if seed is None else random.Random(seed)
     boxes: dict[TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
+    context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         for z in range(grid[2]):
             for y in range(grid[1]):
@@ -86,4 +89,4 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
                     scheduler: Scheduler = InOrder() if rng is None else Shuffled(rng)
                     SM(body, cta=(x, y, z), grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes, 1), unit=unit,
                        registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler,
-                       costs=costs or Costs(), trace=trace, boxes=boxes, plans=plans).run()
+                       costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans).run()

@@ -1,8 +1,9 @@
 """mbarriers: phases, pending arrivals, transaction bytes, and what a wait learns.
 
-A phase completes when its arrivals are all in *and* its bytes are; the next one starts with the same count. The machine
-waits by parity alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state: the simulator
-knows the phase number that was meant and reports the difference.
+A phase completes when its arrivals are all in *and* its bytes are; the next one starts with the same count. The
+machine waits by parity alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state; the
+simulator knows the phase number that was meant and reports the difference. An arrival, too, counts for whatever phase is
+going on: it must be ordered after the end of the phase before, or it may count for either.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
@@ -28,10 +29,10 @@ class Mbarrier:
     """One live mbarrier."""
 
     __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
-                 "expected", "landed", "last", "name", "pending", "phase", "seen_by", "site", "sm", "time", "tx", "waited", "waiters",
-                 "warp")
+                 "expected", "landed", "last", "name", "pending", "phase", "seen_by", "site", "sm", "time", "tx",
+                 "waited", "waiters", "warp")
 
-    def __init__(self, owner: Warpgroup, address: int, count: int, name: str) -> None:
+    def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
         sm = owner.sm
         self.sm = sm
         self.address = address
@@ -56,7 +57,7 @@ class Mbarrier:
         self.time = self.done_time = 0
         self.landed = sm.add_mbarrier_counter()
         self.site = report.user_site()
-        self.warp, self.epoch = owner.first_warp, owner.epoch()
+        self.warp, self.epoch = owner.first_warp, epoch
         self.seen_by: set[tuple[int, bool]] = set()
 
     @property
@@ -70,9 +71,17 @@ class Mbarrier:
     def arrive(self, who: Warpgroup, count: int) -> None:
         if count > self.pending:
             raise report.violation(
-                who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only {self.pending} of "
-                f"{self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was passed on twice, "
+                who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only "
+                     f"{self.pending} of "
+                f"{self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was passed on "
+                "twice, "
                 "or the phase before was not waited for, or the count given to mbar_init is too small")
+        if self.phase and who.knows(self.landed) < self.phase:
+            raise report.race(
+                who, f"arrives on {self.name} in phase {self.phase}, but nothing orders this after the end of phase "
+                f"{self.phase - 1}, so it may count for either (arrived so far: {self.who_arrived() or 'nobody'}): "
+                "this slot "
+                "was passed on twice, or the phase before was not waited for")
         who.release_into(self.current)
         self.pending -= count
         self.arrivals.append((who.warpgroup, count))
@@ -82,7 +91,8 @@ class Mbarrier:
         self.tx += nbytes
         self.expected += nbytes
         if nbytes < 0 or abs(self.tx) > _MAX_BYTES:
-            raise report.violation(who, f"expect_tx of {nbytes} bytes on {self.name}: its transaction count would be {self.tx}, "
+            raise report.violation(who, f"expect_tx of {nbytes} bytes on {self.name}: its transaction count would be "
+                                        f"{self.tx}, "
                                    f"and it holds 0 … {_MAX_BYTES}")
 
     def land(self, copy: Access, nbytes: int, time: int) -> None:
@@ -91,7 +101,8 @@ class Mbarrier:
         self.tx -= nbytes
         if self.tx < 0 and not self.pending:
             raise report.violation(
-                copy, f"{copy.describe()} brings {nbytes} bytes to {self.name}, {-self.tx} more than phase {self.phase} "
+                copy, f"{copy.describe()} brings {nbytes} bytes to {self.name}, {-self.tx} more than phase "
+                      f"{self.phase} "
                 f"expects ({self.expected} announced): expect_tx must announce the bytes of all copies of the phase")
         self.settle(time)
 
@@ -102,7 +113,8 @@ class Mbarrier:
             return
         if self.copies:
             raise report.violation(
-                self.last or self.sm.warpgroups[0], f"phase {self.phase} of {self.name} completes with {self.copies} of its copies still "
+                self.last or self.sm.warpgroups[0], f"phase {self.phase} of {self.name} completes with {self.copies} "
+                                                    "of its copies still "
                 f"in flight: expect_tx announced {self.expected} bytes, fewer than the copies bring")
         np.maximum(self.done, self.current, out=self.done)
         self.done_time = self.time
@@ -128,17 +140,18 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     """The live mbarrier at `address`, seen initialised by the executing warps (`asynchronous`: also by the TMA)."""
     mbar = who.sm.mbarriers.get(address)
     if mbar is None:
-        raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
+        raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; "
+                               "initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it")
     key = (who.warpgroup, asynchronous) if who.lanes != "one" else (~who.warpgroup, asynchronous)
     if key not in mbar.seen_by:
-        known = who.known()
         clocks = who.sm.clocks
-        if known[clocks.index(GENERIC, mbar.warp)] < mbar.epoch:
+        if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at "
                               f"{report.place(mbar.site)} before; bar_sync between the two")
-        if asynchronous and known[clocks.index(INITIALISED, mbar.warp)] < mbar.epoch:
-            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {report.place(mbar.site)} the TMA may "
+        if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
+            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {report.place(mbar.site)} "
+                                   "the TMA may "
                               "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync")
         mbar.seen_by.add(key)
     return mbar
@@ -146,17 +159,31 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
 
 def init(who: Warpgroup, address: int, count: int, name: str) -> None:
     who.one_lane("mbar_init")
+    old = who.sm.mbarriers.get(address)
+    if old is not None:
+        raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it first")
+    who.elapse(who.sm.costs.issue)
+    _create(who, address, count, name, who.epoch())
+
+
+def init_at_entry(who: Warpgroup, address: int, count: int, name: str) -> None:
+    """What the entry of a compiled kernel does with all its mbarriers, before any warpgroup runs."""
+    old = who.sm.mbarriers.get(address)
+    if old is None:
+        _create(who, address, count, name, 0)  # epoch 0: everybody has seen it
+    elif old.count != count or old.epoch:
+        raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} with "
+                               f"count {old.count} is live since {report.place(old.site)}")
+
+
+def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
     sm = who.sm
     if address % 8:
         raise report.violation(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8")
     sm.memory.check_range(who, address, address + 8, "mbar_init")
     if not 1 <= count <= _MAX_COUNT:
         raise report.violation(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals")
-    old = sm.mbarriers.get(address)
-    if old is not None:
-        raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it first")
-    who.elapse(sm.costs.issue)
-    mbar = Mbarrier(who, address, count, name)
+    mbar = Mbarrier(who, address, count, name, epoch)
     access = Access(who, "mbarrier", mbar.name, ((0, 1 << 62),))
     sm.memory.write(access, address, address + 8, who.known(), False)
     sm.mbarriers[address] = mbar
@@ -226,9 +253,11 @@ def wait(who: Warpgroup, address: int, phase: int, step: int) -> None:
 def _wrong_phase(mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
     of = f"phase {phase} of {mbar.name}" + (f" for step {step}" if step >= 0 else "")
     if reached < phase:
-        return (f"waited for {of}, and passed on the stale phase {reached}, which has the same parity: nothing of phase "
+        return (f"waited for {of}, and passed on the stale phase {reached}, which has the same parity: nothing of "
+                "phase "
                 f"{phase} is there; a wait may be at most one phase ahead of its mbarrier")
-    return (f"waited for {of}, but the mbarrier has already reached phase {reached}: the phase was missed, someone arrived for "
+    return (f"waited for {of}, but the mbarrier has already reached phase {reached}: the phase was missed, someone "
+            "arrived for "
             "a later one without this warpgroup's release (a slot passed on twice, or not waited for)")
 
 
@@ -256,12 +285,15 @@ def unfinished(sm: SM) -> None:
     """At the end of the CTA: every copy must have been waited for, or it lands in memory that is somebody else's."""
     for mbar in [*sm.mbarriers.values(), *sm.retired]:
         if mbar.tx:
-            raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase "
-                                   f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought others",
+            raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of "
+                                                     "phase "
+                                   f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
+                                   "others",
                                    mbar.site)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
-            raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {report.place(copy.site)}) was "
+            raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
+                                    f"{report.place(copy.site)}) was "
                               f"never waited for before the CTA ends; the newest phase waited for is {mbar.waited}")
 
 

@@ -1,7 +1,8 @@
 """TMA copies in flight: loads that complete on mbarriers, stores in the bulk groups of a lane.
 
 A load may write its bytes at any moment until its mbarrier's phase completes; a store may read them at any moment until
-``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. PTX ISA, "Data Movement and Conversion Instructions:
+``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. PTX ISA, "Data Movement and Conversion "
+                                                                                  "Instructions:
 Bulk copy", "Tensor copy".
 """
 
@@ -32,11 +33,11 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     mbar.copies += 1
     mbar.last = access
     who.elapse(sm.costs.tma_issue)
-    started, done = sm.copy_port(who.time, nbytes)
-    done += sm.costs.tma_latency
+    started, left = sm.copy_port(who.time, nbytes)
+    done = left + sm.costs.tma_latency
     if sm.trace is not None:
         sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
-        sm.trace.add(who, started, done, "load", tensor=tensor.name, coords=where, mbar=mbar.name)
+        sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=mbar.name)
 
     def land(_: int) -> None:
         sm.memory.chunks[index] = box.fetch(where)
@@ -87,7 +88,7 @@ class Groups:
         started, left = sm.copy_port(who.time, box.nbytes)
         done = left + sm.costs.tma_latency
         if sm.trace is not None:
-            sm.trace.add(who, started, done, "store", tensor=tensor.name, coords=where)
+            sm.trace.add(who, started, done, "store", port_until=left, tensor=tensor.name, coords=where)
 
         def read(_: int) -> None:
             chunks = sm.memory.chunks[index].copy()
@@ -134,9 +135,11 @@ class Groups:
     def wait(self, pending: int, read: bool) -> None:
         who = self.who
         if who.lanes == "warps":
-            raise report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call it under one_lane")
+            raise report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
+                                        "it under one_lane")
         if pending < 0:
-            raise report.violation(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more")
+            raise report.violation(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or "
+                                        "more")
         who.breathe()
         self._until = max(self._first, self._first + len(self._groups) - pending)
         self._reading = read
@@ -157,7 +160,9 @@ class Groups:
         """PipelineRace if the lane ends while its stores may still read shared memory or write GMEM."""
         left = [store for group in self._groups for store in group] + self._open
         if left:
-            raise report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited for, the first "
+            raise report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not "
+                                        "waited for, the first "
                               f"{left[0].what} at {report.place(left[0].site)}"
                               + (", and not committed" if self._open else "")
-                              + "; bulk_commit and bulk_wait(0, read=False) by the lane that stored, before it ends", left[0].site)
+                              + "; bulk_commit and bulk_wait(0, read=False) by the lane that stored, before it "
+                                "ends", left[0].site)

@@ -1,7 +1,7 @@
 """Happens-before on the SM, as vectors of monotone counters.
 
-Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same bytes are ordered exactly
-when the later one's vector covers the counters of the earlier one. The counters:
+Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same bytes are ordered
+exactly when the later one's vector covers the counters of the earlier one. The counters:
 
 ============  =========  ===========================================================================================
 counter       one per    value v means
@@ -14,9 +14,9 @@ BULK_READ     warp       the first v bulk groups of its elected lane have read t
 landed        mbarrier   copies that completed on phases 0 … v - 1 have written their bytes
 ============  =========  ===========================================================================================
 
-A release (mbarrier arrive, named barrier) folds the vectors of the *executing* warps into the barrier, then starts a new
-epoch in each; an acquire folds the barrier's vector into the executing warps. This is why a slot released by one warp
-after `wgmma_wait` is not free: DRAINED of the other three never reaches the warp that refills it.
+A release (mbarrier arrive, named barrier) folds the vectors of the *executing* warps into the barrier, then starts a
+new epoch in each; an acquire folds the barrier's vector into the executing warps. This is why a slot released by one
+warp after `wgmma_wait` is not free: DRAINED of the other three never reaches the warp that refills it.
 
 PTX ISA, "Memory Consistency Model" (causality order, proxies).
 """

@@ -36,12 +36,14 @@ def _intervals(row: npt.NDArray[Any]) -> tuple[int, tuple[tuple[int, int], ...]]
 def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
-        raise report.violation(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be "
+        raise report.violation(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it "
+                                    "must be "
                                f"({warps}, n), one row a warp")
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
         if (chunks & 15).any():
-            raise report.violation(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of 16")
+            raise report.violation(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a "
+                                        "multiple of 16")
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
     who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
     return chunks
@@ -53,7 +55,8 @@ def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
     clocks = who.sm.clocks
     site = report.user_site()
     old = who.recent.get((kind, warp))
-    if old is not None and old.what == what and old.needs[0][1] == epoch and old.site == site and old.note_ is who.note_:
+    same = old is not None and old.what == what and old.needs[0][1] == epoch and old.site == site
+    if old is not None and same and old.note_ is who.note_:
         return old
     mine = who.first_warp + warp
     fenced = ((clocks.index(FENCED, mine), epoch),) if kind == "write" else None
@@ -79,7 +82,8 @@ def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[A
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
-        raise report.violation(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it must be "
+        raise report.violation(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it "
+                                    "must be "
                                f"uint8{(*chunks.shape, 16)}")
     if not chunks.size:
         return
@@ -95,7 +99,8 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
         return np.empty((*chunks.shape, 16), np.uint8)
     who.breathe()
     _record(who, chunks, what, write=False)
-    return who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
+    found: npt.NDArray[np.uint8] = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
+    return found
 
 
 def _word(who: Warpgroup, address: int, operation: str) -> None:
@@ -116,12 +121,14 @@ def store_word(who: Warpgroup, address: int, value: int) -> None:
 def load_word(who: Warpgroup, address: int) -> int:
     _word(who, address, "load_word")
     for warp in who.warps():
-        who.sm.memory.read(_access(who, "read", "load_word", warp), ("read", who.first_warp + warp), address, address + 4,
-                           who.vectors[warp].tolist(), False)
+        access = _access(who, "read", "load_word", warp)
+        known = who.vectors[warp].tolist()
+        who.sm.memory.read(access, ("read", who.first_warp + warp), address, address + 4, known, False)
     return int(who.sm.memory.bytes[address:address + 4].view(np.int32)[0])
 
 
-def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any], what: str) -> None:
+def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any],
+                what: str) -> None:
     who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
     who.breathe()
     array[index] = values

@@ -26,8 +26,8 @@ POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do 
 class Access:
     """One access by one agent: what must be covered (`clocks`) before another access may conflict with it.
 
-    `needs` is what a generic access must know, `async_needs` what a TMA or wgmma must: they differ for generic stores, which
-    have to be fenced.
+    `needs` is what a generic access must know, `async_needs` what a TMA or wgmma must: they differ for generic stores,
+    which have to be fenced.
     """
 
     __slots__ = ("agent", "async_needs", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what")
@@ -51,11 +51,12 @@ class Access:
     def tell(self) -> str:
         """Who, where, on which barrier, in which step."""
         on = f", on {self.mbar.name} phase {self.phase}" if self.mbar is not None else ""
-        return f"{self.describe()} by {self.agent.title} at {report.place(self.site)}{on}" + report.context(self.note_, self.wait_)
+        where = f"{self.describe()} by {self.agent.title} at {report.place(self.site)}{on}"
+        return where + report.context(self.note_, self.wait_)
 
 
 class Segment:
-    """Bytes with one history: the last write, and the reads since, by reader (a later read of a reader covers its earlier)."""
+    """Bytes with one history: the last write, and by reader its newest read since (which covers its earlier ones)."""
 
     __slots__ = ("reads", "write")
 
@@ -78,7 +79,8 @@ class SharedMemory:
     def check_range(self, who: Warpgroup, lo: int, hi: int, what: str) -> None:
         """SimulationError unless [lo, hi) lies in the CTA's shared memory."""
         if lo < 0 or hi > self.nbytes:
-            raise report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared memory")
+            raise report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of "
+                                        "shared memory")
 
     def _split(self, at: int) -> int:
         """Index of the segment that starts at `at`, made if needed."""
@@ -99,7 +101,8 @@ class SharedMemory:
         for segment in self._segments[i:j]:
             write = segment.write
             if write is None:
-                raise report.race(access, f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written")
+                raise report.race(access, f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody "
+                                          "has written")
             for index, value in write.async_needs if asynchronous else write.needs:
                 if known[index] < value:
                     raise report.conflict(self.sm, write, access, lo, hi, known, asynchronous, write)
@@ -122,7 +125,8 @@ class SharedMemory:
         self._merge(i + 1, access)
         self._merge(i, access)
 
-    def _check_reads(self, segment: Segment, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
+    def _check_reads(self, segment: Segment, access: Access, lo: int, hi: int, known: list[int],
+                     asynchronous: bool) -> None:
         for reader in segment.reads.values():
             for index, value in reader.async_needs if asynchronous else reader.needs:
                 if known[index] < value:

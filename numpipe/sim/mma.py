@@ -114,7 +114,8 @@ class Plan:
             while last < len(steps) and tuple(b for _, b in steps[last]) == right:
                 last += 1
             left = tuple(tuple(a for a, _ in block) for block in steps[first:last])
-            self.parts.append((slice(64 * first, 64 * last), _operand(mma.a_major, 64, left), _operand(mma.b_major, mma.n, (right,))))
+            operands = _operand(mma.a_major, 64, left), _operand(mma.b_major, mma.n, (right,))
+            self.parts.append((slice(64 * first, 64 * last), *operands))
             first = last
         self.rows = 64 * len(steps)
         self.touched = sorted({t for _, a, b in self.parts for t in a.touched + b.touched})
@@ -137,7 +138,8 @@ def check(who: Warpgroup, mma: Mma) -> None:
         for pair in block:
             for name, descriptor in zip("AB", pair, strict=True):
                 if int(descriptor) >> 49 & 7:
-                    raise report.violation(who, f"wgmma: the descriptor of {name} has base_offset {int(descriptor) >> 49 & 7}; operands start "
+                    raise report.violation(who, f"wgmma: the descriptor of {name} has base_offset "
+                                                f"{int(descriptor) >> 49 & 7}; operands start "
                                            "at a multiple of their swizzle pattern (8 rows), where it is 0")
 
 
@@ -158,12 +160,16 @@ class Accumulator:
     def read(self) -> npt.NDArray[np.float32]:
         who = self.products.who
         if self.batch > self.products.drained:
-            raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read before wgmma_wait has covered it: "
-                              f"batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait with few enough "
+            raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read before "
+                                   "wgmma_wait has covered it: "
+                              f"batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
+                              "with few enough "
                               "groups pending", report.user_site())
         if self.successor is not False:
-            raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read after a later wgmma, at "
-                              f"{report.place(self.successor)}, took over its registers; read the newest one", report.user_site())
+            raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read after a later "
+                                   "wgmma, at "
+                              f"{report.place(self.successor)}, took over its registers; read the newest "
+                              "one", report.user_site())
         self.read_at_fence = self.products.fences
         assert self.value is not None
         return self.value.copy()
@@ -200,27 +206,35 @@ class Products:
         self.fences += 1
         self._fenced = True
 
-    def _check_accumulator(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, rows: int) -> npt.NDArray[np.float32] | Accumulator:
+    def _check_accumulator(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma,
+                           rows: int) -> npt.NDArray[np.float32] | Accumulator:
         who = self.who
         if isinstance(accumulator, Accumulator):
             if accumulator.products is not self:
-                raise report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers belong to one warpgroup")
+                raise report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers "
+                                            "belong to one warpgroup")
             if accumulator.successor is not False:
-                raise report.violation(who, f"wgmma on the accumulator of {report.place(accumulator.site)}, which a later wgmma at "
-                                       f"{report.place(accumulator.successor)} has already taken over; use what that one returned")
+                raise report.violation(who, f"wgmma on the accumulator of {report.place(accumulator.site)}, which a "
+                                            "later wgmma at "
+                                       f"{report.place(accumulator.successor)} has already taken over; use what that "
+                                       "one returned")
             if accumulator.what != f"{rows}x{mma.n}":
                 raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}")
             if accumulator.read_at_fence == self.fences:
-                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; the fence orders register "
+                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; the fence "
+                                       "orders register "
                                   "accesses before the wgmma that writes them")
             return accumulator
         array = np.asarray(accumulator)
         if array.shape != (rows, mma.n) or array.dtype != np.float32:
-            raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator {array.dtype}{array.shape}; it must be "
+            raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator {array.dtype}{array.shape}; it "
+                                        "must be "
                                    f"float32{(rows, mma.n)}")
         if not self._fenced:
-            raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in between; on the "
-                              "hardware nothing reports it and the result is wrong: wgmma_fence before the first wgmma of a group")
+            raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in "
+                                   "between; on the "
+                              "hardware nothing reports it and the result is wrong: wgmma_fence before the first "
+                              "wgmma of a group")
         return array.copy()
 
     def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma) -> Accumulator:
@@ -292,7 +306,8 @@ class Products:
     def wait(self, pending: int) -> None:
         who = self.who
         if pending < 0:
-            raise report.violation(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more")
+            raise report.violation(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or "
+                                        "more")
         who.breathe()
         covered = len(self._groups) - pending
         if covered > 0:
@@ -306,5 +321,6 @@ class Products:
     def at_exit(self) -> None:
         """PipelineRace if wgmmas are left that nobody has waited for."""
         if self.issued > self.drained:
-            raise report.race(self._last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its {self.issued} wgmma batches not waited for; "
+            raise report.race(self._last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its "
+                                                      f"{self.issued} wgmma batches not waited for; "
                               "wgmma_commit and wgmma_wait(0) before it ends")

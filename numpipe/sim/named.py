@@ -43,13 +43,15 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     if not 0 <= barrier <= 15:
         raise report.violation(who, f"{operation} {barrier}: a CTA has named barriers 0 … 15")
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
-        raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it must be a "
+        raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it "
+                                    "must be a "
                                f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}")
     generation = sm.named.get(barrier)
     if generation is None:
         generation = sm.named[barrier] = Generation(who, barrier, threads)
     if generation.threads != threads:
-        raise report.violation(who, f"{operation} {barrier} with {threads} threads, but {report.place(generation.site)} uses it with "
+        raise report.violation(who, f"{operation} {barrier} with {threads} threads, but "
+                                    f"{report.place(generation.site)} uses it with "
                                f"{generation.threads} at the same time; every participant must give the same number")
     who.elapse(sm.costs.issue)
     who.release_into(generation.vector)
@@ -130,6 +132,9 @@ class Registers:
         if not self.waiters:
             return []
         total = 128 * sum(self.wanted)
-        return [f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = {total} wanted, the SM has "
-                f"{REGISTER_FILE}: " + ("this can never be granted; the counts of the warpgroups must add up to at most 512"
-                                        if total > REGISTER_FILE else "a warpgroup that gives registers back never ran its dec")]
+        return [f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = {total} "
+                "wanted, the SM has "
+                f"{REGISTER_FILE}: " + ("this can never be granted; the counts of the warpgroups must add up to at "
+                                        "most 512"
+                                        if total > REGISTER_FILE else "a warpgroup that gives registers back never "
+                                                                      "ran its dec")]

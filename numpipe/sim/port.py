@@ -79,7 +79,12 @@ class Warpgroup:
 
     def known(self) -> list[int]:
         """What *every* executing warp knows."""
-        return (self.vectors[0] if self.lanes == "one" else np.minimum.reduce(self.vectors)).tolist()
+        known: list[int] = (self.vectors[0] if self.lanes == "one" else np.minimum.reduce(self.vectors)).tolist()
+        return known
+
+    def knows(self, index: int) -> int:
+        """The value of one counter that every executing warp knows."""
+        return int(self.vectors[0, index] if self.lanes == "one" else self.vectors[:, index].min())
 
     def epoch(self, warp: int = 0) -> int:
         return int(self._own[GENERIC][warp])
@@ -166,7 +171,8 @@ class Warpgroup:
 
     def one_lane(self, operation: str) -> None:
         if self.lanes != "one":
-            raise report.violation(self, f"{operation} is executed by {_COUNT[self.lanes]} lanes (lanes={self.lanes!r}) and would "
+            raise report.violation(self, f"{operation} is executed by {_COUNT[self.lanes]} lanes "
+                                         f"(lanes={self.lanes!r}) and would "
                                    f"happen {_COUNT[self.lanes]} times; call it under one_lane")
 
     def collective(self, operation: str) -> None:
@@ -187,6 +193,9 @@ class Warpgroup:
     # ---- mbarriers
     def mbar_init(self, address: int, count: int, name: str = "") -> None:
         barriers.init(self, int(address), int(count), name)
+
+    def mbar_init_at_entry(self, address: int, count: int, name: str = "") -> None:
+        barriers.init_at_entry(self, int(address), int(count), name)
 
     def mbar_inval(self, address: int) -> None:
         barriers.invalidate(self, int(address))

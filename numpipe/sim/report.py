@@ -30,7 +30,9 @@ def _own_directories() -> tuple[str, ...]:
     """Directories whose frames are numpipe's, not the user's."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     spec = find_spec("numpipe.intrinsics")
-    places = [package] + [os.path.dirname(os.path.abspath(spec.origin))] * (spec is not None and spec.origin is not None)
+    places = [package]
+    if spec is not None and spec.origin is not None:
+        places.append(os.path.dirname(os.path.abspath(spec.origin)))
     return tuple(place + os.sep for place in places)
 
 
@@ -60,7 +62,9 @@ def place(site: Site) -> str:
 
 
 def details(values: dict[str, Any]) -> str:
-    return " ".join(f"{k}={v}" for k, v in values.items() if isinstance(v, (int, str, tuple)) or hasattr(v, "__index__"))
+    """The numbers and names among `values`, as ``slot=2 step=5``."""
+    plain = {k: v for k, v in values.items() if isinstance(v, (int, str, tuple)) or hasattr(v, "__index__")}
+    return " ".join(f"{k}={v}" for k, v in plain.items())
 
 
 def context(note: tuple[str, dict[str, Any]] | None, wait: tuple[str, int, int] | None) -> str:
@@ -106,16 +110,20 @@ def _why(sm: SM, earlier: Access, later: Access, known: list[int], asynchronous:
     if earlier.kind == "TMA load":
         assert earlier.mbar is not None
         return (f"nothing tells {later.agent.title} that this copy has landed",
-                f"mbar_wait({earlier.mbar.name}, phase {earlier.phase}) by every warp that touches the bytes, before it does")
+                f"mbar_wait({earlier.mbar.name}, phase {earlier.phase}) by every warp that touches the bytes, before "
+                "it does")
     if earlier.kind == "wgmma":
         return (f"{_told(sm, clocks.DRAINED, earlier, known)} never told that their wgmma drained",
-                "wgmma_wait before the release, with few enough groups pending, and a release by each of the four warps")
+                "wgmma_wait before the release, with few enough groups pending, and a release by each of the four "
+                "warps")
     if earlier.kind == "TMA store":
         return (f"the lane of {earlier.agent.title} that issued the store never told that it has read its bytes",
-                "bulk_wait(pending, read=True) by the lane that stored, then a barrier, before the bytes are written again")
+                "bulk_wait(pending, read=True) by the lane that stored, then a barrier, before the bytes are written "
+                "again")
     late = sm.clocks.warps_of(clocks.GENERIC, earlier.needs, known)
     if asynchronous and earlier.kind.endswith("write") and not late:
-        return (f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to the async proxy",
+        return (f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to the async "
+                "proxy",
                 "fence_proxy_async by every warp that wrote, before the barrier that comes before the "
                 f"{'copy' if 'TMA' in later.kind else 'wgmma'}")
     return (f"no barrier orders {_told(sm, clocks.GENERIC, earlier, known)} before {later.agent.title}",
@@ -150,7 +158,8 @@ def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: li
 
 # ---- nobody can run ---------------------------------------------------------------------------------------------
 def _lines_of(agent: Warpgroup) -> str:
-    frame, found = agent.greenlet.gr_frame, []
+    frame = agent.greenlet.gr_frame
+    found: list[str] = []
     while frame is not None and len(found) < 3:
         site = user_site(frame)
         if site is None:
@@ -164,7 +173,9 @@ def _lines_of(agent: Warpgroup) -> str:
 
 def deadlock(sm: SM, why: str = "every warpgroup waits and nothing is in flight") -> SimulationError:
     """Who waits for what, the state of the mbarriers they wait for, and what is probably missing."""
-    lines, hints, first = [f"CTA {sm.cta}: {why}"], [], None
+    lines, first = [f"CTA {sm.cta}: {why}"], None
+    hints: list[str] = []
+    idle: list[str] = []
     for agent in sm.warpgroups:
         if agent.greenlet.dead:
             lines.append(f"  {agent.name}: finished")
@@ -181,9 +192,12 @@ def deadlock(sm: SM, why: str = "every warpgroup waits and nothing is in flight"
             hints.append(f"{mbar.name} still misses {mbar.tx} bytes and no copy is in flight: expect_tx announced "
                          f"{mbar.expected} bytes, the copies of this phase brought {mbar.expected - mbar.tx}")
         elif mbar.waiters and mbar.pending:
-            hints.append(f"{mbar.name} still misses {mbar.pending} of {mbar.count} arrivals in phase {mbar.phase}: "
-                         "a slot was never released, or the count is too high for those who arrive")
+            # one that somebody has arrived at is nearer to the cause than one that waits for a blocked warpgroup
+            (hints if mbar.arrivals else idle).append(
+                f"{mbar.name} still misses {mbar.pending} of {mbar.count} arrivals in phase {mbar.phase}: a slot was "
+                "never "
+                "released, or the count is too high for those who arrive")
     lines += [f"  {hint}" for hint in sm.named_hints()]
     lines += [f"  {hint}" for hint in sm.registers.hints()]
-    lines += [f"  hint: {hint}" for hint in hints]
+    lines += [f"  hint: {hint}" for hint in hints or idle]
     return stamped(PipelineDeadlock, first, "\n".join(lines))

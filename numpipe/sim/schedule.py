@@ -24,8 +24,8 @@ Task = Callable[[int], None]
 class Costs:
     """The cycles of the virtual-time model: a Hopper SM at the level of detail a pipeline's shape depends on.
 
-    Every warpgroup has a clock that its operations advance. The SM has one copy port, which TMA loads and stores share in
-    the order of issue, and one tensor core, which the batches of all warpgroups share. What is left out: GMEM
+    Every warpgroup has a clock that its operations advance. The SM has one copy port, which TMA loads and stores share
+    in the order of issue, and one tensor core, which the batches of all warpgroups share. What is left out: GMEM
     bandwidth shared between SMs, L2 misses, bank conflicts, power.
     """
 

@@ -1,4 +1,4 @@
-"""The simulated SM: one CTA's shared memory, barriers, copy port, tensor core and warpgroups, and the loop that runs them."""
+"""The simulated SM: one CTA's memory, barriers, copy port, tensor core and warpgroups, and the loop that runs them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class SM:
     poll_limit = 10_000
     """failed tests in a row, with nothing else happening, that count as a deadlock"""
 
-    def __init__(self, body: Body, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, smem_bytes: int,
-                 registers: int, unit: Any, scheduler: Scheduler, costs: Costs, trace: Trace | None,
-                 boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan]) -> None:
+    def __init__(self, body: Body, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int,
+                 smem_bytes: int, registers: int, unit: Any, scheduler: Scheduler, costs: Costs, trace: Trace | None,
+                 context: contextvars.Context, boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan]) -> None:
         self.body = body
+        self.context = context
         self.cta = cta
         self.grid = grid
         self.unit = unit
@@ -102,7 +103,7 @@ class SM:
         """Run the CTA to its end; raises what a warpgroup raised, PipelineRace, SimulationError or PipelineDeadlock."""
         try:
             for warpgroup in self.warpgroups:
-                warpgroup.greenlet.gr_context = contextvars.copy_context()
+                warpgroup.greenlet.gr_context = self.context.copy()
                 warpgroup.wake(0)
             while (task := self.scheduler.pop()) is not None:
                 task[1](task[0])

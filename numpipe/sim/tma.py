@@ -1,8 +1,8 @@
 """What a TMA copy moves: a box of an array in GMEM, and where its bytes lie in shared memory.
 
-Rows of the box (its innermost dimension) follow each other without gaps. With a swizzle, the 16-byte chunk index is XORed
-with the row: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). The bits are those of the absolute address, so
-the pattern of a box depends on where it starts modulo 1024.
+Rows of the box (its innermost dimension) follow each other without gaps. With a swizzle, the 16-byte chunk index is
+XORed with the row: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). The bits are those of the absolute
+address, so the pattern of a box depends on where it starts modulo 1024.
 
 PTX ISA, "Tensors" (tensor dimension, box, interleave and swizzle modes).
 """
@@ -100,15 +100,18 @@ def checked(who: Warpgroup, tensor: TensorMap) -> Box:
         return box
     array, shape = tensor.array, tensor.box
     if not 1 <= array.ndim <= 5 or len(shape) != array.ndim:
-        raise report.violation(who, f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the same rank, 1 … 5")
+        raise report.violation(who, f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the "
+                                    "same rank, 1 … 5")
     if any(not 1 <= extent <= 256 for extent in shape):
         raise report.violation(who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements")
     row = shape[-1] * array.dtype.itemsize
     if row % 16:
-        raise report.violation(who, f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} bytes; it must be a "
+        raise report.violation(who, f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} "
+                                    "bytes; it must be a "
                                "multiple of 16")
     if tensor.swizzle not in MODES or 0 < tensor.swizzle < row:
-        raise report.violation(who, f"tensor map {tensor.name}: a box row of {row} bytes with swizzle={tensor.swizzle}; the swizzles are "
+        raise report.violation(who, f"tensor map {tensor.name}: a box row of {row} bytes with "
+                                    f"swizzle={tensor.swizzle}; the swizzles are "
                                f"{MODES}, and a row may be at most as wide (0: any)")
     if tensor.fill == "nan" and array.dtype.kind != "f" and array.dtype not in _FLOATS:
         raise report.violation(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN")
@@ -121,10 +124,11 @@ def place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], add
     """(coordinates as ints, chunk index, byte intervals); SimulationError for a wrong rank, alignment or range."""
     name = box.tensor.name
     if len(coords) != len(box.tensor.box):
-        raise report.violation(who, f"{operation} of {name}: coordinates {tuple(coords)} for {len(box.tensor.box)} dimensions")
+        raise report.violation(who, f"{operation} of {name}: coordinates {tuple(coords)} for {len(box.tensor.box)} "
+                                    "dimensions")
     if address % 128:
-        raise report.violation(who, f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128"
-                               + (" (1024 with swizzle=128, if wgmma is to read it)" if box.tensor.swizzle == 128 else ""))
+        raise report.violation(who, f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and "
+                               "a swizzled tile that wgmma reads one of 8 x swizzle")
     index, touched = box.footprint(address)
     memory: SharedMemory = who.sm.memory
     memory.check_range(who, touched[0][0], touched[-1][1], f"{operation} of {name}")

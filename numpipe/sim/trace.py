@@ -30,8 +30,8 @@ class Event:
     ``flush``       blocked in bulk_wait: its own stores run
     ``issue``       issues a TMA load
     ``write``       writes shared memory or GMEM itself
-    ``load``        a TMA load on the copy port (issued by this warpgroup)
-    ``store``       a TMA store
+    ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its landing
+    ``store``       a TMA store, likewise, to its arrival in GMEM
     ``mma``         a wgmma batch on the tensor core
     ``note``        what `Machine.note` said: details["event"] and the ring, slot, step …
     ``end``         the warpgroup has finished
@@ -94,7 +94,8 @@ class Trace:
             spans = [(e.start, e.end, _LETTERS[e.kind]) for e in own if e.kind in _LETTERS and e.kind not in _UNITS]
             rows.append((f"wg{number} {own[-1].role}", _row(spans, width, last, ended, "-")))
         for kind, title in _UNITS.items():
-            spans = [(e.start, e.end, str(e.warpgroup)[-1] if kind == "mma" else _LETTERS[kind]) for e in events if e.kind == kind]
+            spans = [(e.start, e.details.get("port_until", e.end), _LETTERS.get(kind, str(e.warpgroup)))
+                     for e in events if e.kind == kind]
             if spans:
                 rows.append((title, _row(spans, width, last, last, " ")))
         label = max(len(name) for name, _ in rows)
@@ -103,7 +104,7 @@ class Trace:
 
 
 def _row(spans: Iterable[tuple[int, int, str]], width: int, last: int, ended: int, idle: str) -> str:
-    """`width` characters for cycles 0 … last: the letter that fills most of each column, `idle` up to `ended` if none."""
+    """`width` characters for cycles 0 … last: what fills most of each column; if nothing, `idle` up to `ended`."""
     filled: list[dict[str, float]] = [{} for _ in range(width)]
     scale = width / last
     for start, end, letter in spans:
