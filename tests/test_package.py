@@ -109,8 +109,8 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
 # ---- layers
 LAYERS = (
     {"errors"}, {"_machine", "_op", "_numba"}, {"intrinsics"}, {"specs", "_layout"}, {"_unit"}, {"inert"}, {"context"},
-    {"refs", "arith", "lanes"}, {"fragment"}, {"ring"}, {"store", "pipeline", "tiles"}, {"sim", "compile"}, {"launch"},
-    {"kernel"}, {"bench"}, {"__init__", "__main__"},
+    {"refs", "arith", "lanes"}, {"fragment"}, {"ring"}, {"store", "pipelines", "tile_loop"},
+    {"sim", "compile"}, {"simulate", "launch", "shapes"}, {"kernel"}, {"bench"}, {"__init__", "__main__"},
 )
 
 
