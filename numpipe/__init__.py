@@ -1,0 +1,79 @@
+"""numpipe: software-pipelined, warp-specialized GPU kernels for NVIDIA Hopper, written in Python on Numba CUDA.
+
+The same kernel source runs on the GPU and, in CPython, on a simulated SM that finds its races and deadlocks. Names are
+imported when they are first used: ``import numpipe`` needs neither Numba nor a CUDA package.
+
+=====================  ===========================================================================================
+kernels                `kernel`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
+loops                  `tiles`, `pipeline`, `BlockSpec`
+references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
+register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
+indices                `axis_index`, `axis_size`, `cdiv`
+errors                 `NumpipeError` and its kinds
+packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.bench`
+=====================  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "kernel": "kernels", "Kernel": "kernels",
+    "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
+    "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
+    "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
+    "axis_index": "context", "axis_size": "context", "cdiv": "arith",
+    "Trace": "sim",
+    "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
+    "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
+}
+
+__all__ = [  # noqa: PLE0604
+    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Kernel", "LaunchError", "NumpipeError", "PipelineDeadlock",
+    "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size", "cdiv", "ds",
+    "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
+]
+
+if TYPE_CHECKING:
+    from .arith import cdiv
+    from .context import axis_index, axis_size
+    from .errors import (
+        CompileError,
+        LaunchError,
+        NumpipeError,
+        PipelineDeadlock,
+        PipelineRace,
+        SimulationError,
+        SpecError,
+        TargetError,
+    )
+    from .fragment.mma import wgmma, wgmma_wait
+    from .fragment.tile import zeros
+    from .kernels import Kernel, kernel
+    from .pipelines import pipeline
+    from .refs import ds
+    from .sim import Trace
+    from .specs import ArrayType, BlockSpec, CompilerParams, Static, persistent
+    from .tile_loop import tiles
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module 'numpipe' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -260,10 +260,13 @@ def compiling_for_hopper() -> Iterator[None]:
         asked = dispatcher.get_current_device, compiler.get_current_device, codegen.CUDACodeLibrary._ensure_cc
         dispatcher.get_current_device = compiler.get_current_device = lambda: _Hopper
         codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: SM_90A if cc is None else cc
+        whole = codegen.CUDACodeLibrary.get_asm_str  # Numba reads the PTX only to look for runtime calls we never make
+        codegen.CUDACodeLibrary.get_asm_str = lambda self, cc=None: ""
         try:
             yield
         finally:
             (dispatcher.get_current_device, compiler.get_current_device, codegen.CUDACodeLibrary._ensure_cc) = asked
+            codegen.CUDACodeLibrary.get_asm_str = whole
 
 
 def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -280,13 +283,22 @@ nvvm.CompilationUnit.verify = _with_log(nvvm.CompilationUnit.verify)
 nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 
 
-def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
-    """Numba's front end on a kernel entry -> code library holding LLVM IR, launch bounds set."""
+def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
+    """A `@cuda.jit` kernel of this signature, compiled for sm_90a down to LLVM IR; Numba's own kernel object.
+
+    launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508).
+    """
     with compiling_for_hopper():
-        library, _ = compiler._compile_pyfunc_with_fixup(
-            entry, types.void(*argtypes), device=False, abi="numba", cc=SM_90A, launch_bounds=(threads, 1))
-    library._lto = True
-    return library
+        dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True)
+        kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)
+        dispatcher_.overloads[tuple(argtypes)] = kernel
+        kernel.dispatcher = dispatcher_
+    return kernel
+
+
+def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
+    """The code library of `compile_kernel`."""
+    return compile_kernel(entry, argtypes, threads=threads)._codelibrary
 
 
 def to_ltoir(library: Any) -> bytes:
@@ -322,6 +334,12 @@ def link(ltoir: bytes, name: str, options: Sequence[str] = ()) -> tuple[bytes, s
         return bytes(cubin), log("info") + log("error")
     finally:
         nvjitlink.destroy(handle)
+
+
+def disassemble(cubin: bytes) -> str:
+    """SASS by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit)."""
+    with compiling_for_hopper():
+        return str(codegen.disassemble_cubin(cubin))
 
 
 def undefined_symbols(library: Any, prefix: str) -> list[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -90,6 +91,10 @@ class Unit:
     maps: dict[MapRequest, int] = field(default_factory=dict)
     rings: dict[str, RingPlan] = field(default_factory=dict)
     staging: int | None = None
+    obstacles: dict[int, str] = field(default_factory=dict)
+    """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
+    source: tuple[Any, str] = (None, "")
+    """the kernel function's AST and file, to find the line to blame"""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
@@ -161,7 +166,8 @@ class Unit:
             if array.ndim != len(shape):
                 raise SpecError(f"{what}: block_shape {shape} has {len(shape)} dimensions, the array has {array.ndim}")
             if not array.tma:
-                raise SpecError(f"{what}: TMA cannot address this array (base and strides must be multiples of 16 bytes)")
+                raise SpecError(f"{what}: " + self.obstacles.get(arg, "TMA cannot address this array: base and strides must be "
+                                                                      "multiples of 16 bytes"))
             layout = block_layout(shape, array.dtype, array.order, what)
             layouts.append(layout)
             offsets.append(stride)

@@ -116,4 +116,4 @@ def astype(tile: Tile, dtype: Any) -> Tile:
         return tile
     if tile.dtype != FLOAT32 or dtype not in (FLOAT16, BFLOAT16):
         raise SpecError(f"astype: float32 tiles convert to float16 and bfloat16, got {tile.dtype} -> {dtype}")
-    return tile if tile.inert else Tile(tile.value.astype(dtype), tile.shape, dtype)
+    return Tile(None if tile.inert else tile.value.astype(dtype), tile.shape, dtype)

@@ -10,6 +10,7 @@ col-major array is made over its transpose, in memory order.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -261,9 +262,14 @@ def tma_addressable(info: ArrayInfo) -> str | None:
     """None when TMA can address the array, otherwise the reason. Host arrays are padded on their way to the GPU."""
     if info.kind == "host":
         return tma_obstacle(0, info.shape, dense_strides(info.shape, _TMA_ALIGN), _TMA_ALIGN)
-    major = major_order(info)
-    return tma_obstacle(info.ptr, memory_order(info.shape, major), memory_order(info.strides, major),
-                        info.dtype.itemsize)
+    return _obstacle(info.ptr % _TMA_ALIGN, info.shape, info.strides, info.dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
+    """Every call asks this of every array, so the answer is kept: it depends on the address's last bits only."""
+    major = major_order(ArrayInfo("cuda", offset, shape, strides, dtype, 0, True, None))
+    return tma_obstacle(offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize)
 
 
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import LaunchError
 
+INVALID_VALUE = 1
 INVALID_CONTEXT = 201
 _MAX_PITCH = 2**31 - 1
 _POOL_KEEPS = 1 << 30
@@ -25,7 +26,7 @@ _POISONED = (
     "with target='sim' or under compute-sanitizer to find the fault"
 )
 _ADVICE: dict[int, str] = {
-    1: "a launch parameter is outside what the GPU takes (grid, threads or shared memory)",
+    1: "an argument is outside what the driver takes",
     2: "the GPU is out of memory: free arrays (torch.cuda.empty_cache() returns PyTorch's unused blocks)",
     3: "CUDA does not survive fork(): start worker processes with multiprocessing's 'spawn' method",
     4: "the driver is shutting down: do not launch kernels while the interpreter exits",
@@ -39,7 +40,7 @@ _ADVICE: dict[int, str] = {
     701: "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or a smaller tile",
     702: _POISONED,
     714: _POISONED,
-    715: _POISONED,
+    715: _POISONED + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
     716: _POISONED,
     717: _POISONED,
     718: _POISONED,
@@ -92,7 +93,7 @@ class Driver:
         result = getattr(self._api, function)(*args)
         if result[0]:
             raise DriverError(function, int(result[0]), getattr(result[0], "name", "an unknown error"))
-        return result[1] if len(result) == 2 else None
+        return result[1] if len(result) == 2 else result[1:]
 
     # ---- devices
     def version(self) -> int:
@@ -140,13 +141,16 @@ class Driver:
         return self._call("cuLibraryGetKernel", library, entry.encode())
 
     def parameter_sizes(self, kernel: Any) -> list[int]:
-        """Bytes of each kernel parameter, in order."""
+        """Bytes of each kernel parameter, in order. A context must be current."""
         sizes: list[int] = []
         while True:
-            result = self._api.cuKernelGetParamInfo(kernel, len(sizes))
-            if result[0]:
-                return sizes
-            sizes.append(int(result[2]))
+            try:
+                _offset, size = self._call("cuKernelGetParamInfo", kernel, len(sizes))
+            except DriverError as error:
+                if error.code != INVALID_VALUE:
+                    raise
+                return sizes  # there is no parameter of this number
+            sizes.append(int(size))
 
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
         """Let the kernel use `nbytes` of dynamic shared memory on a device (more than 48 KiB must be asked for)."""
@@ -187,14 +191,21 @@ class Driver:
         wide, narrow = api.cuuint64_t, api.cuuint32_t
         pattern = f"{swizzle}B" if swizzle else "NONE"
         fill = "NAN_REQUEST_ZERO_FMA" if nan else "NONE"
-        encoded = self._call(
-            "cuTensorMapEncodeTiled",
+        arguments = (
             getattr(api.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + dtype), len(dims), address,
-            [wide(d) for d in dims], [wide(s) for s in strides], [narrow(b) for b in box], [narrow(1)] * len(dims),
+            [wide(d) for d in dims], [wide(s) for s in strides] or [wide(16)],  # not read at rank 1, but never null
+            [narrow(b) for b in box], [narrow(1)] * len(dims),
             api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(api.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + pattern),
             api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             getattr(api.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_" + fill))
+        try:
+            encoded = self._call("cuTensorMapEncodeTiled", *arguments)
+        except DriverError as error:
+            if error.code != INVALID_CONTEXT:
+                raise
+            with self.on(next(iter(self._contexts), 0)):  # a map belongs to no context, yet one must be current
+                encoded = self._call("cuTensorMapEncodeTiled", *arguments)
         return ctypes.string_at(int(encoded.getPtr()), 128)
 
     # ---- memory of host calls: a pool of numpipe's own, so that nobody else's settings change

@@ -106,7 +106,7 @@ class Function:
             if self._kernel is None:
                 with cuda.on(device):
                     kernel = cuda.load(self.cubin, self.entry)
-                self._check_parameters(cuda.parameter_sizes(kernel))
+                    self._check_parameters(cuda.parameter_sizes(kernel))
                 self._config = cuda.config(self.threads, self.smem_bytes)
                 self._launch = cuda.launch
                 self._kernel = kernel

@@ -4,6 +4,9 @@ PTX ISA, "Tensor: tensor-map"; CUDA driver API, cuTensorMapEncodeTiled. Shapes, 
 order, contiguous dimension last (the driver wants them the other way round). Encoding takes about two microseconds, so
 maps are kept by all they depend on; they hold an address and nothing of the array's contents, and stay right when
 another array comes to lie at that address.
+
+What no tensor map can check: the innermost coordinate of a copy must be a multiple of 16 bytes. An H200 answers others
+with CUDA_ERROR_ILLEGAL_INSTRUCTION; the other coordinates, and negative ones, are free.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
            swizzle: int, fill: Fill = "zeros") -> bytes:
     """The 128 bytes of a CUtensorMap; `strides` in bytes.
 
-    A dimension of size 0 becomes 1: the driver refuses 0, and a kernel reads nothing of an array without elements.
+    A dimension of size 0 becomes 1, which the driver demands: a kernel must not load from an array without elements
+    (an H200 answers with CUDA_ERROR_ILLEGAL_ADDRESS).
     Raises SpecError for arrays and boxes that TMA cannot take, DriverError when the driver refuses all the same.
     """
     size = dtype.itemsize

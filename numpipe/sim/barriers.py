@@ -1,9 +1,9 @@
 """mbarriers: phases, pending arrivals, transaction bytes, and what a wait learns.
 
 A phase completes when its arrivals are all in *and* its bytes are; the next one starts with the same count. The
-machine waits by parity alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state; the
-simulator knows the phase number that was meant and reports the difference. An arrival, too, counts for whatever phase is
-going on: it must be ordered after the end of the phase before, or it may count for either.
+machine waits by parity alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state: the
+simulator knows the phase number that was meant and compares. An arrival, too, counts for whatever phase is going on: it
+must be ordered after the end of the phase before, or it may count for either.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
@@ -161,7 +161,8 @@ def init(who: Warpgroup, address: int, count: int, name: str) -> None:
     who.one_lane("mbar_init")
     old = who.sm.mbarriers.get(address)
     if old is not None:
-        raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it first")
+        raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it "
+                                    "first")
     who.elapse(who.sm.costs.issue)
     _create(who, address, count, name, who.epoch())
 
@@ -172,7 +173,8 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str) -> None:
     if old is None:
         _create(who, address, count, name, 0)  # epoch 0: everybody has seen it
     elif old.count != count or old.epoch:
-        raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} with "
+        raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
+                                    "with "
                                f"count {old.count} is live since {report.place(old.site)}")
 
 

@@ -1,0 +1,194 @@
+"""From a kernel function and the types of its arguments to a cubin.
+
+::
+
+    AST pass -> Numba front end (LLVM IR) -> role check -> NVVM (LTO-IR) -> nvJitLink (whole program) -> cubin
+
+No GPU is needed. PTX is never linked: nvJitLink would assemble it as relocatable code, which ignores setmaxnreg and
+serialises wgmma.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .._unit import ArrayArg, MapRequest, Unit
+from ..errors import CompileError, NumpipeError, TargetError
+
+#: the modules that hold the CUDA meanings of types (operations find theirs themselves)
+_SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.mma_cuda", "ring_cuda",
+             "store_cuda", "pipelines_cuda", "tile_loop_cuda", "lanes_cuda", "arith_cuda")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one compiled kernel uses, from nvJitLink's log.
+
+    registers are those at entry (setmaxnreg re-divides them); bytes for the rest.
+    """
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    smem_bytes: int
+    threads: int
+    memory_registers: int
+    compute_registers: int
+    notes: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """The build gate: no spills, no stack, no C75xx note (serialised wgmma, ignored setmaxnreg)."""
+        return not (self.spill_bytes or self.stack_bytes or self.notes)
+
+
+@dataclass
+class Built:
+    """A compiled kernel: what the launcher needs, and what `inspect` shows."""
+
+    name: str
+    unit: Unit
+    cubin: bytes
+    entry: str
+    log: str
+    kernel: Any
+    """Numba's kernel object"""
+    source: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        return self.unit.threads
+
+    @property
+    def smem_bytes(self) -> int:
+        return self.unit.smem_bytes
+
+    @property
+    def maps(self) -> tuple[MapRequest, ...]:
+        return tuple(self.unit.maps)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.unit.arrays)
+
+    @property
+    def majors(self) -> tuple[str, ...]:
+        return tuple(a.order for a in self.unit.arrays)
+
+    @property
+    def library(self) -> Any:
+        return self.kernel._codelibrary
+
+    @functools.cached_property
+    def resources(self) -> Resources:
+        def numbers(pattern: str) -> list[int]:
+            return [int(n) for n in re.findall(pattern, self.log)]
+
+        return Resources(
+            registers=max(numbers(r"Used (\d+) registers"), default=0),
+            spill_bytes=sum(numbers(r"(\d+) bytes spill")), stack_bytes=sum(numbers(r"(\d+) bytes stack")),
+            smem_bytes=self.unit.smem_bytes, threads=self.unit.threads, memory_registers=self.unit.memory_registers,
+            compute_registers=self.unit.compute_registers,
+            notes=tuple(line.strip() for line in self.log.splitlines() if re.search(r"C75\d\d|Potential Performance", line)))
+
+    def inspect(self, what: str) -> Any:
+        """"ptx", "sass", "llvm", "source" (the rewritten kernel function) or "resources"."""
+        from .. import _numba as nb
+
+        if what == "ptx":
+            return nb.to_ptx(self.library)
+        if what == "llvm":
+            return self.library.get_llvm_str()
+        if what == "sass":
+            return nb.disassemble(self.cubin)
+        if what == "source":
+            return self.source
+        if what == "resources":
+            return self.resources
+        raise ValueError(f"inspect({what!r}): one of 'ptx', 'sass', 'llvm', 'source', 'resources'")
+
+
+def toolchain() -> str | None:
+    """None when this machine can compile kernels, else what is missing."""
+    for module in ("numba.cuda", "cuda.bindings.nvjitlink"):
+        try:
+            if importlib.util.find_spec(module) is None:
+                return f"{module} is not installed"
+        except ModuleNotFoundError as error:
+            return f"{error.name} is not installed"
+    return None
+
+
+def scalar_type(dtype: np.dtype) -> Any:
+    """Numba type of a run-time scalar."""
+    from .. import _numba as nb
+
+    return getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name))
+
+
+def front_end(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, np.dtype]]) -> Any:
+    """AST-rewritten function -> Numba kernel object holding LLVM IR, its memory role checked."""
+    missing = toolchain()
+    if missing:
+        raise TargetError(f"kernel {unit.kernel}: this machine cannot compile kernels: {missing}; install numba-cuda[cu13] (Linux "
+                          "x86_64 or aarch64), or use target='sim'")
+    from .. import _numba as nb
+
+    for sibling in _SIBLINGS:
+        importlib.import_module(f"..{sibling}", __package__)
+    from . import entry_cuda, roles
+
+    entry, argtypes = entry_cuda.build(unit, function, [(name, scalar_type(dtype)) for name, dtype in scalars])
+    try:
+        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads)
+    except NumpipeError:
+        raise
+    except nb.NumbaError as error:
+        raise _explain(unit, error) from error
+    undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
+    for symbol in undefined:
+        unit.axis(re.sub(r"^np_axis_(index|size)_", "", symbol))
+    roles.check(unit, kernel._codelibrary)
+    return kernel
+
+
+def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, np.dtype]]) -> Built:
+    """Compile for sm_90a. Raises CompileError or SpecError naming the user's line or spec."""
+    begin = time.perf_counter()
+    kernel = front_end(unit, function, scalars)
+    from .. import _numba as nb
+
+    numba = time.perf_counter()
+    ltoir = nb.to_ltoir(kernel._codelibrary)
+    nvvm = time.perf_counter()
+    cubin, log = nb.link(ltoir, unit.kernel)
+    end = time.perf_counter()
+    return Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, getattr(function, "__lifted__", ""),
+                 {"numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm})
+
+
+def _explain(unit: Unit, error: Exception) -> CompileError:
+    """The part of a Numba error that speaks of the user's source: the innermost reason and the user's line."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    own = re.compile(r'File "([^"]+)", line (\d+)')
+    places = [(f, n) for f, n in own.findall(text) if "numpipe/" not in f and "numba" not in f and not f.startswith("<")]
+    reasons = [line.strip() for line in text.splitlines() if re.search(
+        r"(Unknown attribute|No implementation of function|Untyped global|Invalid use|Cannot unify|NameError|is not defined|"
+        r"Use of unsupported|Failed at nopython|cannot determine)", line)]
+    where = f"{places[-1][0]}:{places[-1][1]}: " if places else ""
+    what = reasons[-1] if reasons else text.strip().splitlines()[-1][:300]
+    return CompileError(f"{where}kernel {unit.kernel} does not compile: {what}")
+
+
+def array_args(names: Sequence[str], described: Sequence[tuple[np.dtype, int, str, bool]]) -> tuple[ArrayArg, ...]:
+    """ArrayArgs from (dtype, ndim, order, tma) of each array."""
+    return tuple(ArrayArg(name, *d) for name, d in zip(names, described, strict=True))

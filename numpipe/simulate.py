@@ -1,0 +1,40 @@
+"""Running a kernel function on the simulated SM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import sim
+from ._machine import Machine
+from ._unit import SMEM_BYTES, Unit
+from .context import Context
+from .intrinsics import setmaxnreg
+from .lanes import one_lane
+from .refs import GmemRef
+from .ring import drain_stores
+
+
+def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
+             grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None) -> None:
+    """Run the rewritten kernel function over the whole grid; the same entry as on the GPU, role by role.
+
+    `seed` None is the order of the virtual-time model, an int a random legal schedule. Raises PipelineRace,
+    PipelineDeadlock or SimulationError, naming the user's lines.
+    """
+
+    def body(machine: Machine) -> None:
+        machine.role = "memory" if machine.warpgroup == unit.compute_wgs else "compute"
+        np_ = Context(unit, machine.role)
+        args = [GmemRef(array, index, unit, np_) for index, array in enumerate(arrays)]
+        if machine.role == "memory":
+            setmaxnreg.dec(unit.memory_registers)
+            one_lane(function, np_, *args, *scalars)
+        else:
+            setmaxnreg.inc(unit.compute_registers)
+            function(np_, *args, *scalars)
+            one_lane(drain_stores, np_)
+
+    sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace)
