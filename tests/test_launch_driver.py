@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import types
 from typing import Any
@@ -21,6 +22,13 @@ class Result(int):
 OK = Result(0)
 
 
+class Names:
+    """An enumeration whose members are their names."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
 class Api:
     """cuda.bindings.driver: every function succeeds and returns a number, unless `answers` says otherwise."""
 
@@ -29,6 +37,8 @@ class Api:
         self.answers: dict[str, Any] = {"cuDeviceGetCount": (OK, 1)}
         self.CUmemorytype = types.SimpleNamespace(CU_MEMORYTYPE_HOST="host", CU_MEMORYTYPE_DEVICE="device")
         self.CUDA_MEMCPY2D = types.SimpleNamespace
+        self.cuuint64_t: Any
+        self.cuuint32_t: Any
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("cu"):
@@ -146,3 +156,25 @@ def test_parameter_sizes_end_where_the_driver_says(api: Api) -> None:
     sizes = [256, 8, 4]
     api.answers["cuKernelGetParamInfo"] = lambda _, i: (OK, 0, sizes[i]) if i < 3 else (Result(1), 0, 0)
     assert driver.Driver().parameter_sizes("kernel") == sizes
+    api.answers["cuKernelGetParamInfo"] = (Result(201), 0, 0)
+    with pytest.raises(driver.DriverError, match="cuKernelGetParamInfo"):
+        driver.Driver().parameter_sizes("kernel")
+
+
+def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> None:
+    """The driver was seen to refuse (201), though a map belongs to no context."""
+    storage = ctypes.create_string_buffer(bytes(range(128)), 128)
+    answers = iter([(Result(201), None), (OK, types.SimpleNamespace(getPtr=lambda: ctypes.addressof(storage)))])
+    api.answers["cuTensorMapEncodeTiled"] = lambda *_: next(answers)
+    for names in ("CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle", "CUtensorMapL2promotion",
+                  "CUtensorMapFloatOOBfill"):
+        setattr(api, names, Names())
+    api.cuuint64_t = api.cuuint32_t = int
+    encoded = driver.Driver().encode_tiled("FLOAT16", 4096, [64, 5], (128,), (64, 4), 128, True)
+    assert encoded == bytes(range(128))
+    assert [call[0] for call in api.calls[-4:]] == ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
+                                                    "cuTensorMapEncodeTiled", "cuCtxPopCurrent"]
+    assert api.calls[-2][1:] == (
+        "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2, 4096, [64, 5], [128], [64, 4], [1, 1],
+        "CU_TENSOR_MAP_INTERLEAVE_NONE", "CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
+        "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA")

@@ -128,25 +128,33 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
 # ---- tensor maps, read by the hardware
 @pytest.mark.parametrize("array, box, at", [
     (numbers(7), (8,), (0,)),
-    (numbers(100), (64,), (70,)),
+    (numbers(100), (64,), (64,)),
+    (numbers(100), (64,), (-8,)),
     (numbers(3, 5), (4, 8), (0, 0)),
-    (numbers(3, 5), (4, 8), (2, 3)),
-    (numbers(3, 5), (4, 8), (-1, -2)),
-    (numbers(5, 3).T, (4, 8), (1, 1)),
+    (numbers(3, 5), (4, 8), (2, 0)),
+    (numbers(3, 5), (4, 16), (-1, -8)),
+    (numbers(5, 3).T, (4, 8), (1, 0)),
     (numbers(1, 5), (2, 8), (0, 0)),
     (numbers(5, 1), (8, 8), (0, 0)),
-    (numbers(64, 200)[::2, ::3], (8, 64), (28, 20)),
+    (numbers(64, 200)[::2, ::3], (8, 64), (28, 16)),
     (numbers(3, 4, 5), (2, 2, 8), (2, 1, 0)),
     (np.asfortranarray(numbers(3, 4, 5)), (2, 2, 8), (1, 1, 0)),
-    (numbers(2, 3, 4, 5), (1, 2, 3, 8), (1, 1, 1, 1)),
+    (numbers(2, 3, 4, 5), (1, 2, 3, 8), (1, 1, 1, 0)),
     (numbers(2, 3, 2, 3, 5), (1, 2, 2, 2, 8), (1, 1, 0, 1, 0)),
-    (numbers(0, 5), (4, 8), (0, 0)),
-    (numbers(5, 0), (4, 8), (0, 0)),
     (numbers(3, 5).view(ml_dtypes.bfloat16), (4, 8), (0, 0)),
     (numbers(3, 5).view(np.int16), (4, 8), (0, 0)),
 ], ids=lambda value: str(value.shape) if isinstance(value, np.ndarray) else str(value))
 def test_tma_reads_the_box_that_the_map_describes(array: Any, box: tuple[int, ...], at: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(load_box(array, box, at), expected_box(array, box, at))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)], ids=str)
+def test_a_kernel_with_a_map_of_an_array_without_elements_runs(shape: tuple[int, int]) -> None:
+    infos = [launch.describe(numbers(*shape), "a"), launch.describe(numbers(*shape), "c")]
+    kernel = Kernel(copy_ptx(2), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (4, 64), 128),))
+    prepared = launch.Prepared(kernel, infos)
+    launch.run(prepared, (1, 1, 1), infos, outputs=1)
+    assert prepared.buffer[:128] != bytes(128)
 
 
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
@@ -166,8 +174,8 @@ def test_strides_of_a_permuted_view_need_no_order() -> None:
     c = torch.zeros(2 * 2 * 16, dtype=torch.int16, device="cuda")
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
     kernel = Kernel(box_ptx(3, 128), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (2, 2, 16), 0),), smem_bytes=144)
-    launch.run(launch.Prepared(kernel, infos, [np.int32] * 3), (1, 1, 1), infos, (4, 1, 0), launch.current_stream(infos),
-               outputs=1)
+    stream = launch.current_stream(infos)
+    launch.run(launch.Prepared(kernel, infos, [np.int32] * 3), (1, 1, 1), infos, (4, 1, 0), stream, outputs=1)
     assert torch.equal(c.reshape(2, 2, 16), a[4:6, 1:3])
 
 
@@ -260,12 +268,14 @@ def test_the_device_arrays_of_numpipe_are_read_by_others() -> None:
 
 
 # ---- errors
-POISON = """
+CHILD = """
 import numpy as np, sys
 sys.path.insert(0, sys.argv[1])
-from test_launch_gpu import HEAD, Kernel
+from test_launch_gpu import HEAD, Kernel, load_box, numbers
 from numpipe import launch
 from numpipe.errors import LaunchError
+"""
+POISON = """
 ptx = HEAD + ".visible .entry probe(.param .align 64 .b8 t[128], .param .u64 a, .param .u64 b, .param .u64 c) { trap; }"
 c = np.zeros(4, np.float32)
 infos = [launch.describe(c, "c")]
@@ -278,12 +288,33 @@ for attempt in range(2):
 """
 
 
+MISALIGNED = """
+assert load_box(numbers(64, 64), (8, 32), (3, 8)).any()
+try:
+    load_box(numbers(64, 64), (8, 32), (3, 9))
+except LaunchError as error:
+    print(error)
+"""
+
+
+def in_a_process_of_its_own(code: str) -> list[str]:
+    """Lines that a failing kernel's process prints."""
+    command = [sys.executable, "-c", CHILD + code, str(Path(__file__).parent)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0, said.stderr
+    return said.stdout.splitlines()
+
+
 def test_a_kernel_that_traps_is_named_and_later_calls_say_the_context_is_lost() -> None:
-    here = str(Path(__file__).parent)
-    said = subprocess.run([sys.executable, "-c", POISON, here], capture_output=True, text=True, timeout=120)
-    lines = said.stdout.splitlines()
-    assert said.returncode == 0 and len(lines) == 2, said.stderr
+    lines = in_a_process_of_its_own(POISON)
+    assert len(lines) == 2
     assert all("kernel 'probe'" in line and "compute-sanitizer" in line for line in lines), lines
+
+
+def test_an_innermost_coordinate_must_be_a_multiple_of_16_bytes() -> None:
+    """A fact of the hardware that the simulator has to know: the load 2 bytes further is an illegal instruction."""
+    (line,) = in_a_process_of_its_own(MISALIGNED)
+    assert "CUDA_ERROR_ILLEGAL_INSTRUCTION" in line
 
 
 def test_too_much_shared_memory_is_refused() -> None:
