@@ -12,6 +12,7 @@ from numpipe.sim import Trace, simulate
 
 F16 = np.dtype(np.float16)
 BF16 = np.dtype(ml_dtypes.bfloat16)
+BYTES_OFF = {"bytes short": -4096, "bytes long": 4096, "one load forgotten in the bytes": -16384}
 MODE = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
@@ -101,7 +102,7 @@ class Gemm:
 
     def produce(self, machine: Machine) -> None:
         x, y, _ = machine.cta
-        nbytes = self.stage_bytes + {"bytes short": -4096, "bytes long": 4096}.get(self.bug, 0)
+        nbytes = self.stage_bytes + BYTES_OFF.get(self.bug, 0)
         for step in range(self.k // 64):
             slot, phase = step % self.slots, step // self.slots
             machine.note("issue", ring="a, b", slot=slot, step=step)
@@ -117,6 +118,7 @@ class Gemm:
         for step in range(self.k // 64):
             slot, phase = step % self.slots, step // self.slots
             machine.note("compute", ring="a, b", slot=slot, step=step)
+            phase = {"phase one too far": phase + 1, "phase never advances": 0}.get(self.bug, phase)
             if self.bug == "ready wait by one lane":
                 one(machine, machine.mbar_wait, self.ready(slot), phase, step)
             elif self.bug != "ready wait skipped":

@@ -52,10 +52,10 @@ class Mbarrier:
         """the newest phase somebody waited for"""
         self.arrivals: list[tuple[int, int]] = []
         self.waiters: list[tuple[Warpgroup, int]] = []
+        self.landed = sm.add_mbarrier_counter()  # before the vectors: it may widen them
         self.current = sm.clocks.vector()
         self.done = sm.clocks.vector()
         self.time = self.done_time = 0
-        self.landed = sm.add_mbarrier_counter()
         self.site = report.user_site()
         self.warp, self.epoch = owner.first_warp, epoch
         self.seen_by: set[tuple[int, bool]] = set()

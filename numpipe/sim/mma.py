@@ -119,6 +119,7 @@ class Plan:
             first = last
         self.rows = 64 * len(steps)
         self.touched = sorted({t for _, a, b in self.parts for t in a.touched + b.touched})
+        self.extent = self.touched[0][0], max(hi for _, hi in self.touched)
         self.majors = mma.a_major, mma.b_major
         self.products = sum(len(block) for block in steps)
 
@@ -252,8 +253,8 @@ class Products:
         self._last = access
         known = who.known()
         reader = "wgmma", who.warpgroup
+        sm.memory.check_range(who, *plan.extent, "wgmma")
         for lo, hi in plan.touched:
-            sm.memory.check_range(who, lo, hi, "wgmma")
             sm.memory.read(access, reader, lo, hi, known, True)
         result = Accumulator(self, self.issued, f"{plan.rows}x{mma.n}")
         if isinstance(before, Accumulator):
