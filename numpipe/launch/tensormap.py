@@ -12,16 +12,17 @@ with CUDA_ERROR_ILLEGAL_INSTRUCTION; the other coordinates, and negative ones, a
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from .._unit import MapRequest
 from ..errors import SpecError
 from . import driver
 from .arrays import tma_obstacle, tma_strides
 
-Fill = Literal["zeros", "nan"]
+__all__ = ["MAP_BYTES", "MapRequest", "encode"]
+
 MAP_BYTES = 128
 
 _NAMES = {
@@ -35,23 +36,9 @@ _NOWHERE = 1 << 12
 """Stands for the address of an array without elements, which may be null; nothing is ever read there."""
 
 
-@dataclass(frozen=True)
-class MapRequest:
-    """A tensor map that a compiled kernel needs.
-
-    `arg` is the position among the array arguments, `box` is in elements and memory order (outermost first), `swizzle`
-    is 0, 32, 64 or 128 bytes, and `fill` is what loads see outside the array.
-    """
-
-    arg: int
-    box: tuple[int, ...]
-    swizzle: int
-    fill: Fill = "zeros"
-
-
 @functools.lru_cache(maxsize=4096)
 def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...],
-           swizzle: int, fill: Fill = "zeros") -> bytes:
+           swizzle: int, fill: str = "zeros") -> bytes:
     """The 128 bytes of a CUtensorMap; `strides` in bytes.
 
     A dimension of size 0 becomes 1, which the driver demands: a kernel must not load from an array without elements
@@ -72,7 +59,7 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
 
 
 def _box_obstacle(dtype: np.dtype[Any], shape: tuple[int, ...], box: tuple[int, ...], swizzle: int,
-                  fill: Fill) -> str | None:
+                  fill: str) -> str | None:
     if len(box) != len(shape):
         return f"the box has {len(box)} dimensions and the array {len(shape)}"
     if not all(1 <= extent <= _MAX_BOX for extent in box):
