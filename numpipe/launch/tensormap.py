@@ -1,7 +1,7 @@
 """Tensor maps: what tells the TMA unit where an array lies and which box of it one copy moves.
 
 PTX ISA, "Tensor: tensor-map"; CUDA driver API, cuTensorMapEncodeTiled. Shapes, strides and boxes here are in memory
-order, contiguous dimension last (the driver wants them the other way round). Encoding takes about two microseconds, so
+order, contiguous dimension last (the driver wants them the other way round). Encoding takes some six microseconds, so
 maps are kept by all they depend on; they hold an address and nothing of the array's contents, and stay right when
 another array comes to lie at that address.
 
