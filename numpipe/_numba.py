@@ -338,8 +338,9 @@ def link(ltoir: bytes, name: str, options: Sequence[str] = ()) -> tuple[bytes, s
 
 def disassemble(cubin: bytes) -> str:
     """SASS by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit)."""
-    with compiling_for_hopper():
-        return str(codegen.disassemble_cubin(cubin))
+    from cuda.core import ObjectCode
+
+    return str(codegen.disassemble_cubin(ObjectCode.from_cubin(cubin)))
 
 
 def undefined_symbols(library: Any, prefix: str) -> list[str]:

@@ -100,7 +100,7 @@ class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
 
 
 @cuda_meaning(source.steps)
-def _steps(_context: Any, pipe: Any, refs: Any, nested: Any) -> Any:
+def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any) -> Any:
     if not isinstance(pipe, PipelineType):
         return None
     if not all(isinstance(ref, GmemType) for ref in refs):
@@ -111,7 +111,7 @@ def _steps(_context: Any, pipe: Any, refs: Any, nested: Any) -> Any:
     plan = pipe.context.unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay)
     maps = nb.types.Tuple([spec.index_map for spec in pipe.specs])
     arrays = nb.types.Tuple(list(refs))
-    ring = RingType(pipe.context, plan, arrays, maps)
+    ring = RingType(pipe.context, plan, arrays, maps, nb.literal(groups))
     result = StepsType(ring, pipe.rank, nb.literal(nested))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -126,7 +126,7 @@ def _steps(_context: Any, pipe: Any, refs: Any, nested: Any) -> Any:
         value.ring, value.grid = ring_struct._getvalue(), source_pipe.grid
         return value._getvalue()
 
-    return result(pipe, refs, nested), codegen
+    return result(pipe, refs, nested, groups), codegen
 
 
 @nb.lower_builtin("getiter", StepsType)

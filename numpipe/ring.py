@@ -38,8 +38,9 @@ from .refs import GmemRef, SmemTile
 class Ring:
     """A load ring on the simulated SM: its plan, the arrays it loads and their index maps."""
 
-    def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...]) -> None:
-        self.np, self.plan, self.refs, self.index_maps = np_, plan, refs, index_maps
+    def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...],
+                 groups: int) -> None:
+        self.np, self.plan, self.refs, self.index_maps, self.groups = np_, plan, refs, index_maps, groups
         machine = current()
         for slot in range(plan.slots):
             machine.mbar_init_at_entry(plan.ready + 8 * slot, 1, f"ready[{slot}] of {plan.name}")
@@ -147,11 +148,18 @@ def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @op
-def close_step(ring: Ring) -> None:
-    """The wgmmas of the last step become a group; wait until at most `delay` steps' groups are in flight."""
-    machine = current()
-    machine.wgmma_commit()
-    machine.wgmma_wait(ring.plan.delay)
+def drain_to_delay(ring: Ring) -> None:
+    """Wait until only wgmmas of the last `delay` steps are in flight.
+
+    Every wgmma is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
+    to the last `delay` steps.
+    """
+    current().wgmma_wait(pending_groups(ring.plan.delay, ring.groups))
+
+
+def pending_groups(delay: int, groups: int) -> int:
+    """Groups that may stay in flight; 7 is the most that wgmma.wait_group can leave."""
+    return min(7, delay * groups)
 
 
 # ---- load ring, memory role --------------------------------------------------------------------------------------
@@ -197,24 +205,17 @@ def advance(ring, k, steps, first):  # type: ignore[no-untyped-def]
     """
     delay = delay_of(ring)
     if k < steps:
-        close_step(ring)  # unconditional, at step 0 too: ptxas serialises every wgmma behind a divergent commit (C7519)
+        drain_to_delay(ring)
         if k > delay:
             release(ring, first + k - 1 - delay)
         await_ready(ring, first + k)
         return True
     set_steps_done(ring, first + steps)
-    drain_groups(ring)
+    wgmma.wait_group(0)
     for back in range(delay, -1, -1):
         if k > back:
             release(ring, first + k - 1 - back)
     return False
-
-
-@helper
-def drain_groups(ring):  # type: ignore[no-untyped-def]
-    """Wait for every wgmma of this warpgroup."""
-    wgmma.commit_group()
-    wgmma.wait_group(0)
 
 
 # ---- store ring, compute role ------------------------------------------------------------------------------------

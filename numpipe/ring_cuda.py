@@ -23,9 +23,9 @@ I32, I64 = nb.types.int32, nb.types.int64
 class RingType(nb.types.Type):  # type: ignore[misc]
     """A load ring of one role: the plan in the type; arrays and index maps (with their captures) in the value."""
 
-    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any) -> None:
-        self.context, self.plan, self.refs, self.index_maps = context, plan, refs, index_maps
-        super().__init__(name=f"ring({context}, {plan.index}, {plan.name}, {refs}, {index_maps})")
+    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, groups: int) -> None:
+        self.context, self.plan, self.refs, self.index_maps, self.groups = context, plan, refs, index_maps, groups
+        super().__init__(name=f"ring({context}, {plan.index}, {plan.name}, {refs}, {index_maps}, {groups})")
 
 
 @nb.register_model(RingType)
@@ -167,9 +167,9 @@ def _unravel(_context: Any, step: Any, grid: Any) -> Any:
     return indices(I32, nb.types.UniTuple(I32, rank)), codegen
 
 
-@cuda_meaning(source.close_step)
-def _close_step(_context: Any, ring: Any) -> Any:
-    text = f"wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned {ring.plan.delay};"
+@cuda_meaning(source.drain_to_delay)
+def _drain_to_delay(_context: Any, ring: Any) -> Any:
+    text = f"wgmma.wait_group.sync.aligned {source.pending_groups(ring.plan.delay, ring.groups)};"
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         nb.emit_asm(builder, nb.void, [], text, "~{memory}")

@@ -313,12 +313,18 @@ class _Lift(ast.NodeTransformer):
         arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
         if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.error(node.iter, "a pipeline is called on its arrays by position")
-        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, literal_node(int(nested), node.iter)], node.iter)
+        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, literal_node(int(nested), node.iter),
+                                                literal_node(self._groups(node.body), node.iter)], node.iter)
         loop = self._plain_loop(node)
         waits = [ast.copy_location(ast.Assign(
             [ast.Name(name, ast.Store())],
             self.call(mma.wgmma_wait, [ast.Name(name, ast.Load()), literal_node(0, node)], node)), node) for name in carried]
         return [loop, *waits]
+
+    def _groups(self, body: list[ast.stmt]) -> int:
+        """wgmma calls that every step executes: those under no branch, loop or nested function."""
+        plain = [s for s in body if isinstance(s, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))]
+        return sum(isinstance(n, ast.Call) and self.value(n.func) is mma.wgmma for s in plain for n in ast.walk(s))
 
     def _stays_inside(self, node: ast.For) -> None:
         """`break` and `return` would leave slots that the memory role still fills."""

@@ -50,7 +50,7 @@ def wgmma(acc: Tile, a: SmemTile, b: SmemTile) -> Tile:
     a       shared-memory tile (M, K), float16 or bfloat16, K a multiple of 16, either major order
     b       shared-memory tile (K, N): ``b_tile.T`` for a tile loaded as (N, K)
 
-    Raises SpecError for shapes or types that do not fit.
+    Each call is one wgmma group. Raises SpecError for shapes or types that do not fit.
     """
     check(acc.shape, acc.dtype, a.layout, b.layout, a.dtype, b.dtype)
     if acc.inert:
@@ -62,19 +62,19 @@ def wgmma(acc: Tile, a: SmemTile, b: SmemTile) -> Tile:
                 tuple(tuple((x + da, y + db) for x, y in row) for row in steps(left, right)))
     machine.wgmma_fence()
     assert acc._value is not None
-    return Tile(machine.wgmma(acc._value, batch), acc.shape, FLOAT32)
+    result = machine.wgmma(acc._value, batch)
+    machine.wgmma_commit()
+    return Tile(result, acc.shape, FLOAT32)
 
 
 @op
 def wgmma_wait(acc: Any, pending: int) -> Any:
-    """Close the current group of wgmmas and wait until at most `pending` groups are in flight; returns the accumulator.
+    """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns the accumulator.
 
-    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.commit_group", "wgmma.wait_group"). Anything that is
-    not a tile is returned as it is.
+    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). Anything that is not a tile is returned
+    as it is.
     """
     if not isinstance(acc, Tile) or acc.inert:
         return acc
-    machine = current()
-    machine.wgmma_commit()
-    machine.wgmma_wait(pending)
+    current().wgmma_wait(pending)
     return acc if pending or isinstance(acc._value, np.ndarray) else Tile(acc.value, acc.shape, acc.dtype)
