@@ -61,7 +61,7 @@ class Trace:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
-    def add(self, who: Warpgroup, start: int, end: int, kind: str, **details: Any) -> None:
+    def add(self, who: Warpgroup, start: int, end: int, kind: str, /, **details: Any) -> None:
         """One more event of `who`; called by the simulated SM."""
         self.events.append(Event(who.cta, who.warpgroup, who.role, start, end, kind, details))
 
@@ -73,7 +73,7 @@ class Trace:
         """The run of one CTA (the first one by default) as text.
 
         One row a warpgroup, then the copy port and the tensor core; each of `width` columns shows what took most of its
-        cycles::
+        cycles, or the issue of a load::
 
             wg0 compute |---.....####..####..####SSS
             wg2 memory  |-LL.....L.....L.....
@@ -116,6 +116,9 @@ def _row(spans: Iterable[tuple[int, int, str]], width: int, last: int, ended: in
     for column, letters in enumerate(filled):
         rest = idle if column < ended * scale else " "
         best = max(letters, key=lambda x: letters[x], default=rest)
-        # a short burst of work is what one looks for: it shows from a tenth of a column on
-        text.append(best if letters.get(best, 0.0) >= (0.1 if best in "LS#" else 0.5) else rest)
+        if "L" in letters:  # issuing a load takes no time to speak of, but is what one looks for
+            best = "L"
+        elif letters.get(best, 0.0) < (0.1 if best in "S#" else 0.5):
+            best = rest
+        text.append(best)
     return "".join(text)
