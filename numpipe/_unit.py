@@ -90,7 +90,10 @@ class Unit:
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
     rings: dict[str, RingPlan] = field(default_factory=dict)
-    staging: int | None = None
+    simulated: bool = False
+    store_slots: int = 0
+    """staging panels of each compute warpgroup, once a store asked for them"""
+    staging_base: int | None = None
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
     source: tuple[Any, str] = (None, "")
@@ -106,8 +109,8 @@ class Unit:
             raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
                             f"got {self.memory_registers}")
         if self.compute_registers < 24:
-            raise SpecError(f"kernel {self.kernel}: register budget: 512 per lane of four warps - {self.memory_registers} "
-                            f"(memory) leaves {512 - self.memory_registers} for {self.compute_wgs} compute warpgroups, "
+            raise SpecError(f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) leaves "
+                            f"{self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute warpgroups, "
                             f"{self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs")
 
     # ---- threads and registers
@@ -121,8 +124,16 @@ class Unit:
 
     @property
     def compute_registers(self) -> int:
-        """Per lane after setmaxnreg: the SM has 512 per lane of each of its four quadrants."""
-        return min(256, (512 - self.memory_registers) // self.compute_wgs // 8 * 8)
+        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8."""
+        return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
+
+    @property
+    def register_pool(self) -> int:
+        """Registers the CTA holds at launch, per lane summed over its warpgroups: setmaxnreg moves these about.
+
+        The kernel starts with floor8(65536 / threads) registers a lane, so 3 warpgroups hold 504 of the SM's 512.
+        """
+        return self.warpgroups * (65536 // self.threads // 8 * 8)
 
     @property
     def consumed_arrivals(self) -> int:
@@ -132,19 +143,22 @@ class Unit:
     # ---- shared memory
     @property
     def smem_bytes(self) -> int:
-        return max([HEADER, *(plan.end for plan in self.rings.values())]
-                   + ([] if self.staging is None else [self.staging + self._staging_bytes]))
+        return self._rings_end + self._staging_bytes
+
+    @property
+    def _rings_end(self) -> int:
+        return max([HEADER, *(plan.end for plan in self.rings.values())])
 
     @property
     def _staging_bytes(self) -> int:
-        return self.compute_wgs * self.params.store_slots * PANEL_BYTES
+        return self.compute_wgs * self.store_slots * PANEL_BYTES
 
     def _budget(self) -> None:
         if self.smem_bytes > SMEM_BYTES:
             parts = [f"{HEADER} barriers"] + [f"{p.slots} slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
                                               for p in self.rings.values()]
-            if self.staging is not None:
-                parts.append(f"{self.compute_wgs} warpgroups x {self.params.store_slots} store slots x {PANEL_BYTES} = "
+            if self.staging_base is not None:
+                parts.append(f"{self.compute_wgs} warpgroups x {self.store_slots} store slots x {PANEL_BYTES} = "
                              f"{self._staging_bytes}")
             raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
                             f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
@@ -179,17 +193,23 @@ class Unit:
         plan = RingPlan(
             name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(a for a, _ in blocks),
             layouts=tuple(layouts), offsets=tuple(offsets), stage_bytes=sum(layout.nbytes for layout in layouts),
-            stage_stride=stride, base=-(-self.smem_bytes // ATOM) * ATOM, ready=ready, consumed=ready + 8 * slots)
+            stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready, consumed=ready + 8 * slots)
         self.rings[site] = plan
         self._budget()
         return plan
 
-    def plan_staging(self) -> int:
-        """Base of the store ring's panels: one ring per compute warpgroup, shared by all stores of the kernel."""
-        if self.staging is None:
-            self.staging = self.smem_bytes
+    def plan_staging(self, panels: int) -> int:
+        """Slots of the store ring, for tiles of so many panels: one ring per compute warpgroup, shared by all stores.
+
+        By default as many as a tile has panels, or as fit beside the load rings. (The simulator meets rings in the order
+        they run, so it keeps staging apart, behind the shared memory of a CTA.)
+        """
+        if self.staging_base is None:
+            room = (SMEM_BYTES - self._rings_end) // (self.compute_wgs * PANEL_BYTES)
+            self.store_slots = self.params.store_slots or max(1, min(panels, room))
+            self.staging_base = SMEM_BYTES if self.simulated else self._rings_end
             self._budget()
-        return self.staging
+        return self.store_slots
 
     def map_slot(self, request: MapRequest) -> int:
         """Number of the tensor map in the kernel's packed parameter."""

@@ -59,6 +59,8 @@ class _Plan:
     prepared: Any
     empty: bool
     """an output without elements: nothing to do"""
+    device: int
+    """CUDA ordinal for host arrays"""
 
 
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
@@ -159,8 +161,11 @@ class Kernel:
                 infos.append(launch.describe(arg, parameter, name))
         results: Any = None
         if len(args) != len(self.parameters):
-            results = self._outputs(args, infos, scalars, statics, out)
-            infos += [launch.describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
+            if out is None:
+                results = self._allocate(args, infos, scalars, statics, stream)
+            else:
+                results = out if isinstance(out, (tuple, list)) else (out,)
+            infos += [launch.describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=False)]
         elif out is not None:
             raise SpecError(f"kernel {name}: out= was given, but all {len(args)} parameters were passed by position")
         kinds = tuple([type(s) if type(s) in (bool, int, float) else s.dtype for s in scalars])
@@ -170,7 +175,7 @@ class Kernel:
         except TypeError:
             raise self._unhashable(statics) from None
         if plan is None:
-            plan = self._plan(key, args, infos, scalars, statics, target)
+            plan = self._plan(key, args, infos, scalars, statics, target, out)
         if not plan.empty:
             values = [_scalar(s, self.name) for s in scalars]
             fresh = 0 if results is None or out is not None else len(results)
@@ -181,7 +186,7 @@ class Kernel:
             else:
                 outputs = len(self.parameters) - self.first_output
                 launch.run(plan.prepared, plan.grid, infos, values, 0 if stream is None else launch.as_stream(stream),
-                           outputs=max(outputs, fresh), fresh=fresh)
+                           outputs=max(outputs, fresh), fresh=fresh, device=plan.device)
         if results is None:
             return None
         if out is not None:
@@ -219,7 +224,7 @@ class Kernel:
         return SpecError(f"kernel {self.name}: an argument is not hashable")
 
     # ---- outputs
-    def _outputs(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any, out: Any) -> list[Any]:
+    def _output_types(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any) -> tuple[ArrayType, ...]:
         missing = self.parameters[len(args):]
         if len(args) > len(self.parameters) or self.options.out_type is None:
             raise SpecError(f"kernel {self.name}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
@@ -241,20 +246,27 @@ class Kernel:
             if len(self._out_types) >= _REMEMBERED:
                 self._out_types.clear()
             self._out_types[key] = types
-        if out is None:
-            if not infos:
-                raise SpecError(f"kernel {self.name}: with no array arguments outputs must be passed with out=")
-            return [launch.empty_like_kind(infos[0], t.shape, t.dtype) for t in types]
-        given = list(out) if isinstance(out, (tuple, list)) else [out]
-        if len(given) != len(types):
-            raise SpecError(f"kernel {self.name}: out= holds {len(given)} arrays, the kernel has {len(types)} outputs "
-                            f"({', '.join(missing)})")
-        for value, expected, name in zip(given, types, missing, strict=True):
-            info = launch.describe(value, name, self.name)
+        return types
+
+    def _allocate(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any, stream: Any) -> list[Any]:
+        types = self._output_types(args, infos, scalars, statics)
+        if not infos:
+            raise SpecError(f"kernel {self.name}: with no array arguments outputs must be passed with out=")
+        handle = None if stream is None else launch.as_stream(stream)
+        return [launch.empty_like_kind(infos[0], t.shape, t.dtype, handle) for t in types]
+
+    def _check_out(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any, out: Any) -> None:
+        """The arrays given as out= have the shapes and types of out_type."""
+        given = len(out) if isinstance(out, (tuple, list)) else 1
+        inputs, outputs = infos[:len(infos) - given], infos[len(infos) - given:]
+        types = self._output_types(args, inputs, scalars, statics)
+        missing = self.parameters[len(args):]
+        if given != len(types):
+            raise SpecError(f"kernel {self.name}: out= holds {given} arrays, the kernel has {len(types)} outputs ({', '.join(missing)})")
+        for info, expected, name in zip(outputs, types, missing, strict=True):
             if info.shape != expected.shape or info.dtype != expected.dtype:
                 raise SpecError(f"kernel {self.name}: out= for '{name}' must be {expected.shape} {expected.dtype}, got {info.shape} "
                                 f"{info.dtype}")
-        return given
 
     def _ask(self, function: Callable[..., Any], what: str, args: tuple[Any, ...], statics: Any) -> Any:
         """Call a user's function of the kernel's arguments by parameter name."""
@@ -269,8 +281,10 @@ class Kernel:
 
     # ---- plans
     def _plan(self, key: tuple[Any, ...], args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any,
-              target: str | None) -> _Plan:
+              target: str | None, out: Any = None) -> _Plan:
         with self._lock:
+            if out is not None:
+                self._check_out(args, infos, scalars, statics, out)
             if self.options.signature is not None:
                 names = [p for p, a in zip(self.parameters, args, strict=False) if _is_array(a)] + self.parameters[len(args):]
                 self.options.signature.check(self.name, names, [i.shape for i in infos])
@@ -289,7 +303,8 @@ class Kernel:
             unit_key = (tuple(arrays), kinds, statics)
             grid = self._grid(args, statics, choice)
             written = infos[self.first_output - len(infos):] if self.first_output < len(self.parameters) else []
-            plan = _Plan(grid, unit_key, None, any(0 in info.shape for info in written) or 0 in grid)
+            plan = _Plan(grid, unit_key, None, any(0 in info.shape for info in written) or 0 in grid,
+                         choice.device.ordinal if choice.device else 0)
             if choice.target == "gpu" and not plan.empty:
                 plan.prepared = self._prepare(unit_key, infos, obstacles)
             if choice.target == "sim":
@@ -330,11 +345,11 @@ class Kernel:
                             f"{len(self.options.grid_names)}")
         return (*(int(n) for n in dims), 1, 1)[:3]  # type: ignore[return-value]
 
-    def unit(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None) -> Unit:
+    def unit(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None, simulated: bool = False) -> Unit:
         """A new Unit: one compile or one simulation."""
         options = self.options
         return Unit(self.name, unit_key[0], options.grid_names, options.wg_axis, options.num_compute_wgs,
-                    options.memory_registers, options.compiler_params, obstacles=obstacles or {},
+                    options.memory_registers, options.compiler_params, simulated=simulated, obstacles=obstacles or {},
                     source=(self.source.tree, self.source.filename))
 
     def lifted(self, unit_key: tuple[Any, ...]) -> Callable[..., Any]:
@@ -376,7 +391,7 @@ class Kernel:
 
         arrays = [info.array for info in infos]
         values = [np.dtype(kind).type(value) for kind, value in zip(plan.unit_key[1], scalars, strict=True)]
-        simulate(self.unit(plan.unit_key), self.lifted(plan.unit_key), arrays, values, plan.grid, seed=seed,  # type: ignore[arg-type]
+        simulate(self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key), arrays, values, plan.grid, seed=seed,  # type: ignore[arg-type]
                  trace=trace)
         self._check_compiles(plan.unit_key)
 
@@ -399,12 +414,15 @@ class Kernel:
         scalars = [a for a in args if isinstance(a, _SCALAR)]
         results = None
         if len(args) != len(self.parameters):
-            results = self._outputs(args, infos, scalars, statics, out)
-            for value in results if out is None else ():
-                np.asarray(value).view(np.uint8)[...] = 0xFF
+            if out is None:
+                results = self._allocate(args, infos, scalars, statics, None)
+                for value in results:
+                    value.view(np.uint8)[...] = 0xFF
+            else:
+                results = list(out) if isinstance(out, (tuple, list)) else [out]
             infos += [launch.describe(r, p, self.name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
         key = (tuple((i[2], i[3], i[4]) for i in infos), statics, tuple(type(s) for s in scalars), "sim", "simulate")
-        plan = self._plans.get(key) or self._plan(key, args, infos, scalars, statics, "sim")
+        plan = self._plans.get(key) or self._plan(key, args, infos, scalars, statics, "sim", out)
         if not plan.empty:
             self._simulate(plan, infos, [_scalar(s, self.name) for s in scalars], statics, seed=seed, trace=trace)
         return None if results is None else results[0] if len(results) == 1 else tuple(results)

@@ -14,9 +14,10 @@ slot ``s % S``; it is that slot's phase number ``s // S``::
 The counter runs on over tiles and pipelines: no ring is ever drained between tiles, and phase numbers tell a waiter which
 use of the slot it means (the GPU waits for the number's parity, the simulator checks that the number is the one reached).
 
-A *store ring* is private to a compute warpgroup: `store_slots` staging panels of 64 rows x 128 bytes. `put_panel` waits
-until the TMA store that last read a panel has read it, writes the panel, fences, and issues the next TMA store; `drain`
-waits at the kernel's end. Both roles and both executions run the functions below as they stand.
+A *store ring* is private to a compute warpgroup: `store_slots` staging panels of 64 rows x 128 bytes. A tile is stored in
+batches of so many panels: `put` waits until the TMA stores of the batch before have read the panels, writes them, fences,
+and issues one TMA store a panel; they run while the warpgroup goes on. Both executions run the functions below as they
+stand.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ import numpy as np
 
 from ._machine import TensorMap, current
 from ._op import helper, op
-from ._unit import COUNTERS, PANEL_BYTES, MapRequest, RingPlan
+from ._unit import PANEL_BYTES, MapRequest, RingPlan
 from .arith import quotient, remainder
 from .context import Context, counter, set_counter
+from .fragment.panel import write
 from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special, wgmma
 from .lanes import each_warp, one_lane
 from .refs import GmemRef, SmemTile
@@ -219,56 +221,54 @@ def advance(ring, k, steps, first):  # type: ignore[no-untyped-def]
 
 
 # ---- store ring, compute role ------------------------------------------------------------------------------------
-STORE_COUNTER = COUNTERS - 1
-
-
 @op
-def staging_slot(ref: GmemRef) -> Any:
-    """Address of the staging panel whose turn it is; the warpgroup's panel counter moves on."""
-    unit, state = ref.unit, ref.context.state
-    base, slots = unit.plan_staging(), unit.params.store_slots
-    panel = current().warpgroup * slots + state[STORE_COUNTER] % slots
-    state[STORE_COUNTER] += 1
-    return base + panel * PANEL_BYTES
+def staging(ref: GmemRef, panel: int) -> Any:
+    """Address of this warpgroup's staging panel number `panel`."""
+    unit = ref.unit
+    return unit.staging_base + (current().warpgroup * unit.store_slots + panel) * PANEL_BYTES
 
 
 @op
 def await_staging(ref: GmemRef) -> None:
-    """Wait until the TMA store that used this turn's panel last has read it (bulk groups complete in order)."""
-    current().bulk_wait(ref.unit.params.store_slots - 1, read=True)
+    """Wait until the TMA stores of the last batch have read their panels."""
+    current().bulk_wait(0, read=True)
 
 
 @op
-def copy_out(ref: GmemRef, panel: Any, row: Any, column: Any, address: Any) -> None:
-    """Issue the TMA store of a panel and close its bulk group."""
-    width = min(128, panel.shape[1] * panel.dtype.itemsize)
-    request = MapRequest(ref.index, panel.shape, 0 if width == 16 else width)
-    cp_async_bulk.store(tensor_map(ref, request), (int(row), int(column)), address)
+def write_panels(ref: GmemRef, batch: Any) -> None:
+    """The batch's registers -> swizzled staging panels (stmatrix for 16-bit types)."""
+    for number, (panel, _, _) in enumerate(batch.panels()):
+        write(panel, staging(ref, number))
+
+
+@op
+def copy_out(ref: GmemRef, batch: Any, row: Any, column: Any) -> None:
+    """Issue the TMA stores of a batch, as one bulk group."""
+    for number, (panel, down, right) in enumerate(batch.panels()):
+        tensor = tensor_map(ref, store_map(ref.index, panel.shape, panel.dtype.itemsize))
+        cp_async_bulk.store(tensor, (int(row) + down, int(column) + right), staging(ref, number))
     cp_async_bulk.commit_group()
 
 
-@op
-def write_panel(panel: Any, address: Any) -> None:
-    """The warpgroup's registers -> a swizzled staging panel (stmatrix for 16-bit types)."""
-    from .fragment.panel import write
-
-    write(panel, address)
+def store_map(index: int, shape: tuple[int, int], itemsize: int) -> MapRequest:
+    """The tensor map of a panel's store."""
+    width = shape[1] * itemsize
+    return MapRequest(index, shape, 0 if width == 16 else width)
 
 
 @helper
-def put_panel(ref, panel, row, column):  # type: ignore[no-untyped-def]
-    """Store one panel: 64 rows of at most 128 bytes."""
-    at = staging_slot(ref)
+def put(ref, batch, row, column):  # type: ignore[no-untyped-def]
+    """Store a batch of panels; `row` and `column` are those of the tile the batch is a part of."""
     one_lane(await_staging, ref)
-    barrier.sync(1 + special.warpgroup_index(), 128)  # nobody writes before the old panel has been read
-    write_panel(panel, at)
+    barrier.sync(1 + special.warpgroup_index(), 128)  # nobody writes before the old panels have been read
+    write_panels(ref, batch)
     fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
     barrier.sync(1 + special.warpgroup_index(), 128)
-    one_lane(copy_out, ref, panel, row, column, at)
+    one_lane(copy_out, ref, batch, row, column)
 
 
 @op
 def drain_stores(np_: Context) -> None:
     """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
-    if np_.unit.staging is not None:
+    if np_.unit.staging_base is not None:
         current().bulk_wait(0, read=False)

@@ -7,10 +7,11 @@ from typing import Any
 from . import _numba as nb
 from . import ring as source
 from ._op import cuda_meaning
-from ._unit import PANEL_BYTES, MapRequest, RingPlan
+from ._unit import PANEL_BYTES, RingPlan
 from .context_cuda import ContextType, counter_pointer
 from .errors import CompileError
-from .fragment.panel_cuda import write
+from .fragment.panel_cuda import sub_tile, write
+from .fragment.tile_cuda import RegistersModel, TileType
 from .inert import REASON
 from .inert_cuda import InertType
 from .intrinsics import cp_async_bulk
@@ -179,63 +180,73 @@ def _drain_to_delay(_context: Any, ring: Any) -> Any:
 
 
 # ---- store ring -------------------------------------------------------------------------------------------------
-@cuda_meaning(source.staging_slot)
-def _staging_slot(_context: Any, ref: Any) -> Any:
+class BatchType(nb.types.Type):  # type: ignore[misc]
+    """Some panels of a register tile: `places` are their (row, column) in it; the value is the whole tile's."""
+
+    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int) -> None:
+        self.tile, self.places, self.width = tile, places, width
+        super().__init__(name=f"batch({tile}, {places}, {width})")
+
+    @property
+    def machine(self) -> Any:
+        return self.tile.machine
+
+    def panels(self, builder: Any, value: Any) -> Any:
+        """(panel type, registers, row, column) of each."""
+        for row, column in self.places:
+            yield (*sub_tile(builder, self.tile, value, row, column, self.width), row, column)
+
+
+nb.register_model(BatchType)(RegistersModel)
+
+
+def _staging(builder: Any, ref: GmemType, number: int) -> Any:
     unit = ref.unit
-    base, slots = unit.plan_staging(), unit.params.store_slots
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        pointer = counter_pointer(builder, gmem_value(context, builder, ref, args[0]).state, nb.const(source.STORE_COUNTER))
-        step = builder.load(pointer)
-        builder.store(builder.add(step, nb.const(1)), pointer)
-        warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
-        panel = builder.add(builder.mul(warpgroup, nb.const(slots)), builder.urem(step, nb.const(slots)))
-        return builder.add(smem(builder, base), builder.mul(panel, nb.const(PANEL_BYTES)))
-
-    return I32(ref), codegen
+    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+    own = builder.mul(warpgroup, nb.const(unit.store_slots * PANEL_BYTES))
+    return builder.add(smem(builder, unit.staging_base + number * PANEL_BYTES), own)
 
 
 @cuda_meaning(source.await_staging)
 def _await_staging(_context: Any, ref: Any) -> Any:
-    text = f"cp.async.bulk.wait_group.read {ref.unit.params.store_slots - 1};"
-
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        nb.emit_asm(builder, nb.void, [], text, "~{memory}")
+        nb.emit_asm(builder, nb.void, [], "cp.async.bulk.wait_group.read 0;", "~{memory}")
         return nb.nothing(context)
 
     return nb.types.void(ref), codegen
 
 
-@cuda_meaning(source.write_panel)
-def _write_panel(_context: Any, panel: Any, address: Any) -> Any:
+@cuda_meaning(source.write_panels)
+def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        write(builder, panel, args[0], args[1])
+        for number, (panel, registers, _, _) in enumerate(batch.panels(builder, args[1])):
+            write(builder, panel, registers, _staging(builder, ref, number))
         return nb.nothing(context)
 
-    return nb.types.void(panel, I32), codegen
+    return nb.types.void(ref, batch), codegen
 
 
 @cuda_meaning(source.copy_out)
-def _copy_out(_context: Any, ref: GmemType, panel: Any, row: Any, column: Any, address: Any) -> Any:
-    width = panel.shape[1] * panel.dtype.itemsize
-    slot = ref.unit.map_slot(MapRequest(ref.index, panel.shape, 0 if width == 16 else width))
+def _copy_out(_context: Any, ref: GmemType, batch: Any, row: Any, column: Any) -> Any:
+    slot = ref.unit.map_slot(source.store_map(ref.index, (64, batch.width), batch.tile.dtype.itemsize))
     pair = nb.types.UniTuple(I32, 2)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        table = gmem_value(context, builder, ref, args[0]).table
-        coords = context.make_tuple(builder, pair, [args[2], args[3]])
-        tensor = builder.add(table, nb.const(128 * slot, nb.i64))
-        nb.call(context, builder, cp_async_bulk.store, (I64, pair, I32), (tensor, coords, args[4]))
+        tensor = builder.add(gmem_value(context, builder, ref, args[0]).table, nb.const(128 * slot, nb.i64))
+        for number, (down, right) in enumerate(batch.places):
+            coords = context.make_tuple(builder, pair, [builder.add(args[2], nb.const(down)),
+                                                        builder.add(args[3], nb.const(right))])
+            nb.call(context, builder, cp_async_bulk.store, (I64, pair, I32), (tensor, coords, _staging(builder, ref, number)))
         nb.call(context, builder, cp_async_bulk.commit_group, (), ())
         return nb.nothing(context)
 
-    return nb.types.void(ref, panel, I32, I32, I32), codegen
+    return nb.types.void(ref, batch, I32, I32), codegen
 
 
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.staging is not None:
+        if np_.unit.staging_base is not None:
             with builder.if_then(elected(builder)):
                 nb.emit_asm(builder, nb.void, [], "cp.async.bulk.wait_group 0;", "~{memory}")
         return nb.nothing(context)

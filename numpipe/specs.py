@@ -98,17 +98,18 @@ class CompilerParams:
     """Options of a kernel's compilation.
 
     delay_release  steps a slot is kept after use (0: a wgmma is waited for before its slots are released).
-    store_slots    staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8.
+    store_slots    staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
+                   has panels, or as fit beside the load rings.
     """
 
     delay_release: int = 0
-    store_slots: int = 2
+    store_slots: int = 0
 
     def __post_init__(self) -> None:
         if self.delay_release < 0:
             raise SpecError(f"CompilerParams: delay_release must be >= 0, got {self.delay_release}")
-        if not 1 <= self.store_slots <= 8:
-            raise SpecError(f"CompilerParams: store_slots must be 1…8, got {self.store_slots}")
+        if not 0 <= self.store_slots <= 8:
+            raise SpecError(f"CompilerParams: store_slots must be 1…8 (0: chosen), got {self.store_slots}")
 
     def replace(self, **changes: Any) -> CompilerParams:
         """A copy with some options changed."""

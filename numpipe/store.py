@@ -11,10 +11,10 @@ from typing import Any
 from ._machine import current
 from ._op import op
 from .errors import SpecError
-from .fragment.panel import panel_columns, sub_tile
+from .fragment.panel import Batch, batches, panel_columns
 from .fragment.tile import Tile
 from .refs import All, GmemRef
-from .ring import put_panel
+from .ring import put
 
 
 def check(name: str, dtype: Any, ndim: int, sizes: tuple[int | None, int | None], shape: tuple[int, int], tile: Any) -> None:
@@ -46,11 +46,14 @@ def store_tile(ref: GmemRef, rows: Any, columns: Any, tile: Any) -> None:
     row, column = int(rows.start), int(columns.start)
     if row < 0 or column < 0:
         raise SpecError(f"'{ref.name}[…] = tile': negative start ({row}, {column})")
+    if column * ref.dtype.itemsize % 16 and through_tma(ref.unit.arrays[ref.index]):
+        raise SpecError(f"'{ref.name}[…] = tile': column {column} of {ref.dtype} is {column * ref.dtype.itemsize} B into a row; TMA "
+                        "stores start at multiples of 16 B")
     if through_tma(ref.unit.arrays[ref.index]):
         width = panel_columns(tile.shape[1], tile.dtype.itemsize)
-        for i in range(0, tile.shape[0], 64):
-            for j in range(0, tile.shape[1], width):
-                put_panel(ref, sub_tile(tile, i, j, width), row + i, column + j)
+        panels = tile.shape[0] // 64 * (tile.shape[1] // width)
+        for places in batches(tile.shape, width, ref.unit.plan_staging(panels)):
+            put(ref, Batch(tile, places, width), row, column)
         return
     limit = (min(tile.shape[0], ref.array.shape[0] - row), min(tile.shape[1], ref.array.shape[1] - column))
     if limit[0] > 0 and limit[1] > 0:

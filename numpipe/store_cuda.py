@@ -9,12 +9,12 @@ from . import _numba as nb
 from . import store as source
 from ._op import cuda_meaning
 from .errors import SpecError
-from .fragment.panel import panel_columns
-from .fragment.panel_cuda import sub_tile
+from .fragment.panel import batches, panel_columns
 from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType, settled
 from .refs_cuda import DsType, GmemType, gmem_value, parts
-from .ring import put_panel
+from .ring import put
+from .ring_cuda import BatchType
 
 I32 = nb.types.int32
 
@@ -27,10 +27,13 @@ def _store_tile(typing_context: Any, ref: Any, rows: Any, columns: Any, tile: An
     sizes = tuple(part.size if isinstance(part, DsType) else None for part in (rows, columns))
     source.check(ref.arg.name, ref.arg.dtype, ref.arg.ndim, sizes, value_type.shape, value_type.dtype)  # type: ignore[arg-type]
     width = panel_columns(value_type.shape[1], value_type.dtype.itemsize)
+    panels = value_type.shape[0] // 64 * (value_type.shape[1] // width)
     through = source.through_tma(ref.arg)
     if ref.role == "compute" and through:
-        ref.unit.plan_staging()
-        nb.returns(typing_context, put_panel, (ref, TileType((64, width), value_type.dtype), I32, I32))
+        parts_of = [BatchType(value_type, places, width)
+                    for places in batches(value_type.shape, width, ref.unit.plan_staging(panels))]
+        for batch in parts_of:
+            nb.returns(typing_context, put, (ref, batch, I32, I32))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if ref.role == "memory":
@@ -39,11 +42,8 @@ def _store_tile(typing_context: Any, ref: Any, rows: Any, columns: Any, tile: An
         if not through:
             _store_by_lanes(context, builder, ref, value_type, ref_value, row, column, value)
             return nb.nothing(context)
-        for i in range(0, value_type.shape[0], 64):
-            for j in range(0, value_type.shape[1], width):
-                panel, registers = sub_tile(builder, value_type, value, i, j, width)
-                nb.call(context, builder, put_panel, (ref, panel, I32, I32),
-                        (ref_value, registers, builder.add(row, nb.const(i)), builder.add(column, nb.const(j))))
+        for batch in parts_of:
+            nb.call(context, builder, put, (ref, batch, I32, I32), (ref_value, value, row, column))
         return nb.nothing(context)
 
     return nb.types.void(ref, rows, columns, tile), codegen

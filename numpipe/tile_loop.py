@@ -78,6 +78,8 @@ def grouped_2(t, a, b, group):  # type: ignore[no-untyped-def]
     chunk = quotient(t, size)
     inside = t - chunk * size
     rows = minimum(a - chunk * group, group)
+    if rows == group:  # all chunks but the last: the divisor is a constant
+        rows = group
     return chunk * group + remainder(inside, rows), quotient(inside, rows)
 
 

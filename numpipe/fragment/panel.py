@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +22,26 @@ def panel_columns(columns: int, itemsize: int) -> int:
 def sub_tile(tile: Tile, row: int, column: int, width: int) -> Tile:
     """The 64 x width panel of a tile; in registers a contiguous run, so nothing moves."""
     return Tile(tile.value[row:row + 64, column:column + width], (64, width), tile.dtype)
+
+
+def batches(shape: tuple[int, int], width: int, slots: int) -> list[tuple[tuple[int, int], ...]]:
+    """(row, column) of a tile's panels, in batches of at most `slots`."""
+    places = [(i, j) for i in range(0, shape[0], 64) for j in range(0, shape[1], width)]
+    return [tuple(places[k:k + slots]) for k in range(0, len(places), slots)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some panels of a tile, stored together."""
+
+    tile: Tile
+    places: tuple[tuple[int, int], ...]
+    width: int
+
+    def panels(self) -> Iterator[tuple[Tile, int, int]]:
+        """(panel, row, column) of each."""
+        for row, column in self.places:
+            yield sub_tile(self.tile, row, column, self.width), row, column
 
 
 @functools.lru_cache(maxsize=16)

@@ -63,7 +63,8 @@ class Tile:
             return self
         operand = other.value if isinstance(other, Tile) else np.float32(other)
         pair = (operand, self.value) if swap else (self.value, operand)
-        return Tile(function(*pair, dtype=np.float32), self.shape, FLOAT32)
+        with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
+            return Tile(function(*pair, dtype=np.float32), self.shape, FLOAT32)
 
     def __add__(self, other: Any) -> Tile:
         return self._binary(other, np.add)
@@ -116,4 +117,5 @@ def astype(tile: Tile, dtype: Any) -> Tile:
         return tile
     if tile.dtype != FLOAT32 or dtype not in (FLOAT16, BFLOAT16):
         raise SpecError(f"astype: float32 tiles convert to float16 and bfloat16, got {tile.dtype} -> {dtype}")
-    return Tile(None if tile.inert else tile.value.astype(dtype), tile.shape, dtype)
+    with np.errstate(all="ignore"):
+        return Tile(None if tile.inert else tile.value.astype(dtype), tile.shape, dtype)

@@ -50,13 +50,13 @@ class InFlightType(nb.types.Type):  # type: ignore[misc]
 STEERLESS.extend([TileType, InFlightType])
 
 
-class _TileModel(nb.models.PrimitiveModel):  # type: ignore[misc]
+class RegistersModel(nb.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: Any) -> None:
         super().__init__(manager, fe_type, fe_type.machine)
 
 
-nb.register_model(TileType)(_TileModel)
-nb.register_model(InFlightType)(_TileModel)
+nb.register_model(TileType)(RegistersModel)
+nb.register_model(InFlightType)(RegistersModel)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 

@@ -41,7 +41,8 @@ from .trace import Event, Trace
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
-MAX_SMEM_BYTES = 227 * 1024
+MAX_SMEM_BYTES = 1 << 20
+"""bytes of shared memory a simulation can ask for; a real CTA has 227 KB, and kernels keep staging apart"""
 MAX_WARPGROUPS = 8
 
 
