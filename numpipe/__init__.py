@@ -32,7 +32,7 @@ _HOME = {
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
 }
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Kernel", "LaunchError", "NumpipeError", "PipelineDeadlock",
     "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size", "cdiv", "ds",
     "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",

@@ -144,4 +144,4 @@ def swizzled(address: np.ndarray, width: int) -> np.ndarray:
     if width == 16:
         return address
     bits = {32: 1, 64: 2, 128: 3}[width]
-    return address ^ ((address >> 7 & ((1 << bits) - 1)) << 4)
+    return np.asarray(address ^ ((address >> 7 & ((1 << bits) - 1)) << 4))

@@ -22,8 +22,8 @@ from numba.cuda.core import config
 from numba.cuda.core.errors import NumbaError, TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
-from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.cudadrv import nvvm
+from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.datamodel import models
 from numba.cuda.extending import lower_builtin, lower_cast, register_model
 from numba.cuda.typing import signature
@@ -212,7 +212,7 @@ def unliteral(ty: Any) -> Any:
     return types.unliteral(ty)
 
 
-class _ByVal(ArgumentAttributes):
+class _ByVal(ArgumentAttributes):  # type: ignore[misc]
     """`byval` as LLVM 7 (the NVVM dialect of sm_90) spells it: without a type."""
 
     def _expand(self, name: str, typ: Any) -> str:

@@ -93,7 +93,7 @@ class Unit:
     simulated: bool = False
     store_slots: int = 0
     """staging panels of each compute warpgroup, once a store asked for them"""
-    staging_base: int | None = None
+    staging_base: int = 0
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
     source: tuple[Any, str] = (None, "")
@@ -109,9 +109,9 @@ class Unit:
             raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
                             f"got {self.memory_registers}")
         if self.compute_registers < 24:
-            raise SpecError(f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) leaves "
-                            f"{self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute warpgroups, "
-                            f"{self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs")
+            raise SpecError(f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) "
+                            f"leaves {self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute "
+                            f"warpgroups, {self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs")
 
     # ---- threads and registers
     @property
@@ -157,7 +157,7 @@ class Unit:
         if self.smem_bytes > SMEM_BYTES:
             parts = [f"{HEADER} barriers"] + [f"{p.slots} slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
                                               for p in self.rings.values()]
-            if self.staging_base is not None:
+            if self.store_slots:
                 parts.append(f"{self.compute_wgs} warpgroups x {self.store_slots} store slots x {PANEL_BYTES} = "
                              f"{self._staging_bytes}")
             raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
@@ -193,7 +193,8 @@ class Unit:
         plan = RingPlan(
             name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(a for a, _ in blocks),
             layouts=tuple(layouts), offsets=tuple(offsets), stage_bytes=sum(layout.nbytes for layout in layouts),
-            stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready, consumed=ready + 8 * slots)
+            stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
+            consumed=ready + 8 * slots)
         self.rings[site] = plan
         self._budget()
         return plan
@@ -204,7 +205,7 @@ class Unit:
         By default as many as a tile has panels, or as fit beside the load rings. (The simulator meets rings in the order
         they run, so it keeps staging apart, behind the shared memory of a CTA.)
         """
-        if self.staging_base is None:
+        if not self.store_slots:
             room = (SMEM_BYTES - self._rings_end) // (self.compute_wgs * PANEL_BYTES)
             self.store_slots = self.params.store_slots or max(1, min(panels, room))
             self.staging_base = SMEM_BYTES if self.simulated else self._rings_end

@@ -41,9 +41,11 @@ def _arithmetic(function: Any) -> None:
         nb.lowering_registry.lower(function, *pattern)(lower)
 
 
-for _function in (operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
-                  operator.and_, operator.or_, operator.xor, operator.lt, operator.le, operator.gt, operator.ge,
-                  operator.eq, operator.ne, operator.iadd, operator.isub, operator.imul):
+_ARITHMETIC: tuple[Any, ...] = (
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
+    operator.and_, operator.or_, operator.xor, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+    operator.iadd, operator.isub, operator.imul)
+for _function in _ARITHMETIC:
     _arithmetic(_function)
 
 
@@ -59,5 +61,6 @@ def _steering(function: Any) -> None:
             return None
 
 
-for _function in (bool, int, float, range, operator.index, operator.truth, operator.not_):
+_STEERING: tuple[Any, ...] = (bool, int, float, range, operator.index, operator.truth, operator.not_)
+for _function in _STEERING:
     _steering(_function)

@@ -182,7 +182,8 @@ class Kernel:
             if plan.prepared is None:
                 self._simulate(plan, infos, values, statics)
             elif infos[0].kind != "host":
-                plan.prepared(plan.grid, infos, values, launch.current_stream(infos) if stream is None else launch.as_stream(stream))
+                handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
+                plan.prepared(plan.grid, infos, values, handle)
             else:
                 outputs = len(self.parameters) - self.first_output
                 launch.run(plan.prepared, plan.grid, infos, values, 0 if stream is None else launch.as_stream(stream),
@@ -219,12 +220,13 @@ class Kernel:
             try:
                 hash(value)
             except TypeError:
-                return SpecError(f"kernel {self.name}: the Static '{name}' must be hashable (a number, a tuple, a frozen dataclass), "
-                                 f"got a {type(value).__name__}")
+                return SpecError(f"kernel {self.name}: the Static '{name}' must be hashable (a number, a tuple, a frozen "
+                                 f"dataclass), got a {type(value).__name__}")
         return SpecError(f"kernel {self.name}: an argument is not hashable")
 
     # ---- outputs
-    def _output_types(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any) -> tuple[ArrayType, ...]:
+    def _output_types(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any],
+                      statics: Any) -> tuple[ArrayType, ...]:
         missing = self.parameters[len(args):]
         if len(args) > len(self.parameters) or self.options.out_type is None:
             raise SpecError(f"kernel {self.name}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
@@ -262,11 +264,12 @@ class Kernel:
         types = self._output_types(args, inputs, scalars, statics)
         missing = self.parameters[len(args):]
         if given != len(types):
-            raise SpecError(f"kernel {self.name}: out= holds {given} arrays, the kernel has {len(types)} outputs ({', '.join(missing)})")
+            raise SpecError(f"kernel {self.name}: out= holds {given} arrays, the kernel has {len(types)} outputs "
+                            f"({', '.join(missing)})")
         for info, expected, name in zip(outputs, types, missing, strict=True):
             if info.shape != expected.shape or info.dtype != expected.dtype:
-                raise SpecError(f"kernel {self.name}: out= for '{name}' must be {expected.shape} {expected.dtype}, got {info.shape} "
-                                f"{info.dtype}")
+                raise SpecError(f"kernel {self.name}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
+                                f"{info.shape} {info.dtype}")
 
     def _ask(self, function: Callable[..., Any], what: str, args: tuple[Any, ...], statics: Any) -> Any:
         """Call a user's function of the kernel's arguments by parameter name."""
@@ -289,10 +292,10 @@ class Kernel:
                 names = [p for p, a in zip(self.parameters, args, strict=False) if _is_array(a)] + self.parameters[len(args):]
                 self.options.signature.check(self.name, names, [i.shape for i in infos])
             choice = self._target(target, infos)
-            place = launch.same_place(infos, self.parameters, self.name)
+            names = [p for p, a in zip(self.parameters, args, strict=False) if _is_array(a)] + self.parameters[len(args):]
+            place = launch.same_place(infos, names, self.name)
             if choice.target == "sim" and place != "host":
                 raise TargetError(f"kernel {self.name}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays")
-            names = [p for p, a in zip(self.parameters, args, strict=False) if _is_array(a)] + self.parameters[len(args):]
             arrays, obstacles = [], {}
             for number, (name, info) in enumerate(zip(names, infos, strict=True)):
                 obstacle = None if place == "host" else launch.tma_addressable(info)
@@ -326,8 +329,9 @@ class Kernel:
     def _fits_simulator(self, choice: launch.Choice, infos: list[ArrayInfo]) -> None:
         elements = sum(int(np.prod(i.shape, dtype=np.int64)) for i in infos)
         if choice.fallback and elements > MAX_SIMULATED_ELEMENTS:
-            raise TargetError(f"kernel {self.name}: {choice.why}, and {elements} array elements are too many to simulate unasked (at most "
-                              f"{MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate them all the same, or smaller arrays")
+            raise TargetError(f"kernel {self.name}: {choice.why}, and {elements} array elements are too many to simulate "
+                              f"unasked (at most {MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate them all the same, or "
+                              "smaller arrays")
 
     def _grid(self, args: tuple[Any, ...], statics: Any, choice: launch.Choice) -> tuple[int, int, int]:
         grid = self.options.grid
@@ -341,8 +345,8 @@ class Kernel:
         if not 1 <= len(dims) <= 3 or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in dims):
             raise SpecError(f"kernel {self.name}: grid must be 1 to 3 non-negative ints, got {grid!r}")
         if self.options.grid_names and len(self.options.grid_names) != len(dims):
-            raise SpecError(f"kernel {self.name}: grid {dims} has {len(dims)} dimensions, grid_names {self.options.grid_names} name "
-                            f"{len(self.options.grid_names)}")
+            raise SpecError(f"kernel {self.name}: grid {dims} has {len(dims)} dimensions, grid_names "
+                            f"{self.options.grid_names} name {len(self.options.grid_names)}")
         return (*(int(n) for n in dims), 1, 1)[:3]  # type: ignore[return-value]
 
     def unit(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None, simulated: bool = False) -> Unit:
@@ -410,7 +414,8 @@ class Kernel:
         """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order), `trace` collects events."""
         statics = self._static_values(named)
         args = self._by_position(args, named)
-        infos = [launch.describe(a, p, self.name) for p, a in zip(self.parameters, args, strict=False) if not isinstance(a, _SCALAR)]
+        infos = [launch.describe(a, p, self.name) for p, a in zip(self.parameters, args, strict=False)
+                 if not isinstance(a, _SCALAR)]
         scalars = [a for a in args if isinstance(a, _SCALAR)]
         results = None
         if len(args) != len(self.parameters):

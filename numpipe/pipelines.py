@@ -65,7 +65,7 @@ def make_pipeline(np_: Context, grid: Any, in_specs: Any, max_concurrent_steps: 
 
 def delay_of(specs: Any, builder: int | None, kernel: int) -> int:
     """Option precedence: BlockSpec, then the pipeline, then the kernel. One ring releases all its operands together."""
-    own = [s.delay_release for s in specs if s.delay_release is not None]
+    own: list[int] = [s.delay_release for s in specs if s.delay_release is not None]
     if own:
         return max(own)
     return kernel if builder is None else builder

@@ -122,7 +122,7 @@ def copy_in(ring: Ring, indices: Any, slot: Any) -> None:
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
     """The simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
-    cached = ref.context.tensor_maps.get(request)
+    cached: TensorMap | None = ref.context.tensor_maps.get(request)
     if cached is None:
         array = ref.array if ref.unit.arrays[ref.index].order == "row" else ref.array.T
         cached = ref.context.tensor_maps[request] = TensorMap(array, request.box, request.swizzle, ref.name)
@@ -270,5 +270,5 @@ def put(ref, batch, row, column):  # type: ignore[no-untyped-def]
 @op
 def drain_stores(np_: Context) -> None:
     """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
-    if np_.unit.staging_base is not None:
+    if np_.unit.store_slots:
         current().bulk_wait(0, read=False)

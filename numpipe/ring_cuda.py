@@ -246,7 +246,7 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, row: Any, column: Any) -
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.staging_base is not None:
+        if np_.unit.store_slots:
             with builder.if_then(elected(builder)):
                 nb.emit_asm(builder, nb.void, [], "cp.async.bulk.wait_group 0;", "~{memory}")
         return nb.nothing(context)

@@ -47,8 +47,8 @@ def store_tile(ref: GmemRef, rows: Any, columns: Any, tile: Any) -> None:
     if row < 0 or column < 0:
         raise SpecError(f"'{ref.name}[…] = tile': negative start ({row}, {column})")
     if column * ref.dtype.itemsize % 16 and through_tma(ref.unit.arrays[ref.index]):
-        raise SpecError(f"'{ref.name}[…] = tile': column {column} of {ref.dtype} is {column * ref.dtype.itemsize} B into a row; TMA "
-                        "stores start at multiples of 16 B")
+        raise SpecError(f"'{ref.name}[…] = tile': column {column} of {ref.dtype} is {column * ref.dtype.itemsize} B into a row; "
+                        "TMA stores start at multiples of 16 B")
     if through_tma(ref.unit.arrays[ref.index]):
         width = panel_columns(tile.shape[1], tile.dtype.itemsize)
         panels = tile.shape[0] // 64 * (tile.shape[1] // width)

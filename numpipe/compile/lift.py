@@ -262,8 +262,8 @@ class _Lift(ast.NodeTransformer):
     def _index(self, part: ast.Slice) -> ast.expr:
         if part.lower is None and part.upper is None and part.step is None:
             return self.call(refs.whole, [], part)
-        low = 0 if part.lower is None else self.value(part.lower)
-        high = MISSING if part.upper is None else self.value(part.upper)
+        low: Any = 0 if part.lower is None else self.value(part.lower)
+        high: Any = MISSING if part.upper is None else self.value(part.upper)
         if low is MISSING or high is MISSING or part.step is not None:
             self.error(part, "a slice of a tile or array has compile-time bounds and no step; for a run-time start write "
                              "ds(start, size)")
@@ -357,8 +357,8 @@ class _Lift(ast.NodeTransformer):
             if before and name not in inner_targets:
                 result.append(name)
             elif not before and self._used_after(node, name):
-                self.error(here[0], f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no steps it "
-                                    "would have no value; bind it before the loop")
+                self.error(here[0], f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no "
+                                    "steps it would have no value; bind it before the loop")
         return sorted(result)
 
     def _used_after(self, loop: ast.For, name: str) -> bool:
@@ -382,7 +382,8 @@ class _Lift(ast.NodeTransformer):
         index = ast.Name(t, ast.Load())
         if order is MISSING or isinstance(order, StaticArray):
             if len(counts) != 1 or not isinstance(node.target, ast.Tuple):
-                self.error(node, "a host table is walked by `for m, n in numpipe.tiles(rows, order=table)`: one count, a tuple target")
+                self.error(node, "a host table is walked by `for m, n in numpipe.tiles(rows, order=table)`: one count, a tuple "
+                                 "target")
             assert order_node is not None
             columns = literal_node(len(node.target.elts), node)
             decode = self.call(tile_loop.table_row, [self.visit(order_node), index, columns], node)
@@ -425,7 +426,8 @@ class _Lift(ast.NodeTransformer):
             self.error(node, f"nested function '{name}': plain positional parameters only")
         for inner in ast.walk(node):
             if isinstance(inner, (ast.Nonlocal, ast.Global)):
-                self.error(inner, f"'{type(inner).__name__.lower()}' cannot be compiled: captures are by value; return the value instead")
+                self.error(inner, f"'{type(inner).__name__.lower()}' cannot be compiled: captures are by value; return the "
+                                  "value instead")
         node.returns = None
         for argument in arguments.args:
             argument.annotation = None
@@ -444,8 +446,8 @@ class _Lift(ast.NodeTransformer):
                 ast.copy_location(part, node)
         function = ast.FunctionDef(lifted, ast.arguments([], [ast.arg("__env"), *arguments.args], None, [], [], None, []),
                                    [*unpack, *node.body], [], None)
-        if hasattr(node, "type_params"):
-            function.type_params = []
+        if hasattr(node, "type_params"):  # Python 3.12
+            setattr(function, "type_params", [])  # noqa: B010
         self.out.append(ast.copy_location(function, node))
         self.binders.append(lifted)
         captured: list[ast.expr] = [ast.Name(c, ast.Load()) for c in captures] or [ast.Constant(0)]
@@ -462,5 +464,5 @@ class _Lift(ast.NodeTransformer):
             for capture in captures:
                 for place in names.get(capture, []):
                     if getattr(place, "lineno", 0) > line:
-                        self.error(place, f"'{capture}' is re-bound after '{name}' of line {line} captured it: captures are by value "
-                                          "in a kernel; use another name")
+                        self.error(place, f"'{capture}' is re-bound after '{name}' of line {line} captured it: captures are by "
+                                          "value in a kernel; use another name")

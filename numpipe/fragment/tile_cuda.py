@@ -63,7 +63,7 @@ nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, val
 def as_dtype(ty: Any) -> np.dtype:
     """The dtype that a compile-time argument names."""
     if isinstance(ty, nb.types.StringLiteral):
-        return np.dtype(ty.literal_value)
+        return np.dtype(str(ty.literal_value))
     if isinstance(ty, nb.types.NumberClass):
         return np.dtype(str(ty.dtype))
     raise SpecError(f"a dtype is needed here, known at compile time: got {ty}")
