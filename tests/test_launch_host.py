@@ -148,6 +148,18 @@ def test_a_device_array_on_the_default_stream_says_so_as_the_interface_wants_it(
     assert launch.DeviceArray((4,), np.float32).__cuda_array_interface__["stream"] == 1
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_host_array_becomes_a_device_array_with_padded_rows_and_comes_back(fake: FakeDriver, order: str) -> None:
+    host = np.asarray(np.arange(15, dtype=np.float32).reshape(3, 5).astype(ml_dtypes.bfloat16), order=order)
+    there = launch.DeviceArray.from_host(host, stream=7)
+    info = launch.describe(there, "a")
+    assert info.strides == ((16, 2) if order == "C" else (2, 16)) and info.dtype == host.dtype
+    assert launch.tma_addressable(info) is None and fake.named("synchronize")
+    back = there.copy_to_host()
+    np.testing.assert_array_equal(back, host)
+    assert back.flags.c_contiguous == host.flags.c_contiguous
+
+
 def test_a_device_array_may_be_empty(fake: FakeDriver) -> None:
     out = launch.DeviceArray((0, 4), np.float32)
     assert out.copy_to_host().shape == (0, 4) and not fake.calls

@@ -1,4 +1,4 @@
-"""Output arrays that numpipe allocates: of the library and on the GPU of the first array argument."""
+"""Arrays that numpipe allocates: outputs of the library and on the GPU of the first array argument, and its own kind."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from ..errors import SpecError
-from .arrays import ArrayInfo, argument, dense_strides
-from .host import DeviceBuffer, to_host
+from . import driver
+from .arrays import ArrayInfo, argument, dense_strides, describe, major_order
+from .host import DeviceBuffer, to_device, to_host
 from .streams import current_stream
 
 
 class DeviceArray:
-    """A C-contiguous array on the GPU that other libraries read through ``__cuda_array_interface__``.
+    """An array on the GPU that other libraries read through ``__cuda_array_interface__``; C-contiguous when made by shape.
 
-    numpipe returns one when the inputs are neither NumPy, PyTorch nor CuPy arrays.
-
-    ``copy_to_host()`` gives a NumPy array; the memory goes with the last reference.
+    numpipe returns one when the inputs are neither NumPy, PyTorch nor CuPy arrays. ``from_host`` makes one of a NumPy
+    array, ``copy_to_host()`` gives one back; the memory goes with the last reference.
     """
 
     def __init__(self, shape: Sequence[int], dtype: Any, stream: int = 0, device: int = 0) -> None:
@@ -27,6 +27,14 @@ class DeviceArray:
         strides = dense_strides(shape, dtype.itemsize)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         self._buffer = DeviceBuffer(shape, strides, dtype, nbytes, stream, device)
+
+    @classmethod
+    def from_host(cls, array: Any, stream: int = 0, device: int = 0) -> DeviceArray:
+        """A copy of a host array, its major order kept and its rows padded for TMA; returns when it is there."""
+        self = cls.__new__(cls)
+        self._buffer = to_device(describe(array, "array"), stream, device)
+        driver.get().synchronize(stream, device)
+        return self
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,19 +50,23 @@ class DeviceArray:
         return self._buffer.device
 
     @property
+    def _dense(self) -> bool:
+        return self._buffer.strides == dense_strides(self.shape, self.dtype.itemsize)
+
+    @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
             "version": 3,
             "shape": self.shape,
-            "strides": None,
+            "strides": None if self._dense else self._buffer.strides,
             "typestr": self.dtype.str,
             "data": (self._buffer.ptr, False),
             "stream": self._buffer.stream or 1,  # the interface spells the legacy default stream 1
         }
 
     def copy_to_host(self) -> np.ndarray[Any, Any]:
-        """Wait for the work that writes this array and copy it into a new NumPy array."""
-        out = np.empty(self.shape, self.dtype)
+        """Wait for the work that writes this array and copy it into a new NumPy array of the same major order."""
+        out = np.empty(self.shape, self.dtype, "F" if major_order(self._buffer.info()) == "col" else "C")
         to_host(self._buffer, out, self._buffer.stream)
         return out
 
