@@ -11,6 +11,7 @@ reported, as ratios within one process, because absolute rates of one card move 
 ``examples/benchmarks/gemm.py`` is a whole one.
 """
 
+from .blas import Cublas, cublas
 from .device import describe, sensors
 from .interval import Figure, figure
 from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
@@ -18,6 +19,6 @@ from .report import Result, Row, read, run_entry, summarise, table
 from .timer import EventTimer, Timer, require_gpu
 from .workers import collect, main
 
-__all__ = ["PROTOCOLS", "EventTimer", "Figure", "Plan", "Result", "Row", "Sample", "Timer", "collect", "compare",
-           "describe", "figure", "main", "read", "require_gpu", "rotation_sets", "run_entry", "sensors", "summarise",
+__all__ = ["PROTOCOLS", "Cublas", "EventTimer", "Figure", "Plan", "Result", "Row", "Sample", "Timer", "collect", "compare",
+           "cublas", "describe", "figure", "main", "read", "require_gpu", "rotation_sets", "run_entry", "sensors", "summarise",
            "table"]
