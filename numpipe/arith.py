@@ -34,6 +34,18 @@ def cdiv(a: Any, b: Any) -> Any:
 
 
 @op
+def add(a: Any, b: Any) -> Any:
+    """``a + b`` of int32 values."""
+    return np.int32(a) + np.int32(b)
+
+
+@op
+def successor(k: Any) -> Any:
+    """``k + 1``, opaque to the compiler: a loop counted with it is not unrolled."""
+    return np.int32(k) + np.int32(1)
+
+
+@op
 def minimum(a: Any, b: Any) -> Any:
     """The smaller of two int32 values."""
     return np.int32(min(int(a), int(b)))

@@ -32,6 +32,15 @@ def _minimum(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.icmp_signed("<", a, b), a, b)
 
 
+@cuda_meaning(arith.successor)
+def _successor(_context: Any, k: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return nb.emit_asm(builder, nb.i32, args, "add.s32 $0, $1, 1;", "=r,r")
+
+    return I32(I32), codegen
+
+
+cuda_meaning(arith.add)(_binary(lambda builder, a, b: builder.add(a, b)))
 cuda_meaning(arith.quotient)(_binary(lambda builder, a, b: builder.udiv(a, b)))
 cuda_meaning(arith.remainder)(_binary(lambda builder, a, b: builder.urem(a, b)))
 cuda_meaning(arith.cdiv)(_binary(_cdiv))

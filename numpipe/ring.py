@@ -29,7 +29,7 @@ import numpy as np
 from ._machine import TensorMap, current
 from ._op import helper, op
 from ._unit import PANEL_BYTES, MapRequest, RingPlan
-from .arith import quotient, remainder
+from .arith import quotient, remainder, successor
 from .context import Context, counter, set_counter
 from .fragment.panel import write
 from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special, wgmma
@@ -178,8 +178,10 @@ def fill(ring, indices, step):  # type: ignore[no-untyped-def]
 @helper
 def produce(ring, grid, steps, first):  # type: ignore[no-untyped-def]
     """The whole producer of an innermost pipeline loop."""
-    for k in range(steps):
+    k = np.int32(0)
+    while k < steps:
         fill(ring, unravel(k, grid), first + k)
+        k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
     set_steps_done(ring, first + steps)
 
 

@@ -38,11 +38,11 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16) -> NoReturn:
 
 
 @op
-def first_tile() -> Any:
-    """Linear index of this CTA."""
+def before_first_tile() -> Any:
+    """Linear index of this CTA, less the number of CTAs: the loop adds that at its top."""
     machine = current()
     x, y, z = machine.cta
-    return np.int32(x + machine.grid[0] * (y + machine.grid[1] * z))
+    return np.int32(x + machine.grid[0] * (y + machine.grid[1] * z)) - tile_stride()
 
 
 @op

@@ -19,12 +19,13 @@ def _special(builder: Any, name: str) -> Any:
     return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", nb.i32)
 
 
-@cuda_meaning(source.first_tile)
-def _first_tile(_context: Any) -> Any:
+@cuda_meaning(source.before_first_tile)
+def _before_first_tile(_context: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
         x, y, z = (_special(builder, f"ctaid.{d}") for d in "xyz")
-        width, height = (_special(builder, f"nctaid.{d}") for d in "xy")
-        return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+        width, height, depth = (_special(builder, f"nctaid.{d}") for d in "xyz")
+        linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+        return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
 
     return I32(), codegen
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..refs_cuda import new_ref
 from ..ring import drain_stores
 from ..ring_cuda import smem
 
-MAX_MAPS = 64  # 8 KB of a kernel's 32 KB of parameters
+MEMORY_SUFFIX = "_memory_role"
 
 
 class TableType(nb.types.Type):  # type: ignore[misc]
@@ -94,13 +95,21 @@ def _is_memory(unit: Unit) -> Op[..., Any]:
     return Op(is_memory, typer)
 
 
+def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The same function under a name by which its code is found again in the IR."""
+    code = function.__code__.replace(co_name=name)
+    copy = types.FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+    copy.__module__, copy.__qualname__ = function.__module__, name
+    return copy
+
+
 def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, Any]]) -> tuple[Callable[..., Any], list[Any]]:
     """The entry function and its Numba argument types. `scalars`: (name, Numba type) of the run-time scalars."""
     parameters: list[str] = ["table"]
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "user": Helper(function), "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
+        "memory": Helper(_renamed(function, f"{unit.kernel}{MEMORY_SUFFIX}")), "compute": Helper(function), "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
@@ -109,28 +118,25 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         names += [f"{array.name}_s{i}" for i in range(array.ndim)]
         parameters += names
         argtypes += [nb.types.int64] * len(names)
-        arguments.append(f"ROLE_{number}(np_, maps, {', '.join(names)})")
+        arguments.append(f"ROLE_{number}(ROLE_np, maps, {', '.join(names)})")
         for role in ("memory", "compute"):
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     for name, kind in scalars:
         parameters.append(name)
         argtypes.append(kind)
         arguments.append(name)
-    inner = ", ".join(["maps", *parameters[1:]])
-    lines = []
-    for role in ("memory", "compute"):
-        lines += [f"def {role}({inner}):", f"    np_ = {role}_context()",
-                  f"    user(np_, {', '.join(arguments).replace('ROLE', role)})"]
-        lines += ["    drain_stores(np_)"] if role == "compute" else []
-    lines += [f"def {unit.kernel}({', '.join(parameters)}):",
-              "    maps = table_address(table)",
-              "    start()",
-              "    if is_memory():",
-              f"        dec({unit.memory_registers})",
-              f"        one_lane(run_memory, {inner})",
-              "    else:",
-              f"        inc({unit.compute_registers})",
-              f"        run_compute({inner})"]
+    inner = ", ".join(arguments)
+    lines = [f"def {unit.kernel}({', '.join(parameters)}):",
+             "    maps = table_address(table)",
+             "    start()",
+             "    if is_memory():",
+             f"        dec({unit.memory_registers})",
+             "        memory_np = memory_context()",
+             f"        one_lane(memory, memory_np, {inner.replace('ROLE', 'memory')})",
+             "    else:",
+             f"        inc({unit.compute_registers})",
+             "        compute_np = compute_context()",
+             f"        compute(compute_np, {inner.replace('ROLE', 'compute')})",
+             "        drain_stores(compute_np)"]
     exec("\n".join(lines), ns)
-    ns["run_memory"], ns["run_compute"] = Helper(ns["memory"]), Helper(ns["compute"])
     return ns[unit.kernel], argtypes

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import context, pipelines, refs, specs, tile_loop
+from .. import arith, context, pipelines, refs, specs, tile_loop
 from .._op import Helper, Op
 from ..errors import CompileError, at
 from ..fragment import mma
@@ -396,17 +396,22 @@ class _Lift(ast.NodeTransformer):
         total = loads[0]
         for other in loads[1:]:
             total = ast.BinOp(total, ast.Mult(), other)
-        node.iter = ast.Call(ast.Name("range", ast.Load()), [self.call(tile_loop.first_tile, [], node), total,
-                                                            self.call(tile_loop.tile_stride, [], node)], [])
-        target = ast.Assign([node.target], decode)
-        node.target = ast.Name(t, ast.Store())
-        node.body = [target, *self._block(node.body)]
-        node.orelse = self._block(node.orelse) if node.orelse else []
-        for new in (*setup, target, node.iter, node.target):
+        stride, end = self.temporary("stride"), self.temporary("tiles")
+        step = [index, ast.Name(stride, ast.Load())]
+        # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
+        setup += [ast.Assign([ast.Name(stride, ast.Store())], self.call(tile_loop.tile_stride, [], node)),
+                  ast.Assign([ast.Name(end, ast.Store())], total),
+                  ast.Assign([ast.Name(t, ast.Store())], self.call(tile_loop.before_first_tile, [], node))]
+        advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
+                   ast.Assign([node.target], decode)]
+        test = ast.Compare(self.call(arith.add, list(step), node), [ast.Lt()], [ast.Name(end, ast.Load())])
+        loop = ast.copy_location(ast.While(test, [*advance, *self._block(node.body)],
+                                           self._block(node.orelse) if node.orelse else []), node)
+        for new in (*setup, test, *advance):
             for part in ast.walk(new):
                 if not hasattr(part, "lineno"):
                     ast.copy_location(part, node)
-        return [*setup, node]
+        return [*setup, loop]
 
     # ---- nested functions
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:

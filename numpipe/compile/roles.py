@@ -15,6 +15,7 @@ from typing import Any
 
 from .._unit import Unit
 from ..errors import CompileError, at
+from .entry_cuda import MEMORY_SUFFIX
 
 _FORBIDDEN = (
     ("a CTA or warp barrier", r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)", "sync"),
@@ -74,7 +75,7 @@ def violation(body: list[str]) -> tuple[str, str] | None:
 def check(unit: Unit, library: Any) -> None:
     """Raise CompileError when something forbidden reaches the memory role."""
     bodies = functions(library)
-    root = next(name for name in bodies if "6memoryB" in name)  # as Numba mangles the entry's function `memory`
+    root = next(name for name in bodies if f"{unit.kernel}{MEMORY_SUFFIX}" in name)
     for name in reachable(bodies, root):
         found = violation(bodies[name])
         if found:

@@ -1,0 +1,242 @@
+"""The build gate: what the machine code of a numpipe kernel must look like, read from its PTX and SASS.
+
+A kernel can be right and slow without a word from the compiler; each rule here stands for one such case:
+
+=====================  ===========================================================================================
+rule                   what it costs to break it
+=====================  ===========================================================================================
+resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg (`Resources.clean`)
+entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs
+local memory           registers that went to memory without being called spills
+memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA
+waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
+tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
+roles                  the memory role computes nothing and stays below its registers; only it loads
+registers              setmaxnreg with the values of the Unit
+launch bounds          without them ptxas ignores setmaxnreg (C7508)
+tensor maps            one by-value parameter, addressed and never read: a copy in local memory is no tensor map
+=====================  ===========================================================================================
+
+>>> from numpipe.compile import gate
+>>> gate.findings(kernel.compiled(a, b))          # doctest: +SKIP
+()
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .build import Built
+
+
+# ---- SASS -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Instruction:
+    """One line of SASS: its address in the section, its predicate ("" without) and what follows."""
+
+    address: int
+    predicate: str
+    text: str
+
+    @property
+    def opcode(self) -> str:
+        return self.text.partition(" ")[0]
+
+    def __str__(self) -> str:
+        return f"/*{self.address:04x}*/ {self.predicate}{' ' * bool(self.predicate)}{self.text}"
+
+
+_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?(.*?)\s*;")
+_LABEL = re.compile(r"^([.$\w]+):\s*$")
+_TARGET = re.compile(r"`\(([.$\w]+)\)")
+
+
+class Sass:
+    """The instructions of one kernel and where they lead, from nvdisasm's text."""
+
+    def __init__(self, text: str) -> None:
+        self.instructions: list[Instruction] = []
+        self.labels: dict[str, int] = {}
+        for line in text.splitlines():
+            if found := _LINE.match(line):
+                self.instructions.append(Instruction(int(found[1], 16), found[2] or "", found[3]))
+            elif found := _LABEL.match(line):
+                self.labels[found[1]] = len(self.instructions)
+
+    def find(self, pattern: str) -> list[Instruction]:
+        """Instructions whose opcode matches."""
+        return [i for i in self.instructions if re.match(pattern, i.opcode)]
+
+    def reachable(self, first: Instruction) -> list[Instruction]:
+        """Everything that can run after `first`, itself included, in the order of addresses; calls are followed."""
+        todo, seen = [self.instructions.index(first)], set[int]()
+        while todo:
+            at = todo.pop()
+            if at in seen or at >= len(self.instructions):
+                continue
+            seen.add(at)
+            todo.extend(self._successors(at))
+        return [self.instructions[i] for i in sorted(seen)]
+
+    def _successors(self, at: int) -> Iterator[int]:
+        instruction = self.instructions[at]
+        kind = instruction.opcode.partition(".")[0]
+        targets = [self.labels[label] for label in _TARGET.findall(instruction.text) if label in self.labels]
+        if kind == "RET":
+            targets = []  # where it goes is behind the CALL
+        yield from targets
+        # a branch on a uniform predicate has it as an operand, others before the opcode
+        always = not instruction.predicate and not re.search(r"\bU?P\d", instruction.text)
+        if not (always and kind in ("EXIT", "RET", "BRA", "JMP", "BRX")):
+            yield at + 1
+
+
+def highest_register(code: list[Instruction]) -> int:
+    """How many registers a lane needs for `code`: one more than the highest number it names."""
+    numbers = [int(n) + (2 if ".64" in i.text else 1) for i in code for n in re.findall(r"\bR(\d+)\b", i.text)]
+    return max(numbers, default=0)
+
+
+def memory_role(sass: Sass) -> list[Instruction]:
+    """What the memory role runs: from its ``setmaxnreg.dec`` on."""
+    return [i for start in sass.find(r"USETMAXREG\.DEALLOC") for i in sass.reachable(start)]
+
+
+def compute_role(sass: Sass) -> list[Instruction]:
+    """What a compute warpgroup runs: from its ``setmaxnreg.inc`` on."""
+    return [i for start in sass.find(r"USETMAXREG\.TRY_ALLOC") for i in sass.reachable(start)]
+
+
+# ---- rules ------------------------------------------------------------------------------------------------------
+def resources(built: Built) -> Iterator[str]:
+    """No spills, no stack, no note."""
+    used = built.resources
+    if used.spill_bytes or used.stack_bytes:
+        yield f"{used.spill_bytes} bytes of spills, {used.stack_bytes} bytes of stack"
+    yield from used.notes
+
+
+def entry_registers(built: Built) -> Iterator[str]:
+    """The registers at launch are the pool that setmaxnreg re-divides."""
+    expected = min(255, built.unit.register_pool // built.unit.warpgroups)
+    if built.resources.registers != expected:
+        yield (f"{built.resources.registers} registers at entry; {built.threads} threads share the register file at {expected} "
+               "a lane")
+
+
+def local_memory(sass: Sass) -> Iterator[str]:
+    """No loads from and stores to local memory."""
+    for instruction in sass.find(r"(STL|LDL)\b"):
+        yield f"local memory: {instruction}"
+
+
+def memory_barriers(sass: Sass) -> Iterator[str]:
+    """No fence beyond the CTA."""
+    for instruction in sass.find(r"MEMBAR\.\w+\.(GPU|SYS)"):
+        yield f"a memory barrier beyond the CTA: {instruction}"
+
+
+def waterfalls(sass: Sass) -> Iterator[str]:
+    """No loop over the active lanes around an instruction with uniform operands."""
+    for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR") + sass.find(r"WARPSYNC\.COLLECTIVE"):
+        yield f"a loop over the active lanes: {instruction}"
+
+
+def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
+    """Only products that the PTX asks for, and all of them."""
+    asked = {"x".join(shape) for shape in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)", ptx)}
+    made = {found[1]: i for i in sass.find("HGMMA") if (found := re.match(r"HGMMA\.(\d+x\d+x\d+)", i.opcode))}
+    for shape, instruction in made.items():
+        if shape not in asked:
+            yield f"a product nobody asked for (the PTX has {sorted(asked)}): {instruction}"
+    for shape in asked - set(made):
+        yield f"no HGMMA {shape}, although the PTX has it"
+
+
+def roles(built: Built, sass: Sass) -> Iterator[str]:
+    """Loads by the memory role alone, within its registers; everything else by the compute role."""
+    memory, compute = memory_role(sass), compute_role(sass)
+    if not memory or not compute:
+        yield "the roles are not there: no setmaxnreg in the code"
+        return
+    needed = highest_register(memory)
+    if needed > built.unit.memory_registers:
+        yield f"the memory role needs {needed} registers, it keeps {built.unit.memory_registers}"
+    for code, who, pattern in ((memory, "memory", r"HGMMA|UTMASTG|ST[GS]\b|STSM|BAR\."), (compute, "compute", "UTMALDG")):
+        for instruction in code:
+            if re.match(pattern, instruction.opcode):
+                yield f"not the {who} role's business: {instruction}"
+    loads = bool(built.unit.rings)
+    for expected, code, pattern in ((loads, memory, "UTMALDG"), (loads, memory, r"SYNCS\.PHASECHK"),
+                                    (loads, compute, r"SYNCS\.PHASECHK"), (built.unit.store_slots > 0, compute, "UTMASTG")):
+        if expected and not any(re.match(pattern, i.opcode) for i in code):
+            yield f"no {pattern} in the {'memory' if code is memory else 'compute'} role"
+
+
+def registers(built: Built, sass: Sass) -> Iterator[str]:
+    """setmaxnreg gives and takes what the Unit says."""
+    for opcode, expected in (("DEALLOC", built.unit.memory_registers), ("TRY_ALLOC", built.unit.compute_registers)):
+        found = [int(re.findall(r"0x([0-9a-f]+)\b", i.text)[-1], 16) for i in sass.find(rf"USETMAXREG\.{opcode}")]
+        if found != [expected]:
+            yield f"setmaxnreg {opcode} of {found}, expected one of {expected}"
+
+
+def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
+    """The threads of the Unit, and one CTA a SM."""
+    found = re.search(r"\.maxntid\s+(\d+)", ptx)
+    if found is None or int(found[1]) != built.threads or not re.search(r"\.minnctapersm\s+1\b", ptx):
+        yield f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected {built.threads} with .minnctapersm 1"
+
+
+def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
+    """All maps in one by-value parameter whose address every copy's descriptor comes from; nothing reads its words."""
+    wanted = 128 * max(1, len(built.unit.maps))
+    tables = re.findall(r"\.param \.align (\d+) \.b8 (\w+)\[(\d+)\]", ptx)
+    if [(align, size) for align, _, size in tables] != [("64", str(wanted))]:
+        yield f"tensor maps: expected one parameter of {wanted} bytes aligned to 64, found {[(a, s) for a, _, s in tables]}"
+        return
+    table = tables[0][1]
+    for line in ptx.splitlines():
+        if re.search(rf"\bld\.param\S*\s+[^,]+,\s*\[{table}\b", line):
+            yield f"tensor maps are read: {line.strip()}"
+    defined: dict[str, list[str]] = {}
+    for register, source in re.findall(r"^\s*(?:@!?%p\d+\s+)?(?:mov|add|or|cvta)\S*\s+(%rd\d+), ([^;]+);", ptx, re.MULTILINE):
+        defined.setdefault(register, []).append(source)
+    copies = set(re.findall(r"(?:cp\.async\.bulk\.tensor|prefetch\.tensormap)[^;]*?\[(%rd\d+)(?:, *\{|\])", ptx))
+    for register in sorted(copies):
+        roots = set(_roots(register, defined, set()))
+        if roots != {table}:
+            yield f"a copy's tensor map {register} comes from {sorted(roots)}, not from the parameter {table}"
+
+
+def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator[str]:
+    """What a 64-bit register is computed from."""
+    if name in seen:
+        return
+    seen.add(name)
+    if not name.startswith("%"):
+        yield name
+        return
+    sources = defined.get(name)
+    if sources is None:
+        yield f"{name} (no address arithmetic)"
+        return
+    for source in sources:
+        parts = [p for p in re.split(r"[,\s]+", source) if p and not re.fullmatch(r"-?\d+|0x[0-9a-fA-F]+", p)]
+        for part in parts:
+            yield from _roots(part, defined, seen)
+
+
+_OF_SASS: tuple[Callable[[Sass], Iterator[str]], ...] = (local_memory, memory_barriers, waterfalls)
+
+
+def findings(built: Built) -> tuple[str, ...]:
+    """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
+    ptx, sass = built.inspect("ptx"), Sass(built.inspect("sass"))
+    return (*resources(built), *entry_registers(built), *(line for rule in _OF_SASS for line in rule(sass)),
+            *tensor_cores(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
+            *tensor_maps(built, ptx))
