@@ -1,0 +1,163 @@
+"""A matrix product in numpipe: one kernel, on a Hopper GPU or on the simulated SM.
+
+    python examples/gemm.py                          on the GPU if there is one, else simulated
+    python examples/gemm.py --target sim --shape 300,200,136 --dtype bf16
+
+On a GPU: speed on device arrays, with cuBLAS beside it where a package that brings it is installed (PyTorch, CuPy, nvmath),
+the time of a whole call on NumPy arrays, and the error against float64. Simulated: the error, and who did what when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, bench, cdiv, ds, launch
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory at once (slots)."""
+
+    tm: int = 128
+    tn: int = 256
+    tk: int = 64
+    slots: int = 4
+
+
+@numpipe.kernel(
+    out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
+    grid=numpipe.persistent(), num_compute_wgs=2, wg_axis="wg", memory_registers=40)
+def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
+    """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16, summed in float32.
+
+    One CTA an SM loops over tiles of c. Its memory warpgroup loads blocks of a and b into a ring of shared-memory slots,
+    running ahead into the next tile; its two compute warpgroups have half the rows of the tile each.
+    """
+    wg = numpipe.axis_index("wg")
+    rows = cfg.tm // numpipe.axis_size("wg")
+    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped"):
+        acc = numpipe.zeros((rows, cfg.tn), np.float32)
+        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
+            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        for (k,), (a_tile, b_tile) in pipe(a, b):
+            acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
+        c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+
+
+# ---- running it
+DTYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+GPU_SHAPES = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (4096, 4096, 512))
+SIM_SHAPES = ((256, 256, 256), (200, 136, 72), (128, 384, 512))
+SIM_CONFIG = Config(tm=128, tn=128, tk=64, slots=3)
+SAMPLED_ROWS = 64
+
+Shape = tuple[int, int, int]
+
+
+def inputs(shape: Shape, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Normally distributed a (M, K) and b (N, K)."""
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, k), np.float32).astype(dtype) for rows in (m, n))
+    return a, b
+
+
+def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
+    """``|c - a b^T| / |a b^T|`` against float64, Frobenius norm; of some of the rows if there are many."""
+    if len(a) > 1024:
+        rows = np.random.default_rng(1).choice(len(a), SAMPLED_ROWS, replace=False)
+        a, c = a[rows], c[rows]
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    return float(np.linalg.norm(c.astype(np.float64) - exact) / np.linalg.norm(exact))
+
+
+def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
+    """Speed, time and error of each shape, a line each."""
+    cublas = bench.cublas()
+    if cublas is None:
+        print("cuBLAS: not installed (PyTorch, CuPy and nvmath bring it)")
+    print(f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  {'error':>7}")
+    for shape in shapes:
+        a, b = inputs(shape, dtype)
+        matmul(a, b, target="gpu")  # compiles
+        start = time.perf_counter()
+        c = matmul(a, b, target="gpu")
+        whole = time.perf_counter() - start
+
+        sample = measure(a, b, cublas)
+        speeds = {name: f"{2e-12 * np.prod(shape) / sample.seconds(name):.0f} TFLOPS" for name in sample.times}
+        ratio = f"{sample.ratio('numpipe'):.2f}" if cublas else "-"
+        print(f"{spell(shape):>16}  {speeds['numpipe']:>12}  {speeds.get('cuBLAS', '-'):>12}  {ratio:>5}  "
+              f"{whole * 1e3:>7.2f} ms  {relative_error(a, b, c):>7.1e}", flush=True)
+
+
+def measure(a: np.ndarray, b: np.ndarray, cublas: bench.Cublas | None) -> bench.Sample:
+    """Seconds a call on arrays that stay on the GPU, numpipe and cuBLAS in turn under load."""
+    x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
+    ours, theirs = (launch.DeviceArray((len(a), len(b)), a.dtype) for _ in range(2))
+    competitors: dict[str, Callable[[int], object]] = {"numpipe": lambda _: matmul(x, y, out=ours)}
+    if cublas:
+        competitors["cuBLAS"] = lambda _: cublas(x, y, theirs)
+    [sample] = bench.compare(competitors, reference="cuBLAS" if cublas else "numpipe", protocols=("interleaved",),
+                             plan=bench.Plan(load=0.3, rounds=20))
+    return sample
+
+
+def simulated(shapes: list[Shape], dtype: np.dtype, target: str | None) -> None:
+    """Error of each shape, and a timeline."""
+    print(f"\n{'M,N,K':>16}  {'error':>7}")
+    for shape in shapes:
+        a, b = inputs(shape, dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that this is simulated has been said
+            c = matmul(a, b, cfg=SIM_CONFIG, target=target)
+        print(f"{spell(shape):>16}  {relative_error(a, b, c):>7.1e}", flush=True)
+
+    trace = numpipe.Trace()
+    matmul.simulate(*inputs(SIM_SHAPES[0], dtype), cfg=SIM_CONFIG, trace=trace)
+    print(f"\nTimeline of {spell(SIM_SHAPES[0])}, two tiles a CTA; while one is stored the next one's blocks are loaded:\n")
+    print(trace.timeline())
+
+
+def spell(shape: Shape) -> str:
+    return ",".join(map(str, shape))
+
+
+def shape_of(text: str) -> Shape:
+    """"512,256,1024" -> (512, 256, 1024)."""
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not M,N,K, three positive integers like 512,256,1024")
+    m, n, k = map(int, parts)
+    return m, n, k
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
+    parser.add_argument("--shape", type=shape_of, action="append", metavar="M,N,K", help="may be repeated")
+    parser.add_argument("--dtype", choices=DTYPES, default="f16", help="of a, b and c (default: %(default)s)")
+    options = parser.parse_args()
+
+    choice = launch.choose_target(options.target)
+    print(f"target: {choice.target} ({choice.why}); choose with --target sim|gpu, --shape M,N,K and --dtype {'|'.join(DTYPES)}")
+    if choice.target == "gpu":
+        on_gpu(options.shape or list(GPU_SHAPES), DTYPES[options.dtype])
+    else:
+        simulated(options.shape or list(SIM_SHAPES), DTYPES[options.dtype], options.target)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except numpipe.NumpipeError as error:
+        sys.exit(f"error: {error}")
