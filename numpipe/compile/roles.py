@@ -25,50 +25,39 @@ _FORBIDDEN = (
      "atomic"),
     ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
 )
-_DEFINE = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(')
+_DOING = re.compile(r"(?:call |atomicrmw |cmpxchg ).*")  # calls, inline assembly among them, and LLVM's own atomics
+_FUNCTION = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(.*?^}', re.MULTILINE | re.DOTALL)
 _CALLED = re.compile(r'@(?:"([^"]+)"|([\w.$]+))\(')
 _SHARED_ARRAY = re.compile(r"addrspace\(3\)\s*\* @")
 
 
-def functions(library: Any) -> dict[str, list[str]]:
-    """Bodies of all functions in a library's IR."""
-    found: dict[str, list[str]] = {}
-    for module in library.llvm_strs:
-        body: list[str] | None = None
-        for line in module.splitlines():
-            start = _DEFINE.match(line)
-            if start:
-                body = found.setdefault(start[1] or start[2], [])
-                body.clear()
-            elif body is not None and line.startswith("}"):
-                body = None
-            if body is not None:
-                body.append(line)
-    return found
+def functions(library: Any) -> dict[str, str]:
+    """The functions of a library's IR, as text."""
+    return {m[1] or m[2]: m[0] for module in library.llvm_strs for m in _FUNCTION.finditer(module)}
 
 
-def reachable(bodies: dict[str, list[str]], root: str) -> Iterator[str]:
+def reachable(bodies: dict[str, str], root: str) -> Iterator[str]:
     """Names of the functions that `root` can call, itself included."""
     todo, seen = [root], {root}
     while todo:
         name = todo.pop()
         yield name
-        for line in bodies[name]:
-            for match in _CALLED.finditer(line):
-                called = match[1] or match[2]
-                if called in bodies and called not in seen:
-                    seen.add(called)
-                    todo.append(called)
+        for match in _CALLED.finditer(bodies[name]):
+            called = match[1] or match[2]
+            if called in bodies and called not in seen:
+                seen.add(called)
+                todo.append(called)
 
 
-def violation(body: list[str]) -> tuple[str, str] | None:
+def violation(function: str) -> tuple[str, str] | None:
     """(what, pattern of the source) of the first thing in a function that the memory role must not do."""
-    for line in body[1:]:
-        for what, pattern, source in _FORBIDDEN:
-            if re.search(pattern, line):
-                return what, source
-        if "addrspace(3)" in line and "numpipe_smem" not in line and _SHARED_ARRAY.search(line):
-            return "shared memory of its own", "shared"
+    body = function.partition("\n")[2]
+    doing = "\n".join(_DOING.findall(body))
+    for what, pattern, source in _FORBIDDEN:
+        if re.search(pattern, doing):
+            return what, source
+    if "addrspace(3)" in body and any("numpipe_smem" not in line for line in body.splitlines() if _SHARED_ARRAY.search(line)):
+        return "shared memory of its own", "shared"
     return None
 
 
