@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +16,10 @@ from typing import Any
 from llvmlite import ir
 from llvmlite.ir.values import ArgumentAttributes
 from numba import cuda
+from numba.core.errors import NumbaError  # base of numba.cuda's, and what the types it borrows raise
 from numba.cuda import cgutils, codegen, compiler, dispatcher, types
 from numba.cuda.core import config
-from numba.cuda.core.errors import NumbaError, TypingError
+from numba.cuda.core.errors import TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudadrv import nvvm
@@ -33,6 +33,8 @@ from numba.cuda.typing.templates import (
     make_intrinsic_template,
     make_overload_template,
 )
+
+from .errors import NumpipeError
 
 __all__ = [
     "AbstractTemplate", "AttributeTemplate", "NumbaError", "RefType", "TypingError", "cgutils", "cuda", "ir",
@@ -351,11 +353,53 @@ def undefined_symbols(library: Any, prefix: str) -> list[str]:
     return sorted(called - defined)
 
 
-def user_line(typing_context: Any, own: Callable[[str], bool]) -> tuple[str, int] | None:
-    """File and line of the innermost frame being typed that is not numpipe's own."""
-    for frame in typing_context.callstack:
-        filename = frame.func_id.filename
-        if not own(os.path.abspath(filename)):
-            loc = getattr(frame.typeinfer, "_np_loc", None)
-            return filename, loc.line if loc is not None else frame.func_id.firstlineno
-    return None
+# ---- errors ---------------------------------------------------------------------------------------------------
+Place = tuple[str, int]
+
+
+def explain(error: BaseException, filename: str) -> tuple[str, Place | None]:
+    """(reason, place) of an error raised while compiling: the innermost reason, the innermost line of `filename`.
+
+    Numba wraps an error once for every function it is typing, keeps the causes of failed calls on the side, and says
+    where it was only in its frames' locals: all three are followed.
+    """
+    return _deepest(error, filename, set())[1:]
+
+
+def _deepest(error: BaseException, filename: str, seen: set[int]) -> tuple[int, str, Place | None]:
+    """(depth, reason, place) of the innermost error among an error and its causes."""
+    seen.add(id(error))
+    reason = str(getattr(error, "msg", None) or error)
+    if not isinstance(error, (NumbaError, NumpipeError)):
+        reason = f"{type(error).__name__}: {reason}"
+    causes = [error.__cause__] if error.__cause__ is not None else []
+    place = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        local = traceback.tb_frame.f_locals
+        for name in ("constraint", "inst", "stmt"):  # while typing, lowering, interpreting
+            place = _place(local.get(name), filename) or place
+        if hasattr(failures := local.get("self"), "_failures"):  # no candidate of a call matched
+            causes += [f.error for group in failures._failures.values() for f in group if isinstance(f.error, Exception)]
+            reason = _no_match(failures)
+        traceback = traceback.tb_next
+    place = _place(error, filename) or place
+    said = re.findall(rf"(?:at|in) {re.escape(filename)} \((\d+)\)", reason)
+    if place is None and said:
+        place = filename, int(said[-1])
+    inner = [_deepest(cause, filename, seen) for cause in causes if id(cause) not in seen]
+    depth, told, where = max(inner, key=lambda found: found[0], default=(0, "", None))
+    return depth + 1, told or _ANSI.sub("", reason), where or place
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _place(thing: Any, filename: str) -> Place | None:
+    loc = getattr(thing, "loc", None)
+    return (filename, loc.line) if getattr(loc, "filename", None) == filename else None
+
+
+def _no_match(failures: Any) -> str:
+    key = failures._function_type.typing_key
+    return f"{getattr(key, '__name__', key)}({', '.join(str(a) for a in failures._args)}): not for arguments of these types"

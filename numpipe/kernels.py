@@ -21,6 +21,7 @@ import numpy as np
 
 from . import launch
 from ._unit import ArrayArg, Unit
+from .compile import blame
 from .compile.fold import StaticArray
 from .compile.lift import Source, lift, read
 from .errors import SpecError, TargetError
@@ -395,8 +396,14 @@ class Kernel:
 
         arrays = [info.array for info in infos]
         values = [np.dtype(kind).type(value) for kind, value in zip(plan.unit_key[1], scalars, strict=True)]
-        simulate(self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key), arrays, values, plan.grid, seed=seed,  # type: ignore[arg-type]
-                 trace=trace)
+        unit, function = self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key)
+        try:
+            simulate(unit, function, arrays, values, plan.grid, seed=seed, trace=trace)  # type: ignore[arg-type]
+        except Exception as error:
+            told = blame.simulated(error, unit)
+            if told is error:
+                raise
+            raise told from error
         self._check_compiles(plan.unit_key)
 
     def _check_compiles(self, unit_key: tuple[Any, ...]) -> None:

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from .._unit import ArrayArg, MapRequest, Unit
-from ..errors import CompileError, NumpipeError, TargetError
+from ..errors import TargetError
+from . import blame
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
 _SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.mma_cuda", "ring_cuda",
@@ -152,10 +153,11 @@ def front_end(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[
     entry, argtypes = entry_cuda.build(unit, function, [(name, scalar_type(dtype)) for name, dtype in scalars])
     try:
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads)
-    except NumpipeError:
-        raise
-    except nb.NumbaError as error:
-        raise _explain(unit, error) from error
+    except Exception as error:
+        told = blame.compiled(error, unit)
+        if told is error:
+            raise
+        raise told from (None if isinstance(error, nb.NumbaError) else error)
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
     for symbol in undefined:
         unit.axis(re.sub(r"^np_axis_(index|size)_", "", symbol))
@@ -189,19 +191,6 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _explain(unit: Unit, error: Exception) -> CompileError:
-    """The part of a Numba error that speaks of the user's source: the innermost reason and the user's line."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    own = re.compile(r'File "([^"]+)", line (\d+)')
-    places = [(f, n) for f, n in own.findall(text) if "numpipe/" not in f and "numba" not in f and not f.startswith("<")]
-    reasons = [line.strip() for line in text.splitlines() if re.search(
-        r"(Unknown attribute|No implementation of function|Untyped global|Invalid use|Cannot unify|NameError|is not defined|"
-        r"Use of unsupported|Failed at nopython|cannot determine)", line)]
-    where = f"{places[-1][0]}:{places[-1][1]}: " if places else ""
-    what = reasons[-1] if reasons else text.strip().splitlines()[-1][:300]
-    return CompileError(f"{where}kernel {unit.kernel} does not compile: {what}")
 
 
 def array_args(names: Sequence[str], described: Sequence[tuple[np.dtype, int, str, bool]]) -> tuple[ArrayArg, ...]:
