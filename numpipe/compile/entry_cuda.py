@@ -4,6 +4,7 @@
 
     entry(table, a_ptr, a_shape…, a_strides…, …, scalars…)
         one lane initialises every ring's barriers; fence; CTA barrier
+        the next kernel of the stream may be launched; wait for the one before (both overlap only launches)
         last warpgroup     setmaxnreg.dec; one lane runs the kernel function as the memory role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
 """
@@ -18,7 +19,7 @@ from .. import _numba as nb
 from .._op import Helper, Op
 from .._unit import Unit
 from ..context_cuda import define_axes, new_context
-from ..intrinsics import setmaxnreg
+from ..intrinsics import griddep, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
 from ..refs_cuda import new_ref
@@ -111,6 +112,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
     ns: dict[str, Any] = {
         "memory": Helper(_renamed(function, f"{unit.kernel}{MEMORY_SUFFIX}")), "compute": Helper(function), "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
+        "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
     for number, array in enumerate(unit.arrays):
@@ -129,6 +131,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
     lines = [f"def {unit.kernel}({', '.join(parameters)}):",
              "    maps = table_address(table)",
              "    start()",
+             "    launch_dependents()",
+             "    wait()",
              "    if is_memory():",
              f"        dec({unit.memory_registers})",
              "        memory_np = memory_context()",

@@ -158,10 +158,21 @@ class Driver:
         self._call("cuKernelSetAttribute", name, nbytes, kernel, self._call("cuDeviceGet", ordinal))
 
     def config(self, threads: int, nbytes: int) -> Any:
-        """A launch configuration with fields gridDimX, gridDimY, gridDimZ and hStream left to set."""
+        """A launch configuration with fields gridDimX, gridDimY, gridDimZ and hStream left to set.
+
+        Programmatic dependent launch is on: the kernel may be launched while the one before it in the stream ends, and
+        its entry waits (griddepcontrol.wait) before anything touches global memory.
+        """
         config = self._api.CUlaunchConfig()
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
         config.sharedMemBytes = nbytes
+        value = self._api.CUlaunchAttributeValue()
+        value.programmaticStreamSerializationAllowed = 1
+        attribute = self._api.CUlaunchAttribute()
+        attribute.id = self._api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value = value
+        config.attrs = [attribute]
+        config.numAttrs = 1
         return config
 
     def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> Any:

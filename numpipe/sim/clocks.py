@@ -11,6 +11,7 @@ FENCED        warp       its ordinary stores up to epoch v are visible to the as
 INITIALISED   warp       the mbarriers it initialised up to epoch v are visible to the async proxy
 DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as *this warp* waited
 BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
+named         barrier    uses 1 … v of the named barrier are over
 landed        mbarrier   copies that completed on phases 0 … v - 1 have written their bytes
 ============  =========  ===========================================================================================
 
@@ -35,6 +36,7 @@ Need: TypeAlias = tuple[int, int]
 
 GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ = range(5)
 _KINDS = 5
+NAMED_BARRIERS = 16
 
 
 class Clocks:
@@ -42,12 +44,16 @@ class Clocks:
 
     def __init__(self, warps: int) -> None:
         self.warps = warps
-        self.used = _KINDS * warps
+        self.used = _KINDS * warps + NAMED_BARRIERS
         self.width = self.used + 32
 
     def index(self, kind: int, warp: int) -> int:
         """Index of a per-warp counter; `warp` counts over the CTA."""
         return kind * self.warps + warp
+
+    def named(self, barrier: int) -> int:
+        """Index of a named barrier's counter."""
+        return _KINDS * self.warps + barrier
 
     def vector(self) -> Vector:
         return np.zeros(self.width, np.int64)

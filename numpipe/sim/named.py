@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from . import report
+from .clocks import NAMED_BARRIERS
 
 if TYPE_CHECKING:
     from .port import Warpgroup
@@ -22,9 +23,11 @@ class Generation:
 
     kind = "barrier"
 
-    def __init__(self, who: Warpgroup, barrier: int, threads: int) -> None:
+    def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
         self.barrier = barrier
         self.threads = threads
+        self.number = 1 if before is None else before.number + 1
+        self.before = before
         self.arrived: list[Warpgroup] = []
         self.waiters: list[Warpgroup] = []
         self.vector = who.sm.clocks.vector()
@@ -40,15 +43,20 @@ class Generation:
 def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:
     who.collective(operation)
     sm = who.sm
-    if not 0 <= barrier <= 15:
-        raise report.violation(who, f"{operation} {barrier}: a CTA has named barriers 0 … 15")
+    if not 0 <= barrier < NAMED_BARRIERS:
+        raise report.violation(who, f"{operation} {barrier}: a CTA has named barriers 0 … {NAMED_BARRIERS - 1}")
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
         raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it "
                                     "must be a "
                                f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}")
     generation = sm.named.get(barrier)
     if generation is None:
-        generation = sm.named[barrier] = Generation(who, barrier, threads)
+        generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
+    over = generation.before
+    if over is not None and who.knows(sm.clocks.named(barrier)) < over.number:
+        raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the barrier "
+                          f"at {report.place(over.site)} by {', '.join(w.name for w in over.arrived)}: its warps may be counted "
+                          "there; take another barrier, or wait for the end of that use")
     if generation.threads != threads:
         raise report.violation(who, f"{operation} {barrier} with {threads} threads, but "
                                     f"{report.place(generation.site)} uses it with "
@@ -59,7 +67,10 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     generation.time = max(generation.time, who.time)
     if 128 * len(generation.arrived) == threads:
         generation.complete = True
+        generation.vector[sm.clocks.named(barrier)] = generation.number
+        generation.before = None
         sm.progress += 1
+        sm.named_over[barrier] = generation
         del sm.named[barrier]
         for waiter in generation.waiters:
             waiter.wake(generation.time)

@@ -56,6 +56,9 @@ class SM:
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []
         self.named: dict[int, named.Generation] = {}
+        """uses of named barriers that have begun"""
+        self.named_over: dict[int, named.Generation] = {}
+        """the newest use of each that is over"""
         self._copy_port_free = 0
         self._tensor_core_free = 0
         self.warpgroups: list[Warpgroup] = []
