@@ -274,6 +274,40 @@ def test_a_barrier_that_somebody_never_reaches_is_a_deadlock_that_counts_threads
         run(lambda machine: machine.bar_sync(3, 256), nothing)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_warpgroups_that_share_a_barrier_number_by_mistake_are_found(seed):
+    """On the hardware warps of both would complete it together."""
+    with pytest.raises(PipelineRace, match="warpgroup [01] .*bar_sync 1 .* nothing orders this after the use of the barrier"):
+        run(lambda m: m.bar_sync(1, 128), lambda m: m.bar_sync(1, 128), seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_barrier_number_may_pass_from_one_warpgroup_to_another(seed):
+    def first(machine):
+        machine.bar_sync(1, 128)
+        machine.bar_arrive(2, 256)
+
+    def second(machine):
+        machine.bar_sync(2, 256)
+        machine.bar_sync(1, 128)
+
+    run(first, second, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_arriving_again_before_the_others_came_is_found(seed):
+    def twice(machine):
+        machine.bar_arrive(1, 256)
+        machine.bar_arrive(1, 256)
+
+    def waits(machine):
+        machine.bar_sync(1, 256)
+        machine.bar_sync(1, 256)
+
+    with pytest.raises(PipelineRace, match="bar_(arrive|sync) 1 .* nothing orders this"):
+        run(twice, waits, seed=seed)
+
+
 # ---- registers --------------------------------------------------------------------------------------------------
 def budget(memory, compute, seed):
     def producer(machine):
@@ -287,10 +321,17 @@ def budget(memory, compute, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_registers_given_back_are_granted_and_a_sum_above_the_file_hangs(seed):
+def test_registers_given_back_are_granted_and_a_sum_above_what_the_cta_holds_hangs(seed):
     budget(40, 232, seed)
-    with pytest.raises(PipelineDeadlock, match=r"240 \+ 240 \+ 40 per lane = 520 x 128 = 66560 wanted, .* has 65536"):
+    budget(24, 240, seed)
+    with pytest.raises(PipelineDeadlock, match=r"240 \+ 240 \+ 40 per lane = 520 x 128 = 66560 wanted, the CTA holds 64512"):
         budget(40, 240, seed)
+
+
+def test_the_registers_of_the_sm_that_the_cta_did_not_get_stay_out_of_reach():
+    # 32 + 240 + 240 = 512 is the whole register file, but three warpgroups start with 504: this hung on an H200
+    with pytest.raises(PipelineDeadlock, match="must add up to at most 504"):
+        budget(32, 240, None)
 
 
 @pytest.mark.parametrize(("direction", "registers", "message"), [
@@ -365,7 +406,7 @@ def test_ctas_run_one_after_the_other_with_fresh_memory():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"warpgroups": 0}, "1 … 8"), ({"warpgroups": 9}, "1 … 8"), ({"smem_bytes": 240_000}, "at most 232448"),
+    ({"warpgroups": 0}, "1 … 8"), ({"warpgroups": 9}, "1 … 8"), ({"smem_bytes": 2 << 20}, "at most 1048576"),
 ])
 def test_a_cta_the_hardware_cannot_hold_is_refused(options, message):
     with pytest.raises(SpecError, match=message):

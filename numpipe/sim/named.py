@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .port import Warpgroup
     from .sm import SM
 
-REGISTER_FILE = 65536
 """32-bit registers of one SM"""
 
 
@@ -106,17 +105,22 @@ class _Wanted:
 
 
 class Registers:
-    """The registers of the SM: what each warpgroup's lanes hold, and who waits for more."""
+    """The registers the CTA holds: what each warpgroup's lanes have, and who waits for more.
+
+    setmaxnreg moves registers between warpgroups; it cannot take from the SM what the CTA did not hold at launch. (Three
+    warpgroups start with 168 a lane, 504 in all: 32 + 240 + 240 hangs on an H200, although the SM has 512.)
+    """
 
     def __init__(self, sm: SM, at_entry: int) -> None:
         self.sm = sm
         self.held = [at_entry] * len(sm.warpgroups)
+        self.pool = 128 * sum(self.held)
         self.wanted = list(self.held)
         self.waiters: list[Warpgroup] = []
 
     @property
     def free(self) -> int:
-        return REGISTER_FILE - 128 * sum(self.held)
+        return self.pool - 128 * sum(self.held)
 
     def set(self, who: Warpgroup, direction: Literal["inc", "dec"], registers: int) -> None:
         """Change the registers of every lane of `who`; ``inc`` blocks until they are free."""
@@ -144,8 +148,6 @@ class Registers:
             return []
         total = 128 * sum(self.wanted)
         return [f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = {total} "
-                "wanted, the SM has "
-                f"{REGISTER_FILE}: " + ("this can never be granted; the counts of the warpgroups must add up to at "
-                                        "most 512"
-                                        if total > REGISTER_FILE else "a warpgroup that gives registers back never "
-                                                                      "ran its dec")]
+                f"wanted, the CTA holds {self.pool}: " + (
+                    f"this can never be granted; the counts of the warpgroups must add up to at most {self.pool // 128}"
+                    if total > self.pool else "a warpgroup that gives registers back never ran its dec")]
