@@ -9,14 +9,12 @@ import numpy as np
 
 from . import sim
 from ._machine import Machine
-from ._unit import PANEL_BYTES, SMEM_BYTES, Unit
+from ._unit import SMEM_BYTES, Unit
 from .context import Context
 from .intrinsics import setmaxnreg
 from .lanes import one_lane
 from .refs import GmemRef
 from .ring import drain_stores
-
-MAX_STORE_SLOTS = 8
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
@@ -39,5 +37,5 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
             function(np_, *args, *scalars)
             one_lane(drain_stores, np_)
 
-    smem_bytes = SMEM_BYTES + unit.compute_wgs * MAX_STORE_SLOTS * PANEL_BYTES  # staging stands behind a CTA's own
+    smem_bytes = 2 * SMEM_BYTES  # staging, at most all a CTA can have, stands behind the CTA's own
     sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=smem_bytes, unit=unit, seed=seed, trace=trace)

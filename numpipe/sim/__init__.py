@@ -41,8 +41,7 @@ from .trace import Event, Trace
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
-MAX_SMEM_BYTES = 1 << 20
-"""bytes of shared memory a simulation can ask for; a real CTA has 227 KB, and kernels keep staging apart"""
+MAX_SMEM_BYTES = 227 * 1024
 MAX_WARPGROUPS = 8
 
 
@@ -57,11 +56,12 @@ def default_registers(warpgroups: int) -> int:
 
 def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
              seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
-             costs: Costs | None = None) -> None:
+             costs: Costs | None = None, staging_bytes: int = 0) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest), CTA by CTA.
 
     warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
     smem_bytes   dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and bfloat16)
+    staging_bytes  more shared memory behind it, for a kernel that meets its rings as it runs and cannot pack them before
     unit         what ``machine.unit`` is
     seed         None: the deterministic order of the virtual-time model. An int: a random legal order of warpgroups and
                  asynchronous operations, the same for the same seed
@@ -88,6 +88,6 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
             for y in range(grid[1]):
                 for x in range(grid[0]):
                     scheduler: Scheduler = InOrder() if rng is None else Shuffled(rng)
-                    SM(body, cta=(x, y, z), grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes, 1), unit=unit,
+                    SM(body, cta=(x, y, z), grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                        registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler,
                        costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans).run()

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .port import Warpgroup
     from .sm import SM
 
-"""32-bit registers of one SM"""
-
 
 class Generation:
     """One use of a named barrier, from its first arrival to its last."""
