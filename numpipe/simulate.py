@@ -37,5 +37,5 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
             function(np_, *args, *scalars)
             one_lane(drain_stores, np_)
 
-    smem_bytes = 2 * SMEM_BYTES  # staging, at most all a CTA can have, stands behind the CTA's own
-    sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=smem_bytes, unit=unit, seed=seed, trace=trace)
+    sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
+                 staging_bytes=SMEM_BYTES)  # kept apart: see Unit.plan_staging

@@ -406,7 +406,7 @@ def test_ctas_run_one_after_the_other_with_fresh_memory():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"warpgroups": 0}, "1 … 8"), ({"warpgroups": 9}, "1 … 8"), ({"smem_bytes": 2 << 20}, "at most 1048576"),
+    ({"warpgroups": 0}, "1 … 8"), ({"warpgroups": 9}, "1 … 8"), ({"smem_bytes": 2 << 20}, "at most 232448"),
 ])
 def test_a_cta_the_hardware_cannot_hold_is_refused(options, message):
     with pytest.raises(SpecError, match=message):
