@@ -69,7 +69,7 @@ def test_the_first_hopper_gpu_is_found_among_others(machine: Callable[[str], Non
     ("broken", "broken", "CUDA_ERROR_UNKNOWN (999)", "nvidia-smi"),
     ("mismatch", "broken", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): the kernel module and libcuda", "nvidia-smi"),
     ("cuda 12", "old_driver", "supports CUDA 12.8 and the installed CUDA wheels are for CUDA 13",
-     '13.0 or newer (R580), or install the wheels for this driver: pip install "numba-cuda[cu12]"'),
+     '13.0 or newer (R580), or change the wheels: pip uninstall -y nvidia-nvvm'),
 ])
 def test_states(machine: Callable[[str], None], name: str, status: str, reason: str, mend: str) -> None:
     machine(name)

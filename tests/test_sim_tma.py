@@ -54,13 +54,14 @@ def box_of(array, box, coords, outside=0):
 
 
 @pytest.mark.parametrize(("shape", "box", "coords"), [
-    ((100,), (16,), (90,)),
-    ((20, 40), (8, 8), (16, -3)),
-    ((20, 40), (8, 8), (-5, 36)),
-    ((5, 6, 24), (2, 4, 8), (4, 3, 20)),
+    ((100,), (16,), (88,)),
+    ((20, 40), (8, 8), (16, -8)),
+    ((20, 44), (8, 16), (16, -8)),
+    ((20, 36), (8, 8), (-5, 32)),
+    ((5, 6, 20), (2, 4, 8), (4, 3, 16)),
     ((3, 4, 5, 16), (2, 2, 3, 8), (1, -1, 3, 8)),
-    ((2, 3, 4, 5, 16), (1, 2, 3, 2, 8), (1, 2, 2, 4, 12)),
-    ((8, 8), (8, 8), (100, 100)),
+    ((2, 3, 4, 5, 16), (1, 2, 3, 2, 8), (1, 2, 2, 4, 8)),
+    ((8, 8), (8, 8), (100, 104)),
 ])
 def test_boxes_of_every_rank_read_zeros_outside_the_array(shape, box, coords):
     array = np.arange(1, np.prod(shape) + 1).reshape(shape).astype(F16)
@@ -99,14 +100,14 @@ def test_a_store_undoes_what_a_load_did_and_leaves_the_outside_alone(swizzle, se
 
     def body(machine):
         fill(machine, [(0, into, (4, 0))])
-        machine.tma_store(out, (-2, 30), 0)
+        machine.tma_store(out, (-2, 24), 0)
         machine.bulk_commit()
         machine.bulk_wait(0, read=False)
 
     run(body, seed)
     expected = np.full((40, 40), -1, F16)
-    columns = min(10, width)
-    expected[:14, 30:30 + columns] = source[6:20, :columns]
+    columns = min(16, width)
+    expected[:14, 24:24 + columns] = source[6:20, :columns]
     np.testing.assert_array_equal(target, expected)
 
 
@@ -118,6 +119,8 @@ X = TensorMap(np.ones((64, 64), F16), (64, 64), 128, "x")
     (X, BAR - 7168, (0, 0), r"where mbarrier \(ready\) is in use"),
     (X, BAR + 4096, (0, 0), "but the CTA has 66560 bytes"),
     (X, 0, (0,), "for 2 dimensions"),
+    (X, 0, (0, 4), "the innermost is 8 bytes into a row; it must be a multiple of 16"),
+    (X, 0, (0, -2), "the innermost is -4 bytes into a row"),
     (TensorMap(np.ones((64, 64), F16), (64, 60), 0, "x"), 0, (0, 0), "is 120 bytes; it must be a multiple of 16"),
     (TensorMap(np.ones((64, 128), F16), (64, 128), 128, "x"), 0, (0, 0), "256 bytes with swizzle=128"),
     (TensorMap(np.ones((64, 64), F16), (64, 64), 48, "x"), 0, (0, 0), "swizzle=48"),

@@ -16,6 +16,7 @@ fault. ``target="sim"`` asks no driver.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import os
@@ -109,15 +110,17 @@ def _old_driver(version: int, wheels: int) -> GpuState:
         "old_driver", None,
         f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
         f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
-        f'or install the wheels for this driver: pip install "numba-cuda[cu{runs}]" "cuda-bindings=={runs}.*"')
+        "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-cuda-runtime "
+        f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{runs}]" "cuda-bindings=={runs}.*"')
 
 
 def cuda_wheels_major() -> int | None:
-    """CUDA major version of the installed cuda-bindings, or None."""
-    try:
-        return int(importlib.metadata.version("cuda-bindings").partition(".")[0])
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return None
+    """CUDA major version of the newest of the installed CUDA wheels that numpipe calls, or None."""
+    majors = []
+    for package in ("cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
+            majors.append(int(importlib.metadata.version(package).partition(".")[0]))
+    return max(majors, default=None)
 
 
 def spell(version: int) -> str:
