@@ -51,8 +51,8 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
     over = generation.before
     if over is not None and who.knows(sm.clocks.named(barrier)) < over.number:
-        raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the barrier "
-                          f"at {report.place(over.site)} by {', '.join(w.name for w in over.arrived)}: its warps may be counted "
+        raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
+                          f"barrier at {report.place(over.site)} by {', '.join(w.name for w in over.arrived)}: its warps may be counted "
                           "there; take another barrier, or wait for the end of that use")
     if generation.threads != threads:
         raise report.violation(who, f"{operation} {barrier} with {threads} threads, but "
