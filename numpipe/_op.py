@@ -23,6 +23,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
+import numpy as np
+
 from .errors import SpecError
 
 P = ParamSpec("P")
@@ -140,6 +142,15 @@ def immediate(operation: str, parameter: str, ty: Any) -> Any:
     except nb.TypingError:
         raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {ty}: pass a "
                         "literal, a constant of the module or a Static field") from None
+
+
+def constant(operation: str, parameter: str, value: Any) -> Any:
+    """`immediate` on the simulated SM, where run-time values are NumPy scalars."""
+    for part in value if isinstance(value, tuple) else (value,):
+        if isinstance(part, np.generic):
+            raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {part.dtype}: pass a "
+                            "literal, a constant of the module or a Static field")
+    return value
 
 
 def _checked(function: Callable[P, R], check: Callable[..., None], operands: dict[str, str]) -> Callable[P, R]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from .errors import CompileError
 
 REASON = ("steers control flow, a grid or an index: loads must not depend on tile data or on the warpgroup axis, because "
-          "the memory role has no such value")
+          "the memory role has no such value; use it in tile.at[…] and in stores")
 
 
 class Inert:

@@ -62,6 +62,8 @@ class _Plan:
     """an output without elements: nothing to do"""
     device: int
     """CUDA ordinal for host arrays"""
+    outputs: int
+    """how many of the arrays, the last ones, are outputs"""
 
 
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
@@ -186,9 +188,8 @@ class Kernel:
                 handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
                 plan.prepared(plan.grid, infos, values, handle)
             else:
-                outputs = len(self.parameters) - self.first_output
                 launch.run(plan.prepared, plan.grid, infos, values, 0 if stream is None else launch.as_stream(stream),
-                           outputs=max(outputs, fresh), fresh=fresh, device=plan.device)
+                           outputs=max(plan.outputs, fresh), fresh=fresh, device=plan.device)
         if results is None:
             return None
         if out is not None:
@@ -306,9 +307,10 @@ class Kernel:
             kinds = tuple(np.dtype(_scalar_dtype(s, self.name)) for s in scalars)
             unit_key = (tuple(arrays), kinds, statics)
             grid = self._grid(args, statics, choice)
-            written = infos[self.first_output - len(infos):] if self.first_output < len(self.parameters) else []
+            outputs = sum(name in self.parameters[self.first_output:] for name in names)
+            written = infos[len(infos) - outputs:]
             plan = _Plan(grid, unit_key, None, any(0 in info.shape for info in written) or 0 in grid,
-                         choice.device.ordinal if choice.device else 0)
+                         choice.device.ordinal if choice.device else 0, outputs)
             if choice.target == "gpu" and not plan.empty:
                 plan.prepared = self._prepare(unit_key, infos, obstacles)
             if choice.target == "sim":
@@ -363,8 +365,9 @@ class Kernel:
         if function is None:
             arrays, _, statics = unit_key
             known = {a.name: StaticArray(a.dtype, a.ndim) for a in arrays}
-            function = lift(read(self.function), self.parameters, dict(statics), known, wg_axis=self.options.wg_axis,
-                            compute_wgs=self.options.num_compute_wgs)
+            order = [*known, *self._scalar_names(unit_key)]  # as both executions pass them
+            function = lift(read(self.function), order, dict(statics), known, axes=self.options.grid_names,
+                            wg_axis=self.options.wg_axis, compute_wgs=self.options.num_compute_wgs)
             self._lifted[unit_key] = function
         return function
 

@@ -14,16 +14,21 @@ so that inner rings fill in program order.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ._op import op
+from ._op import constant, op
 from .context import Context
-from .errors import SpecError
+from .errors import CompileError, SpecError
+from .refs import GmemRef
 from .ring import Ring, advance, fill, produce, set_steps_done, steps_done, tiles_of, unravel
 from .specs import BlockSpec
+
+IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot be "
+            "passed to another one")
 
 
 class Pipeline:
@@ -32,6 +37,9 @@ class Pipeline:
     def __init__(self, np_: Context, grid: tuple[Any, ...], specs: tuple[BlockSpec, ...], slots: int, delay: int,
                  site: str) -> None:
         self.np, self.grid, self.specs, self.slots, self.delay, self.site = np_, grid, specs, slots, delay, site
+
+    def __call__(self, *arrays: Any) -> NoReturn:
+        raise CompileError(f"kernel {self.np.unit.kernel}, pipeline at {self.site}: {IN_A_FOR}")
 
 
 def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[BlockSpec, ...], max_concurrent_steps: int = 2,
@@ -58,9 +66,16 @@ def make_pipeline(np_: Context, grid: Any, in_specs: Any, max_concurrent_steps: 
     if not isinstance(grid, tuple) or not grid:
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
     if not isinstance(in_specs, tuple) or not all(isinstance(s, BlockSpec) for s in in_specs) or not in_specs:
-        raise SpecError(f"{where}: in_specs must be a tuple of BlockSpec, got {in_specs!r}")
-    delay = delay_of(in_specs, delay_release, np_.unit.params.delay_release)
-    return Pipeline(np_, tuple(np.int32(n) for n in grid), in_specs, int(max_concurrent_steps), delay, site)
+        given = ", ".join(type(s).__name__ for s in in_specs) if isinstance(in_specs, tuple) else type(in_specs).__name__
+        raise SpecError(f"{where}: in_specs must be a tuple of BlockSpec, got ({given})" if isinstance(in_specs, tuple) else
+                        f"{where}: in_specs must be a tuple of BlockSpec, got {given}: write (spec,)")
+    slots = constant(where, "max_concurrent_steps", max_concurrent_steps)
+    delay = delay_of(in_specs, constant(where, "delay_release", delay_release), np_.unit.params.delay_release)
+    try:
+        sizes = tuple(np.int32(operator.index(n)) for n in grid)
+    except TypeError:
+        raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
+    return Pipeline(np_, sizes, in_specs, slots, delay, site)
 
 
 def delay_of(specs: Any, builder: int | None, kernel: int) -> int:
@@ -77,6 +92,10 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int) -> Iterator[tuple
 
     `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue.
     """
+    if not all(isinstance(ref, GmemRef) for ref in refs):
+        given = ", ".join(type(ref).__name__ for ref in refs)
+        raise SpecError(f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}: called on ({given}); a pipeline is called "
+                        "on the kernel's array parameters")
     if len(refs) != len(pipe.specs):
         raise SpecError(f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}: called on {len(refs)} arrays, but in_specs has "
                         f"{len(pipe.specs)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _numba as nb
 from . import pipelines as source
-from ._op import cuda_meaning
+from ._op import cuda_meaning, immediate
 from .context_cuda import ContextType
 from .errors import CompileError, SpecError
 from .inert import REASON
@@ -53,8 +53,9 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, slots: Any
             raise SpecError(f"{where}: grid must hold integers, got {grid}")
     if not isinstance(in_specs, nb.types.BaseTuple) or not all(isinstance(s, SpecType) for s in in_specs) or not len(in_specs):
         raise SpecError(f"{where}: in_specs must be a tuple of BlockSpec, got {in_specs}")
-    steps_held = source.delay_of(in_specs, nb.literal(delay), np_.unit.params.delay_release)
-    pipe = PipelineType(np_, len(grid), nb.types.Tuple(list(in_specs)), nb.literal(slots), steps_held, place)
+    steps_held = source.delay_of(in_specs, immediate(where, "delay_release", delay), np_.unit.params.delay_release)
+    pipe = PipelineType(np_, len(grid), nb.types.Tuple(list(in_specs)), immediate(where, "max_concurrent_steps", slots), steps_held,
+                        place)
     plain = nb.types.UniTuple(I32, len(grid))
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -14,10 +14,19 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ._layout import Layout
-from ._op import op
+from ._op import constant, op
 from ._unit import Unit
 from .errors import CompileError, SpecError
 from .inert import REASON, Inert
+
+NO_ELEMENTS = "a shared-memory tile is read by wgmma only: tile[…] has no value; tile.at[…] is a view of a part of it"
+READ_ONLY = "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead"
+
+
+def not_loaded(name: str) -> str:
+    """Message for reading an array's elements."""
+    return (f"array '{name}' is read through a pipeline (BlockSpec), {name}[…] has no value in a kernel: only "
+            f"'{name}[…] = tile' is supported")
 
 
 class Ds:
@@ -37,6 +46,7 @@ def ds(start: Any, size: int) -> Ds:
     >>> ds(64, 32)
     ds(64, 32)
     """
+    constant("ds(start, size)", "size", size)
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise SpecError(f"ds(start, size): size must be a positive compile-time int, got {size!r}")
     return Ds(start, int(size))
@@ -74,6 +84,12 @@ class SmemTile:
     def T(self) -> SmemTile:
         """The transposed view."""
         return SmemTile(self.address, self.layout.T, self.dtype, self.memory)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise SpecError(NO_ELEMENTS)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise SpecError(READ_ONLY)
 
     def _steers(self, *_: Any) -> NoReturn:
         raise CompileError(f"a shared-memory tile {REASON}")
@@ -124,6 +140,9 @@ class GmemRef:
     @property
     def name(self) -> str:
         return self.unit.arrays[self.index].name
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise SpecError(not_loaded(self.name))
 
     def __setitem__(self, index: Any, tile: Any) -> None:
         from .store import store_tile

@@ -10,7 +10,7 @@ import numpy as np
 from . import _numba as nb
 from . import refs
 from ._layout import Layout
-from ._op import cuda_meaning
+from ._op import cuda_meaning, immediate
 from ._unit import Unit
 from .errors import SpecError
 from .inert_cuda import STEERLESS, InertType
@@ -80,7 +80,7 @@ def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
 
 @cuda_meaning(refs.ds)
 def _ds(_context: Any, start: Any, size: Any) -> Any:
-    value = DsType(refs.ds(0, nb.literal(size)).size, isinstance(start, InertType))
+    value = DsType(refs.ds(0, immediate("ds(start, size)", "size", size)).size, isinstance(start, InertType))
     if value.inert:
         return value(start, size), lambda context, builder, sig, args: nb.const(0)
     return value(I32, size), lambda context, builder, sig, args: args[0]
@@ -106,6 +106,10 @@ def parts(index: Any, what: str) -> tuple[Any, Any]:
 
 
 def _view(target: Any, index: Any) -> Any:
+    if isinstance(target, SmemType):
+        raise SpecError(refs.NO_ELEMENTS)
+    if isinstance(target, GmemType):
+        raise SpecError(refs.not_loaded(target.arg.name))
     if not isinstance(target, AtType):
         return None
     tile, layout, scales = target.tile, target.tile.layout, []

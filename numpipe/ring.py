@@ -22,6 +22,7 @@ stand.
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from ._op import helper, op
 from ._unit import PANEL_BYTES, MapRequest, RingPlan
 from .arith import quotient, remainder, successor
 from .context import Context, counter, set_counter
+from .errors import SpecError
 from .fragment.panel import write
 from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special, wgmma
 from .lanes import each_warp, one_lane
@@ -112,7 +114,13 @@ def copy_in(ring: Ring, indices: Any, slot: Any) -> None:
     stage = plan.base + slot * plan.stage_stride
     for number, (ref, index_map, layout) in enumerate(zip(ring.refs, ring.index_maps, plan.layouts, strict=True)):
         block = index_map(*indices)
-        start = [int(i) * n for i, n in zip(block, layout.shape, strict=True)]
+        try:
+            row, column = block
+            start = index(row) * layout.shape[0], index(column) * layout.shape[1]
+        except (TypeError, ValueError):
+            site = plan.name.rsplit(" @ ", 1)[1]
+            raise SpecError(f"kernel {unit.kernel}, pipeline at {site}: in_specs[{number}] for '{ref.name}': index_map "
+                            f"must return a tuple of 2 integer block indices, got {block}") from None
         tensor = tensor_map(ref, unit.load_map(plan, number))
         for panel in range(layout.panels):
             at = (start[1 - layout.inner], start[layout.inner] + panel * layout.per_panel)

@@ -9,11 +9,11 @@ from . import ring as source
 from ._op import cuda_meaning
 from ._unit import PANEL_BYTES, RingPlan
 from .context_cuda import ContextType, counter_pointer
-from .errors import CompileError
+from .errors import CompileError, SpecError
 from .fragment.panel_cuda import sub_tile, write
 from .fragment.tile_cuda import RegistersModel, TileType
 from .inert import REASON
-from .inert_cuda import InertType
+from .inert_cuda import STEERLESS
 from .intrinsics import cp_async_bulk
 from .lanes_cuda import elected
 from .refs_cuda import GmemType, SmemType, gmem_value
@@ -106,12 +106,12 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
         name = unit.arrays[plan.args[number]].name
         what = f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: in_specs[{number}] for '{name}': index_map"
         if not isinstance(block, nb.types.BaseTuple) or len(block) != 2:
-            raise CompileError(f"{what} must return a tuple of 2 block indices, got {block}")
+            raise SpecError(f"{what} must return a tuple of 2 integer block indices, got {block}")
         for part in block:
-            if isinstance(part, InertType):
+            if isinstance(part, tuple(STEERLESS)):
                 raise CompileError(f"{what}: {part.what} {REASON}")
             if not isinstance(part, nb.types.Integer):
-                raise CompileError(f"{what} must return integers, got {block}")
+                raise SpecError(f"{what} must return a tuple of 2 integer block indices, got {block}")
         blocks.append(block)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ._op import op
+from ._op import constant, op
 from .errors import SpecError
 
 
@@ -49,6 +49,8 @@ def _is_int(value: Any) -> bool:
 @op
 def block_spec(block_shape: Any, index_map: Any, delay_release: Any) -> BlockSpec:
     """`BlockSpec(...)` inside a kernel."""
+    constant("BlockSpec", "block_shape", block_shape)
+    constant("BlockSpec", "delay_release", delay_release)
     return BlockSpec(block_shape, index_map, delay_release)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _numba as nb
-from ._op import cuda_meaning
+from ._op import cuda_meaning, immediate
 from .specs import BlockSpec, block_spec
 
 
@@ -23,7 +23,8 @@ class _SpecModel(nb.models.StructModel):  # type: ignore[misc]
 
 @cuda_meaning(block_spec)
 def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any) -> Any:
-    shape, delay = nb.literal(block_shape), nb.literal(delay_release)
+    shape = immediate("BlockSpec", "block_shape", block_shape)
+    delay = immediate("BlockSpec", "delay_release", delay_release)
     BlockSpec(shape, lambda: None, delay)  # the same validation as on the host
     spec = SpecType(shape, index_map, delay)
 

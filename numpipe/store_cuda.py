@@ -12,7 +12,8 @@ from .errors import SpecError
 from .fragment.panel import batches, panel_columns
 from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType, settled
-from .refs_cuda import DsType, GmemType, gmem_value, parts
+from .refs import READ_ONLY
+from .refs_cuda import DsType, GmemType, SmemType, gmem_value, parts
 from .ring import put
 from .ring_cuda import BatchType
 
@@ -92,6 +93,8 @@ class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
 
     def generic(self, args: Any, kws: Any) -> Any:
         target, index, value = args
+        if isinstance(target, SmemType):
+            raise SpecError(READ_ONLY)
         if not isinstance(target, GmemType):
             return None
         rows, columns = parts(index, f"array '{target.arg.name}'")

@@ -59,11 +59,15 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
 
 
 class Constants:
-    """Evaluates expressions whose value is known before compilation."""
+    """Evaluates expressions whose value is known before compilation.
+
+    `failed` has the expressions that are made of constants and raise, e.g. a division by a Static that is 0.
+    """
 
     def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str, compute_wgs: int) -> None:
         self.namespace, self.known = namespace, dict(known)
         self.wg_axis, self.compute_wgs = wg_axis, compute_wgs
+        self.failed: dict[ast.AST, Exception] = {}
 
     def name(self, name: str, local: set[str]) -> Any:
         """Value of a name: a known one, or a global that no enclosing function binds."""
@@ -77,9 +81,10 @@ class Constants:
         return (builtins if isinstance(builtins, dict) else vars(builtins)).get(name, MISSING)
 
     def evaluate(self, node: ast.AST, local: set[str]) -> Any:
-        """The value of an expression, or MISSING for a run-time one. Errors in it surface when it is compiled."""
+        """The value of an expression, or MISSING for a run-time one and for one that fails."""
         def get(child: ast.AST) -> Any:
-            return self.evaluate(child, local)
+            value = self.evaluate(child, local)
+            return MISSING if isinstance(value, StaticArray) else value
 
         try:
             match node:
@@ -88,7 +93,7 @@ class Constants:
                 case ast.Name(id=name, ctx=ast.Load()):
                     return self.name(name, local)
                 case ast.Attribute(value=value, attr=attr, ctx=ast.Load()):
-                    base = get(value)
+                    base = self.evaluate(value, local)
                     if base is MISSING or (isinstance(base, StaticArray) and attr not in ("dtype", "ndim")):
                         return MISSING
                     return getattr(base, attr, MISSING)
@@ -100,27 +105,30 @@ class Constants:
                     return MISSING if base is MISSING or at is MISSING or isinstance(base, np.ndarray) else base[at]
                 case ast.BinOp(left=left, op=op, right=right):
                     a, b = get(left), get(right)
-                    return MISSING if a is MISSING or b is MISSING else _BINARY[type(op)](a, b)
+                    return MISSING if a is MISSING or b is MISSING or type(op) not in _BINARY else _BINARY[type(op)](a, b)
                 case ast.UnaryOp(op=op, operand=operand):
                     a = get(operand)
                     return MISSING if a is MISSING else _UNARY[type(op)](a)
                 case ast.Compare(left=left, ops=ops, comparators=rights):
-                    values = [get(left), *(get(r) for r in rights)]
+                    identity = all(isinstance(o, (ast.Is, ast.IsNot)) for o in ops)
+                    values = [self.evaluate(p, local) if identity else get(p) for p in (left, *rights)]
                     if any(v is MISSING for v in values):
                         return MISSING
                     return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
                 case ast.BoolOp(op=op, values=parts):
-                    values = [get(p) for p in parts]
-                    if any(v is MISSING for v in values):
-                        return MISSING
-                    return all(values) if isinstance(op, ast.And) else any(values)
+                    value: Any = MISSING
+                    for part in parts:  # as Python does: the value that decides, the rest never looked at
+                        value = get(part)
+                        if value is MISSING or bool(value) is isinstance(op, ast.Or):
+                            break
+                    return value
                 case ast.IfExp(test=test, body=body, orelse=orelse):
                     chosen = get(test)
                     return MISSING if chosen is MISSING else get(body if chosen else orelse)
                 case ast.Call(func=func, args=args, keywords=[]):
                     return self._call(get(func), [get(a) for a in args])
-        except Exception:
-            return MISSING
+        except Exception as error:
+            self.failed[node] = error
         return MISSING
 
     def _call(self, function: Any, args: list[Any]) -> Any:

@@ -19,18 +19,20 @@ import inspect
 import os
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import arith, context, pipelines, refs, specs, tile_loop
+from .. import arith, context, pipelines, refs, tile_loop
+from .. import specs as specs_module
 from .._op import Helper, Op
 from ..errors import CompileError, at
 from ..fragment import mma
 from .closure import binder
 from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, stores
+from .subset import mismatch, refusal, spelled
 
 CONTEXT = "__np"
 
@@ -46,6 +48,9 @@ class Source:
 
 def read(function: Callable[..., Any]) -> Source:
     """Source of a kernel function, line numbers those of its file; CompileError where there is none."""
+    if hasattr(function, "__wrapped__"):
+        raise CompileError(f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels are compiled from "
+                           "their source, without it: put @numpipe.kernel next to the 'def'")
     try:
         lines, first = inspect.getsourcelines(function)
         filename = inspect.getsourcefile(function) or "<unknown>"
@@ -70,22 +75,23 @@ def read(function: Callable[..., Any]) -> Source:
     return Source(node, filename, namespace)
 
 
-def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray], *, wg_axis: str,
-         compute_wgs: int) -> Callable[..., Any]:
+def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray], *,
+         axes: Sequence[str], wg_axis: str, compute_wgs: int) -> Callable[..., Any]:
     """The rewritten kernel function, ``f(__np, *parameters)``, for these Statics and array types."""
     constants = Constants(source.namespace, {**statics, **arrays}, wg_axis, compute_wgs)
-    return _Lift(source, constants).kernel(parameters)
+    return _Lift(source, constants, tuple(axes)).kernel(parameters)
 
 
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite)
     pipelines.pipeline: (pipelines.make_pipeline, "cs"),
-    specs.BlockSpec: (specs.block_spec, ""),
+    specs_module.BlockSpec: (specs_module.block_spec, ""),
 }
 
 
 class _Lift(ast.NodeTransformer):
-    def __init__(self, source: Source, constants: Constants) -> None:
-        self.source, self.constants = source, constants
+    def __init__(self, source: Source, constants: Constants, axes: tuple[str, ...]) -> None:
+        self.source, self.constants, self.axes = source, constants, axes
+        self.sites: set[str] = set()
         self.out: list[ast.FunctionDef] = []
         self.added: dict[str, Any] = {}
         self.binders: list[str] = []
@@ -126,6 +132,9 @@ class _Lift(ast.NodeTransformer):
         for inner in ast.walk(node):
             if isinstance(inner, ast.Return) and inner.value is not None and self._owner(node, inner) is node:
                 self.error(inner, "a kernel returns nothing: store results through its output references")
+        for name, where in stores(node):
+            if name in self.constants.known and not isinstance(where, ast.arg):
+                self.error(where, f"'{name}' is a parameter of the kernel and cannot be re-bound: use another name")
         node.args = ast.arguments([], [ast.arg(CONTEXT), *(ast.arg(p) for p in parameters)], None, [], [], None, [])
         node.decorator_list, node.returns = [], None
         self._body(node)
@@ -157,9 +166,13 @@ class _Lift(ast.NodeTransformer):
         names: dict[str, list[ast.AST]] = {}
         for name, where in stores(node):
             names.setdefault(name, []).append(where)
+        outer = self.constants.known
+        if self.scopes:  # names of a nested function hide those outside
+            self.constants.known = {name: value for name, value in outer.items() if name not in names}
         self.scopes.append((node, names))
         node.body = self._block(node.body)
         self.scopes.pop()
+        self.constants.known = outer
 
     def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
@@ -176,13 +189,65 @@ class _Lift(ast.NodeTransformer):
                 return ast.copy_location(ast.Constant(np.dtype(value).name), node)  # a dtype travels as its name
             if value is not MISSING and is_literal(value) and not isinstance(node, ast.Constant):
                 return literal_node(value, node)
+            if value is MISSING and node in self.constants.failed:
+                error = self.constants.failed[node]
+                self.error(node, f"{ast.unparse(node)}: {type(error).__name__}: {error}")
+        refused = refusal(node)
+        if refused is not None:
+            self.error(node, refused)
         return super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        known = isinstance(node.ctx, ast.Store) or node.id.startswith("__np") or node.id in self.local
+        if not known and self.constants.name(node.id, self.local) is MISSING:
+            self.error(node, f"name '{node.id}' is not defined")
+        value = self.constants.known.get(node.id, MISSING)
+        if isinstance(node.ctx, ast.Load) and value is not MISSING and not isinstance(value, StaticArray):
+            return self.named(f"known_{node.id}", value, node)  # a Static, a local bound to a function: no value at run time
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        base = self.value(node.value)
+        if base is not MISSING and not isinstance(base, StaticArray) and not hasattr(base, node.attr):
+            self.error(node, f"'{ast.unparse(node.value)}' ({type(base).__name__}) has no attribute '{node.attr}'")
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        """Annotations say nothing here: types follow from the values."""
+        if node.value is None:
+            return None
+        return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        test = self.value(node.test)
+        said = "" if node.msg is None else f": {ast.unparse(node.msg) if (told := self.value(node.msg)) is MISSING else told}"
+        if test is MISSING:
+            self.error(node, f"'assert {ast.unparse(node.test)}' depends on run-time values, and the GPU has no exceptions: check "
+                             "arguments before the call")
+        if not test:
+            self.error(node, f"'assert {ast.unparse(node.test)}' failed{said}")
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        test = self.value(node.test)
+        return self.generic_visit(node) if test is MISSING else self.visit(node.body if test else node.orelse)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        """Known operands that decide nothing are dropped, those behind one that decides too."""
+        kept: list[ast.expr] = []
+        for part in node.values:
+            value = self.value(part)
+            if value is MISSING or bool(value) is isinstance(node.op, ast.Or) or part is node.values[-1]:
+                kept.append(part)
+            if value is not MISSING and bool(value) is isinstance(node.op, ast.Or):
+                break
+        node.values = kept
+        return self.generic_visit(node) if len(kept) > 1 else self.visit(kept[0])
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         target = node.targets[0]
         if len(node.targets) == 1 and isinstance(target, ast.Name):
             value = self.value(node.value)
-            if value is not MISSING and len(self.scopes[-1][1].get(target.id, [])) == 1:
+            if value is not MISSING and not isinstance(value, StaticArray) and len(self.scopes[-1][1].get(target.id, [])) == 1:
                 self.constants.known[target.id] = value
                 if not is_literal(value):
                     return None
@@ -200,9 +265,11 @@ class _Lift(ast.NodeTransformer):
     # ---- calls and subscripts
     def visit_Call(self, node: ast.Call) -> Any:
         function = self.value(node.func)
-        if function is context.axis_index and self._is_wg_axis(node):
-            return self.call(context.warpgroup_part, [self.context_name(node)], node)
-        if function in (tile_loop.tiles,):
+        if function is context.axis_index or function is context.axis_size:
+            axis = self._axis(node)
+            if function is context.axis_index and axis == self.constants.wg_axis:
+                return self.call(context.warpgroup_part, [self.context_name(node)], node)
+        if function is tile_loop.tiles:
             self.error(node, "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):")
         if self._pipeline_call(node):
             self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
@@ -213,39 +280,76 @@ class _Lift(ast.NodeTransformer):
         if known:
             operation, extra = _REWRITTEN[function]
             args = self.bind(function, node)
+            if function is pipelines.pipeline:
+                self._index_maps_fit(args[0], args[1])
             args = [self.context_name(node)] * ("c" in extra) + args
             if "s" in extra:
-                site = f"{os.path.basename(self.source.filename)}:{node.lineno}"
-                args.append(ast.copy_location(ast.Constant(site), node))
+                args.append(ast.copy_location(ast.Constant(self._site(node)), node))
             return self.call(operation, [self.visit(a) for a in args], node)
-        if isinstance(function, Op) and not isinstance(function, Helper) and node.keywords:
+        if isinstance(function, Op) and not isinstance(function, Helper):
             node.args, node.keywords = self.bind(function, node), []
-        elif isinstance(function, types.FunctionType) and not getattr(function, "__module__", "").startswith(("numpy", "numba")):
+        elif type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
+            self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
+        elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
+                ("numpy", "numba")):
             self.error(node, f"'{function.__name__}' is a plain Python function; a kernel calls numpipe operations, NumPy "
                              "functions on tiles and functions nested in the kernel")
         if function is MISSING:
             node.func = self.visit(node.func)
+        elif isinstance(node.func, ast.Name):
+            node.func = self.visit_Name(node.func)
         node.args = [self.visit(a) for a in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
         return node
 
-    def _is_wg_axis(self, node: ast.Call) -> bool:
-        arguments = [*node.args, *(k.value for k in node.keywords)]
-        return len(arguments) == 1 and self.value(arguments[0]) == self.constants.wg_axis
+    def _index_maps_fit(self, grid: ast.expr, specs: ast.expr) -> None:
+        """Lambdas written in place take as many indices as the grid has."""
+        if not isinstance(grid, ast.Tuple) or not isinstance(specs, ast.Tuple):
+            return
+        for number, spec in enumerate(specs.elts):
+            if isinstance(spec, ast.Call) and self.value(spec.func) is specs_module.BlockSpec:
+                given = [*spec.args[1:2], *(k.value for k in spec.keywords if k.arg == "index_map")]
+                for index_map in given:
+                    if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
+                        self.error(index_map, f"in_specs[{number}]: index_map takes {len(index_map.args.args)} indices, but the "
+                                              f"pipeline's grid has {len(grid.elts)}")
+
+    def _site(self, node: ast.Call) -> str:
+        """Where a pipeline is written, by which its ring is known: a line, and the column where a line has several."""
+        site = f"{os.path.basename(self.source.filename)}:{node.lineno}"
+        if site in self.sites:
+            site = f"{site}:{node.col_offset + 1}"
+        self.sites.add(site)
+        return site
+
+    def _axis(self, node: ast.Call) -> str:
+        """The axis that `axis_index` or `axis_size` is asked for."""
+        argument, = self.bind(self.value(node.func), node)
+        axis = self.value(argument)
+        if not isinstance(axis, str):
+            self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
+        if axis != self.constants.wg_axis and axis not in self.axes:
+            named = f"named {', '.join(map(repr, self.axes))}" if self.axes else "not named (grid_names=)"
+            self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
+                             f"{self.constants.wg_axis!r}")
+        return axis
 
     def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
         """Arguments of a call in the order of the function's parameters, defaults filled in."""
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             self.error(node, f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out")
         signature = inspect.signature(function)
-        try:
-            bound = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
-        except TypeError as error:
-            self.error(node, f"{function.__name__}{signature}: {error}")
+        keywords = {str(k.arg): k.value for k in node.keywords}
+        wrong = mismatch(signature, len(node.args), list(keywords))
+        if wrong is not None:
+            self.error(node, f"{function.__name__}{spelled(signature)}: {wrong}")
+        bound = signature.bind(*node.args, **keywords)
         result: list[ast.expr] = []
         for name, parameter in signature.parameters.items():
-            if name in bound.arguments:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                result.extend(bound.arguments.get(name, ()))
+            elif name in bound.arguments:
                 result.append(bound.arguments[name])
             else:
                 result.append(literal_node(parameter.default, node))
@@ -295,7 +399,14 @@ class _Lift(ast.NodeTransformer):
             return self._pipeline_loop(node)
         if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.tiles:
             return self._tiles_loop(node)
+        if self._looks_like_a_pipeline(node):
+            self.error(node, pipelines.IN_A_FOR)
         return self._plain_loop(node)
+
+    @staticmethod
+    def _looks_like_a_pipeline(node: ast.For) -> bool:
+        pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
+        return isinstance(node.iter, ast.Call) and len(pair) == 2 and all(isinstance(p, ast.Tuple) for p in pair)
 
     def _plain_loop(self, node: ast.For) -> ast.For:
         node.iter = self.visit(node.iter)
@@ -308,6 +419,7 @@ class _Lift(ast.NodeTransformer):
         self._stays_inside(node)
         nested = any(self._pipeline_call(inner.iter) for statement in node.body for inner in ast.walk(statement)
                      if isinstance(inner, ast.For))
+        self._unpacks(node.target, len(node.iter.args))
         targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
         carried = self._carried(node, targets)
         arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
@@ -320,6 +432,17 @@ class _Lift(ast.NodeTransformer):
             [ast.Name(name, ast.Store())],
             self.call(mma.wgmma_wait, [ast.Name(name, ast.Load()), literal_node(0, node)], node)), node) for name in carried]
         return [loop, *waits]
+
+    def _unpacks(self, target: ast.expr, arrays: int) -> None:
+        """``for (indices), (tiles)``: a pair, with a tile for each array."""
+        pair = target.elts if isinstance(target, ast.Tuple) else []
+        if len(pair) != 2:
+            self.error(target, "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
+                               f"`for {ast.unparse(target)}`")
+        tiles = pair[1]
+        if isinstance(tiles, ast.Tuple) and len(tiles.elts) != arrays and not any(isinstance(t, ast.Starred) for t in tiles.elts):
+            self.error(target, f"the pipeline is called on {arrays} arrays, but the loop unpacks {len(tiles.elts)} tiles: "
+                               f"{ast.unparse(tiles)}")
 
     def _groups(self, body: list[ast.stmt]) -> int:
         """wgmma calls that every step executes: those under no branch, loop or nested function."""

@@ -34,6 +34,12 @@ def check(acc_shape: tuple[int, int], acc_dtype: np.dtype, a: Layout, b: Layout,
             raise SpecError(f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels")
 
 
+def operands(*given: object) -> str:
+    """Message for operands that are no tiles."""
+    return ("wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got "
+            f"({', '.join(map(str, given))})")
+
+
 @functools.lru_cache(maxsize=256)
 def steps(a: Operand, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Descriptors at address 0 of every instruction of the batch: [64-row block][k16 step] -> (a, b)."""
@@ -52,6 +58,8 @@ def wgmma(acc: Tile, a: SmemTile, b: SmemTile) -> Tile:
 
     Each call is one wgmma group. Raises SpecError for shapes or types that do not fit.
     """
+    if not isinstance(acc, Tile) or not isinstance(a, SmemTile) or not isinstance(b, SmemTile):
+        raise SpecError(operands(type(acc).__name__, type(a).__name__, type(b).__name__))
     check(acc.shape, acc.dtype, a.layout, b.layout, a.dtype, b.dtype)
     if acc.inert:
         return acc

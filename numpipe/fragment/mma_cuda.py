@@ -7,6 +7,7 @@ from typing import Any
 from .. import _numba as nb
 from .._layout import descriptor_constant, operand
 from .._op import cuda_meaning
+from ..errors import SpecError
 from ..intrinsics.wgmma import check_pending, statement
 from ..refs_cuda import SmemType
 from . import mma as source
@@ -30,7 +31,7 @@ def through(builder: Any, registers: int, value: Any, text: str, extra: list[Any
 def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     tile = acc.tile if isinstance(acc, InFlightType) else acc
     if not isinstance(tile, TileType) or not isinstance(a, SmemType) or not isinstance(b, SmemType):
-        return None
+        raise SpecError(source.operands(acc, a, b))
     source.check(tile.shape, tile.dtype, a.layout, b.layout, a.dtype, b.dtype)
     left, right = operand(a.layout, 1), operand(b.layout, 0)
     result = InFlightType(tile, a.role)

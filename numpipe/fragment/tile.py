@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from .._machine import InFlight, current
-from .._op import op
+from .._op import constant, op
 from ..errors import CompileError, SpecError
 from ..inert import REASON
 
@@ -24,8 +24,9 @@ FLOAT32 = np.dtype(np.float32)
 
 def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
     """A legal tile shape, or a SpecError saying what is."""
-    if len(shape) != 2 or shape[0] % 64 or shape[1] % 8 or shape[0] < 64 or not 8 <= shape[1] <= 256:
-        raise SpecError(f"{what}: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got {tuple(shape)}")
+    pair = isinstance(shape, tuple) and len(shape) == 2
+    if not pair or shape[0] % 64 or shape[1] % 8 or shape[0] < 64 or not 8 <= shape[1] <= 256:
+        raise SpecError(f"{what}: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got {shape}")
     if dtype not in (FLOAT32, FLOAT16, BFLOAT16):
         raise SpecError(f"{what}: a tile's dtype is float32, float16 or bfloat16, got {dtype}")
     return int(shape[0]), int(shape[1])
@@ -103,6 +104,7 @@ def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
     registers a lane.
     """
     dtype = np.dtype(dtype)
+    constant("zeros", "shape", shape)
     legal = check_shape(shape, dtype, "zeros")
     if dtype != FLOAT32:
         raise SpecError(f"zeros: accumulators are float32, got {dtype}: use .astype afterwards")

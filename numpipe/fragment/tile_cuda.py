@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _numba as nb
-from .._op import cuda_meaning
+from .._op import cuda_meaning, immediate
 from ..errors import CompileError, SpecError
 from ..inert_cuda import STEERLESS
 from . import tile as source
@@ -81,7 +81,7 @@ def settled(ty: Any, what: str) -> TileType:
 @cuda_meaning(source.zeros)
 def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
     kind = as_dtype(dtype)
-    tile = TileType(check_shape(nb.literal(shape), kind, "zeros"), kind)
+    tile = TileType(check_shape(immediate("zeros", "shape", shape), kind, "zeros"), kind)
     if kind != FLOAT32:
         raise SpecError(f"zeros: accumulators are float32, got {kind}: use .astype afterwards")
     return tile(shape, dtype), lambda context, builder, sig, args: nb.ir.Constant(tile.machine, [0.0] * tile.registers)

@@ -1,0 +1,76 @@
+"""The Python that a kernel is not written in: statements and expressions with no meaning on a GPU, and what to write instead.
+
+Both executions refuse them while the source is rewritten, so that nothing runs simulated that would not compile. What a
+branch decided at compile time drops is not looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+_SEQUENCE = "has no fixed length on the GPU: use a tuple"
+_IMPORT = "belongs to the top of the module: a kernel uses the names it finds there"
+_GENERATOR = "makes a generator, and the GPU has none: loop with 'for'"
+_ASYNC = "has no meaning in a kernel: loads are asynchronous by themselves"
+_SCOPE = "cannot be compiled: captures are by value; return the value instead"
+
+#: node type -> (what the user wrote, why not and the mend)
+_REFUSED: dict[str, tuple[str, str]] = {
+    "Try": ("'try'", "catches nothing on the GPU, which has no exceptions: test for the condition with 'if'"),
+    "TryStar": ("'try'", "catches nothing on the GPU, which has no exceptions: test for the condition with 'if'"),
+    "Raise": ("'raise'", "does nothing on the GPU, which has no exceptions: check arguments before the call, or under an 'if' on "
+                         "compile-time constants"),
+    "With": ("'with'", "needs objects that enter and leave, which the GPU has not: call what it stands for"),
+    "AsyncWith": ("'async with'", _ASYNC), "AsyncFor": ("'async for'", _ASYNC), "AsyncFunctionDef": ("'async def'", _ASYNC),
+    "Await": ("'await'", _ASYNC),
+    "Yield": ("'yield'", _GENERATOR), "YieldFrom": ("'yield from'", _GENERATOR),
+    "GeneratorExp": ("'for' in parentheses", _GENERATOR),
+    "List": ("a list", _SEQUENCE), "Set": ("a set", _SEQUENCE), "Dict": ("a dictionary", _SEQUENCE),
+    "ListComp": ("a comprehension", _SEQUENCE), "SetComp": ("a comprehension", _SEQUENCE),
+    "DictComp": ("a comprehension", _SEQUENCE),
+    "JoinedStr": ("an f-string", "is made at run time, and the GPU has no strings: use a constant"),
+    "Starred": ("'*'", "needs a length known only at run time: write the elements out"),
+    "NamedExpr": ("':='", "cannot be compiled: assign on a line of its own"),
+    "Match": ("'match'", "cannot be compiled: use 'if'"),
+    "Delete": ("'del'", "cannot be compiled: a name simply goes out of use"),
+    "ClassDef": ("'class'", "cannot be compiled: define it outside the kernel"),
+    "Import": ("'import'", _IMPORT), "ImportFrom": ("'import'", _IMPORT),
+    "Global": ("'global'", _SCOPE), "Nonlocal": ("'nonlocal'", _SCOPE),
+}
+
+
+def refusal(node: ast.AST) -> str | None:
+    """Why `node` cannot stand in a kernel, or None."""
+    found = _REFUSED.get(type(node).__name__)
+    return None if found is None else f"{found[0]} {found[1]}"
+
+
+def spelled(signature: Any) -> str:
+    """Parameters of a call as a message shows them: names and defaults, no annotations.
+
+    >>> import inspect
+    >>> spelled(inspect.signature(lambda start, size=8, *rest: 0))
+    '(start, size=8, *rest)'
+    """
+    empty = signature.empty
+    plain = [p.replace(annotation=empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=plain, return_annotation=empty))
+
+
+def mismatch(signature: Any, positional: int, keywords: list[str]) -> str | None:
+    """What is wrong with a call of `positional` arguments and these keywords, or None."""
+    parameters = signature.parameters
+    fixed = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    unknown = [k for k in keywords if k not in parameters]
+    if unknown:
+        return f"it has no argument {', '.join(map(repr, unknown))}"
+    if positional > len(fixed) and not variadic:
+        return f"{positional} positional arguments given, it takes {len(fixed)}"
+    twice = [k for k in keywords if k in fixed[:positional]]
+    if twice:
+        return f"argument {twice[0]!r} given twice"
+    missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in keywords
+               and p.name not in fixed[:positional] and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return f"argument {', '.join(map(repr, missing))} missing" if missing else None
