@@ -51,9 +51,10 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
     over = generation.before
     if over is not None and who.knows(sm.clocks.named(barrier)) < over.number:
+        users = ", ".join(w.name for w in over.arrived)
         raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
-                          f"barrier at {report.place(over.site)} by {', '.join(w.name for w in over.arrived)}: its warps may be counted "
-                          "there; take another barrier, or wait for the end of that use")
+                          f"barrier at {report.place(over.site)} by {users}: its warps may be counted there; take another "
+                          "barrier, or wait for the end of that use")
     if generation.threads != threads:
         raise report.violation(who, f"{operation} {barrier} with {threads} threads, but "
                                     f"{report.place(generation.site)} uses it with "
