@@ -31,10 +31,6 @@ GPU_TESTS = Path(__file__).parent / "gpu"
 CHILD = "NUMPIPE_GPU_TEST_CHILD"
 TIME_LIMIT = "NUMPIPE_GPU_TEST_TIMEOUT"
 
-# Products of simulated tiles are small: OpenBLAS's threads, spinning beside other work on two cores, take three times as
-# long as one. NumPy reads this when it is first imported, which is after this file.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 _STUB_LIBRARY, _NO_DEVICE = 34, 100  # CUresult of a machine that has no GPU, as opposed to a broken driver
 _MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 
