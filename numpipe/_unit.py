@@ -164,9 +164,13 @@ class Unit:
                             f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
 
     def plan_ring(self, site: str, blocks: tuple[tuple[int, tuple[int, ...]], ...], slots: int, delay: int) -> RingPlan:
-        """The ring of the pipeline written at `site` (a ``file:line``): `blocks` are (argument, block shape)."""
-        if site in self.rings:
-            return self.rings[site]
+        """The ring of the pipeline written at `site` (a ``file:line``): `blocks` are (argument, block shape).
+
+        Loops that one pipeline has over different arrays get a ring each: their copies read different tensor maps.
+        """
+        key = f"{site} {blocks} {slots} {delay}"
+        if key in self.rings:
+            return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
         if slots < 1:
             raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
@@ -195,7 +199,7 @@ class Unit:
             layouts=tuple(layouts), offsets=tuple(offsets), stage_bytes=sum(layout.nbytes for layout in layouts),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots)
-        self.rings[site] = plan
+        self.rings[key] = plan
         self._budget()
         return plan
 

@@ -18,10 +18,11 @@ from ..errors import CompileError, at
 from .entry_cuda import MEMORY_SUFFIX
 
 _FORBIDDEN = (
-    ("a CTA or warp barrier", r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)", "sync"),
+    ("a grid, CTA or warp barrier", r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)|@\W?cudaCG",
+     "sync"),
     ("a warp shuffle", r"llvm\.nvvm\.shfl|\bshfl\.sync", "shfl"),
     ("a warp vote", r"llvm\.nvvm\.(vote|match)|\b(vote|match)\.(sync|all|any|ballot)", "(vote|all_sync|any_sync|ballot|match)"),
-    ("an atomic", r"\batomicrmw\b|\bcmpxchg\b|llvm\.nvvm\.atomic|\b(atom|red)\.(global|shared|add|cas)|numba_cuda_atomic|atomic",
+    ("an atomic", r"^(atomicrmw|cmpxchg) |@\W?llvm\.nvvm\.atomic|\b(atom|red)\.(global|shared|add|cas)|@\W?___numba_atomic",
      "atomic"),
     ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
 )
@@ -36,17 +37,17 @@ def functions(library: Any) -> dict[str, str]:
     return {m[1] or m[2]: m[0] for module in library.llvm_strs for m in _FUNCTION.finditer(module)}
 
 
-def reachable(bodies: dict[str, str], root: str) -> Iterator[str]:
-    """Names of the functions that `root` can call, itself included."""
-    todo, seen = [root], {root}
+def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
+    """The functions that `root` can call, itself included, each as the names on one way to it."""
+    todo, seen = [(root,)], {root}
     while todo:
-        name = todo.pop()
-        yield name
-        for match in _CALLED.finditer(bodies[name]):
+        path = todo.pop()
+        yield path
+        for match in _CALLED.finditer(bodies[path[-1]]):
             called = match[1] or match[2]
             if called in bodies and called not in seen:
                 seen.add(called)
-                todo.append(called)
+                todo.append((*path, called))
 
 
 def violation(function: str) -> tuple[str, str] | None:
@@ -54,7 +55,7 @@ def violation(function: str) -> tuple[str, str] | None:
     body = function.partition("\n")[2]
     doing = "\n".join(_DOING.findall(body))
     for what, pattern, source in _FORBIDDEN:
-        if re.search(pattern, doing):
+        if re.search(pattern, doing, re.MULTILINE):
             return what, source
     if "addrspace(3)" in body and any("numpipe_smem" not in line for line in body.splitlines() if _SHARED_ARRAY.search(line)):
         return "shared memory of its own", "shared"
@@ -65,17 +66,24 @@ def check(unit: Unit, library: Any) -> None:
     """Raise CompileError when something forbidden reaches the memory role."""
     bodies = functions(library)
     root = next(name for name in bodies if f"{unit.kernel}{MEMORY_SUFFIX}" in name)
-    for name in reachable(bodies, root):
-        found = violation(bodies[name])
+    for path in reachable(bodies, root):
+        found = violation(bodies[path[-1]])
         if found:
-            raise CompileError(_blame(unit, *found))
+            raise CompileError(_blame(unit, path, *found))
 
 
-def _blame(unit: Unit, what: str, pattern: str) -> str:
-    message = (f"kernel {unit.kernel}: {what} reaches the memory role, where one lane runs the kernel's control flow to issue "
+def _blame(unit: Unit, path: tuple[str, ...], what: str, pattern: str) -> str:
+    """The message, at the call that the source makes of the function on the way that does it."""
+    message = (f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
                "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
     tree, filename = unit.source
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node.func)):
-            return at(filename, node.lineno, message)
-    return message if tree is None else at(filename, tree.lineno, message)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
+    for call in calls:
+        if re.search(pattern, ast.unparse(call.func)):
+            return at(filename, call.lineno, message.format(""))
+    for function in reversed(path[1:]):
+        for call in calls:
+            name = ast.unparse(call.func).rpartition(".")[2]
+            if f"{len(name)}{name}" in function:  # as a mangled name spells it
+                return at(filename, call.lineno, message.format(f" in '{name}'"))
+    return message.format("") if tree is None else at(filename, tree.lineno, message.format(""))
