@@ -25,12 +25,16 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory at once (slots)."""
+    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory at once (slots).
+
+    What the slots leave of shared memory holds tiles on their way out; `group` rows of tiles share blocks of b in L2.
+    """
 
     tm: int = 128
     tn: int = 256
     tk: int = 64
-    slots: int = 4
+    slots: int = 3
+    group: int = 16
 
 
 @numpipe.kernel(
@@ -44,7 +48,7 @@ def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped"):
+    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
         pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
             BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
