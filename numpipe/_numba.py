@@ -77,9 +77,12 @@ def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> 
 
 @contextlib.contextmanager
 def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Iterator[Any]:
-    """Define an always-inlined function in `module`; yields ``(builder, arguments)``."""
+    """Define an always-inlined function in `module`; yields ``(builder, arguments)``.
+
+    Weak, not linkonce: the linker meets the entry module first, and would drop what no function there calls.
+    """
     fn = cgutils.get_or_insert_function(module, ir.FunctionType(result, list(args)), name)
-    fn.linkage = "linkonce_odr"
+    fn.linkage = "weak_odr"
     fn.attributes.add("alwaysinline")
     yield ir.IRBuilder(fn.append_basic_block("entry")), fn.args
 
