@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import numpipe
 from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
+from numpipe.compile.build import toolchain
 
 F16, BF16, F32 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 SMALL = Config(tm=128, tn=64, tk=64, slots=3)
@@ -399,6 +400,17 @@ def test_grids_with_named_axes(kernel: Any, seed: int | None) -> None:
     for shape in MANY_TILES:
         a, b = integers(*shape)
         assert_exact(kernel.simulate(a, b, seed=seed), a, b)
+
+
+# ---- the same kernels compile
+@pytest.mark.parametrize(("kernel", "more"), [
+    (to_float32, (1.0,)), (in_table_order, (numpipe.ArrayType((4, 2), np.int32),)), (a_cta_each_tile, ()), (strided_by_axes, ()),
+], ids=lambda value: getattr(value, "name", ""))
+def test_what_was_simulated_compiles_without_spills_or_serialised_products(kernel: Any, more: tuple[Any, ...]) -> None:
+    if reason := toolchain():
+        pytest.skip(reason)
+    matrix = numpipe.ArrayType((512, 512), F16)
+    assert kernel.inspect("resources", matrix, matrix, *more).clean
 
 
 # ---- anything
