@@ -119,3 +119,23 @@ def operands(m: int, n: int, k: int, dtype: np.dtype = F16, *, a_order: str = "r
 def product(a: np.ndarray, b: np.ndarray, dtype: np.dtype | None = None) -> np.ndarray:
     """``a @ b.T`` in float64, rounded to `dtype` (that of a)."""
     return (a.astype(np.float64) @ b.astype(np.float64).T).astype(dtype or a.dtype)
+
+
+@functools.cache
+def by_trip_count(ctas: int = 2) -> Any:
+    """Tile (m, n) of a host table with rows (m, n, steps) sums over that many blocks of K: 0 gives zeros."""
+
+    @numpipe.kernel(grid=numpipe.persistent(ctas), num_compute_wgs=2, wg_axis="wg")
+    def matmul_by_trip_count(a, b, counts, c, *, cfg: numpipe.Static = Config()):
+        wg = numpipe.axis_index("wg")
+        rows = cfg.tm // numpipe.axis_size("wg")
+        for m, n, steps in numpipe.tiles(counts.shape[0], order=counts):
+            acc = numpipe.zeros((rows, cfg.tn), np.float32)
+            pipe = numpipe.pipeline(
+                grid=(steps,), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+            for (k,), (a_tile, b_tile) in pipe(a, b):
+                acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
+            c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+
+    return matmul_by_trip_count

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from .._unit import ArrayArg, MapRequest, Unit
-from ..errors import TargetError
+from ..errors import SpecError, TargetError
 from . import blame
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
@@ -49,7 +49,7 @@ class Resources:
 
     @property
     def clean(self) -> bool:
-        """The build gate: no spills, no stack, no C75xx note (serialised wgmma, ignored setmaxnreg)."""
+        """No spills, no stack, no C75xx note (serialised wgmma, ignored setmaxnreg): the first rule of `gate`."""
         return not (self.spill_bytes or self.stack_bytes or self.notes)
 
 
@@ -104,7 +104,7 @@ class Built:
             notes=tuple(line.strip() for line in self.log.splitlines() if re.search(r"C75\d\d|Potential Performance", line)))
 
     def inspect(self, what: str) -> Any:
-        """"ptx", "sass", "llvm", "source" (the rewritten kernel function) or "resources"."""
+        """"ptx", "sass", "llvm", "source" (the rewritten kernel function), "resources" or "gate" (what `gate.findings` finds)."""
         from .. import _numba as nb
 
         if what == "ptx":
@@ -117,7 +117,11 @@ class Built:
             return self.source
         if what == "resources":
             return self.resources
-        raise ValueError(f"inspect({what!r}): one of 'ptx', 'sass', 'llvm', 'source', 'resources'")
+        if what == "gate":
+            from . import gate
+
+            return gate.findings(self)
+        raise ValueError(f"inspect({what!r}): one of 'ptx', 'sass', 'llvm', 'source', 'resources', 'gate'")
 
 
 def toolchain() -> str | None:
@@ -175,10 +179,26 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
     numba = time.perf_counter()
     ltoir = nb.to_ltoir(kernel._codelibrary)
     nvvm = time.perf_counter()
-    cubin, log = nb.link(ltoir, unit.kernel)
+    try:
+        cubin, log = nb.link(ltoir, unit.kernel)
+    except RuntimeError as error:
+        refused = _too_few_registers(unit, str(error))
+        if refused is None:
+            raise
+        raise refused from error
     end = time.perf_counter()
     return Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, getattr(function, "__lifted__", ""),
                  {"numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm})
+
+
+def _too_few_registers(unit: Unit, log: str) -> SpecError | None:
+    """What nvJitLink means when an instruction alone has more operands than a lane has registers."""
+    found = re.search(r"\(C7602\) Insufficient registers \((\d+)\)", log)
+    if found is None:
+        return None
+    return SpecError(f"kernel {unit.kernel}: register budget: its {unit.threads} threads start with {found[1]} registers each, "
+                     "which do not hold the accumulator of its largest wgmma and the addresses beside it: a tile of 64 x N float32 "
+                     "takes N / 2 registers of a warpgroup's lanes; use fewer columns or a smaller num_compute_wgs")
 
 
 @contextlib.contextmanager

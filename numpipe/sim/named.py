@@ -23,7 +23,7 @@ class Generation:
     def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
         self.barrier = barrier
         self.threads = threads
-        self.number = 1 if before is None else before.number + 1
+        self.number: int = 1 if before is None else before.number + 1
         self.before = before
         self.arrived: list[Warpgroup] = []
         self.waiters: list[Warpgroup] = []
