@@ -313,7 +313,7 @@ def to_ltoir(library: Any) -> bytes:
 
 def to_ptx(library: Any) -> str:
     """PTX after link-time optimisation: what becomes SASS."""
-    return str(library.get_lto_ptx(cc=SM_90A))
+    return str(library.get_lto_ptx(cc=SM_90A)).rstrip("\0")
 
 
 def link(ltoir: bytes, name: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
@@ -382,7 +382,8 @@ def _deepest(error: BaseException, filename: str, seen: set[int]) -> tuple[int, 
         local = traceback.tb_frame.f_locals
         for name in ("constraint", "inst", "stmt"):  # while typing, lowering, interpreting
             place = _place(local.get(name), filename) or place
-        if hasattr(failures := local.get("self"), "_failures"):  # no candidate of a call matched
+        failures: Any = local.get("self")
+        if hasattr(failures, "_failures"):  # no candidate of a call matched
             causes += [f.error for group in failures._failures.values() for f in group if isinstance(f.error, Exception)]
             reason = _no_match(failures)
         traceback = traceback.tb_next
@@ -399,7 +400,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def _place(thing: Any, filename: str) -> Place | None:
-    loc = getattr(thing, "loc", None)
+    loc: Any = getattr(thing, "loc", None)
     return (filename, loc.line) if getattr(loc, "filename", None) == filename else None
 
 

@@ -21,34 +21,20 @@ import numpy as np
 
 from . import launch
 from ._unit import ArrayArg, Unit
+from .arguments import SCALAR, Parameters, scalar_dtype, scalar_value
 from .compile import blame
 from .compile.fold import StaticArray
 from .compile.lift import Source, lift, read
 from .errors import SpecError, TargetError
 from .launch.arrays import ArrayInfo
+from .options import Options, grid_dims, names
 from .shapes import Signature
-from .specs import ArrayType, CompilerParams, Persistent, Static
+from .specs import ArrayType, CompilerParams, Persistent
 
 SIMULATED_CTAS = 2
 MAX_SIMULATED_ELEMENTS = 1 << 23
 """array elements that a call simulates without being asked to: about ten seconds of a GEMM"""
 _REMEMBERED = 512
-_SCALAR = (bool, int, float, np.generic)
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of `kernel`, as given."""
-
-    grid: Any
-    grid_names: tuple[str, ...]
-    out_type: Any
-    signature: Signature | None
-    num_compute_wgs: int
-    wg_axis: str
-    memory_registers: int
-    compiler_params: CompilerParams
-    target: str | None
 
 
 @dataclass
@@ -90,8 +76,9 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     Raises SpecError for arguments that do not fit, CompileError for source that cannot be compiled, TargetError where the
     target cannot run, LaunchError when the driver fails; on the simulated SM PipelineRace and PipelineDeadlock.
     """
-    options = Options(grid, tuple(grid_names), out_type, None if signature is None else Signature.parse(signature),
-                      num_compute_wgs, wg_axis, memory_registers, compiler_params or CompilerParams(), target)
+    options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
+                      num_compute_wgs, wg_axis, memory_registers, CompilerParams() if compiler_params is None else compiler_params,
+                      target)
     if function is None:
         return lambda f: Kernel(f, options)
     return Kernel(function, options)
@@ -101,23 +88,12 @@ class Kernel:
     """A kernel function; call it on arrays."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        self._arguments = Parameters(function)
         functools.update_wrapper(self, function)
         self.function, self.options = function, options
-        self.name = function.__name__
-        parameters = inspect.signature(function).parameters
-        self.statics: dict[str, Any] = {}
-        self.parameters: list[str] = []
-        for name, parameter in parameters.items():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise SpecError(f"kernel {self.name}: *{name} is not supported: a kernel's parameters are written out")
-            if self._is_static(parameter):
-                if parameter.kind is not parameter.KEYWORD_ONLY:
-                    raise SpecError(f"kernel {self.name}: '{name}' is Static and must be keyword-only: put it after '*'")
-                self.statics[name] = parameter.default
-            else:
-                self.parameters.append(name)
-        if not self.parameters:
-            raise SpecError(f"kernel {self.name}: it has no array parameters")
+        self.name = self._arguments.kernel
+        self.parameters, self.statics = self._arguments.names, self._arguments.statics
+        options.check(self.name, len(self.parameters))
         self._lock = threading.RLock()
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._out_types: dict[tuple[Any, ...], tuple[ArrayType, ...]] = {}
@@ -125,13 +101,8 @@ class Kernel:
         self._prepared: dict[tuple[Any, ...], Any] = {}
         self._lifted: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._checked: set[tuple[Any, ...]] = set()
-        self._static_defaults = tuple(self.statics.items())
-
-    def _is_static(self, parameter: inspect.Parameter) -> bool:
-        annotation = parameter.annotation
-        if isinstance(annotation, str):
-            return annotation.rpartition(".")[2] == "Static"
-        return annotation is Static
+        self._named = any(value is inspect.Parameter.empty for value in self.statics.values())
+        """whether every call must name a Static"""
 
     def __repr__(self) -> str:
         return f"<numpipe kernel {self.name}({', '.join(self.parameters)})>"
@@ -151,36 +122,31 @@ class Kernel:
     # ---- calls
     def __call__(self, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the outputs it allocated (or `out`)."""
-        statics = self._static_values(named) if named else self._static_defaults
-        if named:
-            args = self._by_position(args, named)
+        statics = self._arguments.defaults
+        if named or self._named or len(args) > len(self.parameters):
+            statics = self._arguments.static_values(named)
+            args = self._arguments.by_position(args, named)
         infos: list[ArrayInfo] = []
         scalars: list[Any] = []
         name = self.name
         for parameter, arg in zip(self.parameters, args, strict=False):
-            if isinstance(arg, _SCALAR):
+            if isinstance(arg, SCALAR):
                 scalars.append(arg)
             else:
                 infos.append(launch.describe(arg, parameter, name))
         results: Any = None
         if len(args) != len(self.parameters):
-            if out is None:
-                results = self._allocate(args, infos, scalars, statics, stream)
-            else:
-                results = out if isinstance(out, (tuple, list)) else (out,)
-            infos += [launch.describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=False)]
+            results = self._given(out, len(args)) if out is not None else self._allocate(args, infos, scalars, statics, stream)
+            infos += [launch.describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
         elif out is not None:
-            raise SpecError(f"kernel {name}: out= was given, but all {len(args)} parameters were passed by position")
+            raise self._nowhere_for_out()
         kinds = tuple([type(s) if type(s) in (bool, int, float) else s.dtype for s in scalars])
-        key = (tuple([(i[0], i[1] & 15, i[2], i[3], i[4], i[5]) for i in infos]), statics, kinds, target)
-        try:
-            plan = self._plans.get(key)
-        except TypeError:
-            raise self._unhashable(statics) from None
+        key = (tuple([(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos]), statics, kinds, target)
+        plan = self._plans.get(key)
         if plan is None:
             plan = self._plan(key, args, infos, scalars, statics, target, out)
         if not plan.empty:
-            values = [_scalar(s, self.name) for s in scalars]
+            values = self._scalar_values(scalars, plan)
             fresh = 0 if results is None or out is not None else len(results)
             if plan.prepared is None:
                 self._simulate(plan, infos, values, statics)
@@ -196,60 +162,47 @@ class Kernel:
             return out
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _static_values(self, named: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-        values = []
-        for name, default in self.statics.items():
-            value = named.pop(name, default)
-            if value is inspect.Parameter.empty:
-                raise SpecError(f"kernel {self.name}: the Static '{name}' has no default: pass {name}=")
-            values.append((name, value))
-        return tuple(values)
-
-    def _by_position(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Parameters given by keyword, behind the positional ones."""
-        full = list(args)
-        for parameter in self.parameters[len(args):]:
-            if parameter not in named:
-                break
-            full.append(named.pop(parameter))
-        if named:
-            known = [*self.parameters, *self.statics, "out", "target", "stream"]
-            raise SpecError(f"kernel {self.name}: unexpected argument {', '.join(named)}; its arguments are {', '.join(known)}")
-        return tuple(full)
-
-    def _unhashable(self, statics: tuple[tuple[str, Any], ...]) -> SpecError:
-        for name, value in statics:
-            try:
-                hash(value)
-            except TypeError:
-                return SpecError(f"kernel {self.name}: the Static '{name}' must be hashable (a number, a tuple, a frozen "
-                                 f"dataclass), got a {type(value).__name__}")
-        return SpecError(f"kernel {self.name}: an argument is not hashable")
+    def _scalar_values(self, scalars: list[Any], plan: _Plan) -> list[Any]:
+        return [scalar_value(s, self.name, self._scalar_names(plan.unit_key)) for s in scalars] if scalars else []
 
     # ---- outputs
+    def _given(self, out: Any, passed: int) -> Any:
+        """The arrays of out=, one for each parameter that was not passed."""
+        results = out if isinstance(out, (tuple, list)) else (out,)
+        if len(results) != len(self.parameters) - passed:
+            missing = self.parameters[passed:]
+            raise SpecError(f"kernel {self.name}: out= holds {len(results)} arrays, but the call leaves {len(missing)} parameters "
+                            f"for it ({', '.join(missing)})")
+        return results
+
+    def _nowhere_for_out(self) -> SpecError:
+        return SpecError(f"kernel {self.name}: out= was given, but all {len(self.parameters)} parameters "
+                         f"({', '.join(self.parameters)}) were passed too: give the outputs once")
+
     def _output_types(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any],
                       statics: Any) -> tuple[ArrayType, ...]:
         missing = self.parameters[len(args):]
-        if len(args) > len(self.parameters) or self.options.out_type is None:
+        if self.options.out_type is None:
             raise SpecError(f"kernel {self.name}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
-                            f"{len(args)}" + ("" if len(args) > len(self.parameters) else
-                                              f": pass {', '.join(missing)}, or give the kernel an out_type"))
+                            f"{len(args)}: pass {', '.join(missing)}, or give the kernel an out_type")
         key = (tuple([(i.shape, i.dtype) for i in infos]), statics, tuple(scalars))
-        try:
-            types = self._out_types.get(key)
-        except TypeError:
-            raise self._unhashable(statics) from None
+        types = self._out_types.get(key)
         if types is None:
-            answer = self._ask(self.options.out_type, "out_type", args, statics)
-            types = tuple(answer) if isinstance(answer, tuple) else (answer,)
-            if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
-                raise SpecError(f"kernel {self.name}: out_type must return {len(missing)} ArrayType for {', '.join(missing)}, got "
-                                f"{answer!r} (arguments passed: {', '.join(self.parameters[:len(args)]) or 'none'})")
-            if self.options.signature is not None:
-                self.options.signature.check(self.name, self.parameters, [i.shape for i in infos])
+            types = self._asked_types(args, statics)
+            self._check_signature(args, infos)
             if len(self._out_types) >= _REMEMBERED:
                 self._out_types.clear()
             self._out_types[key] = types
+        return types
+
+    def _asked_types(self, args: tuple[Any, ...], statics: Any) -> tuple[ArrayType, ...]:
+        """What out_type says of these arguments."""
+        missing = self.parameters[len(args):]
+        answer = self._ask(self.options.out_type, "out_type", args, statics)
+        types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
+        if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
+            raise SpecError(f"kernel {self.name}: out_type must return {len(missing)} ArrayType for {', '.join(missing)}, got "
+                            f"{answer!r} (arguments passed: {', '.join(self.parameters[:len(args)]) or 'none'})")
         return types
 
     def _allocate(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any, stream: Any) -> list[Any]:
@@ -261,13 +214,11 @@ class Kernel:
 
     def _check_out(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any, out: Any) -> None:
         """The arrays given as out= have the shapes and types of out_type."""
-        given = len(out) if isinstance(out, (tuple, list)) else 1
-        inputs, outputs = infos[:len(infos) - given], infos[len(infos) - given:]
-        types = self._output_types(args, inputs, scalars, statics)
+        if self.options.out_type is None:
+            return
         missing = self.parameters[len(args):]
-        if given != len(types):
-            raise SpecError(f"kernel {self.name}: out= holds {given} arrays, the kernel has {len(types)} outputs "
-                            f"({', '.join(missing)})")
+        inputs, outputs = infos[:len(infos) - len(missing)], infos[len(infos) - len(missing):]
+        types = self._output_types(args, inputs, scalars, statics)
         for info, expected, name in zip(outputs, types, missing, strict=True):
             if info.shape != expected.shape or info.dtype != expected.dtype:
                 raise SpecError(f"kernel {self.name}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
@@ -284,17 +235,24 @@ class Kernel:
             raise SpecError(f"kernel {self.name}: {what} takes {', '.join(unknown)}, but the call knows {', '.join(known)}")
         return function(**{name: known[name] for name in wanted})
 
+    def _array_names(self, args: tuple[Any, ...]) -> list[str]:
+        """The parameters that are arrays: given ones, and outputs that are not given."""
+        given = [p for p, a in zip(self.parameters, args, strict=False) if not isinstance(a, SCALAR)]
+        return given + self.parameters[len(args):]
+
+    def _check_signature(self, args: tuple[Any, ...], infos: list[ArrayInfo]) -> None:
+        if self.options.signature is not None:
+            self.options.signature.check(self.name, self._array_names(args), [i.shape for i in infos])
+
     # ---- plans
     def _plan(self, key: tuple[Any, ...], args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any,
               target: str | None, out: Any = None) -> _Plan:
         with self._lock:
             if out is not None:
                 self._check_out(args, infos, scalars, statics, out)
-            if self.options.signature is not None:
-                names = [p for p, a in zip(self.parameters, args, strict=False) if _is_array(a)] + self.parameters[len(args):]
-                self.options.signature.check(self.name, names, [i.shape for i in infos])
+            self._check_signature(args, infos)
             choice = self._target(target, infos)
-            names = [p for p, a in zip(self.parameters, args, strict=False) if _is_array(a)] + self.parameters[len(args):]
+            names = self._array_names(args)
             place = launch.same_place(infos, names, self.name)
             if choice.target == "sim" and place != "host":
                 raise TargetError(f"kernel {self.name}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays")
@@ -304,11 +262,14 @@ class Kernel:
                 if obstacle:
                     obstacles[number] = str(launch.not_addressable(info, obstacle, name, self.name))
                 arrays.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), obstacle is None))
-            kinds = tuple(np.dtype(_scalar_dtype(s, self.name)) for s in scalars)
+            unnamed = [p for p in self.parameters if p not in names]
+            kinds = tuple(scalar_dtype(s, p, self.name) for s, p in zip(scalars, unnamed, strict=True))
             unit_key = (tuple(arrays), kinds, statics)
             grid = self._grid(args, statics, choice)
             outputs = sum(name in self.parameters[self.first_output:] for name in names)
             written = infos[len(infos) - outputs:]
+            for name, info in zip(names[len(infos) - outputs:], written, strict=True):
+                launch.check_writable(info, name, self.name)
             plan = _Plan(grid, unit_key, None, any(0 in info.shape for info in written) or 0 in grid,
                          choice.device.ordinal if choice.device else 0, outputs)
             if choice.target == "gpu" and not plan.empty:
@@ -344,13 +305,9 @@ class Kernel:
             return (ctas, 1, 1)
         if callable(grid):
             grid = self._ask(grid, "grid", args, statics)
-        dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
-        if not 1 <= len(dims) <= 3 or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in dims):
-            raise SpecError(f"kernel {self.name}: grid must be 1 to 3 non-negative ints, got {grid!r}")
-        if self.options.grid_names and len(self.options.grid_names) != len(dims):
-            raise SpecError(f"kernel {self.name}: grid {dims} has {len(dims)} dimensions, grid_names "
-                            f"{self.options.grid_names} name {len(self.options.grid_names)}")
-        return (*(int(n) for n in dims), 1, 1)[:3]  # type: ignore[return-value]
+        dims = grid_dims(grid, self.name)
+        self.options.check_names(dims, self.name)
+        return (*dims, 1, 1)[:3]  # type: ignore[return-value]
 
     def unit(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None, simulated: bool = False) -> Unit:
         """A new Unit: one compile or one simulation."""
@@ -422,11 +379,11 @@ class Kernel:
 
     def simulate(self, *args: Any, seed: int | None = None, trace: Any = None, out: Any = None, **named: Any) -> Any:
         """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order), `trace` collects events."""
-        statics = self._static_values(named)
-        args = self._by_position(args, named)
+        statics = self._arguments.static_values(named)
+        args = self._arguments.by_position(args, named)
         infos = [launch.describe(a, p, self.name) for p, a in zip(self.parameters, args, strict=False)
-                 if not isinstance(a, _SCALAR)]
-        scalars = [a for a in args if isinstance(a, _SCALAR)]
+                 if not isinstance(a, SCALAR)]
+        scalars = [a for a in args if isinstance(a, SCALAR)]
         results = None
         if len(args) != len(self.parameters):
             if out is None:
@@ -434,19 +391,21 @@ class Kernel:
                 for value in results:
                     value.view(np.uint8)[...] = 0xFF
             else:
-                results = list(out) if isinstance(out, (tuple, list)) else [out]
+                results = self._given(out, len(args))
             infos += [launch.describe(r, p, self.name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
-        key = (tuple((i[2], i[3], i[4]) for i in infos), statics, tuple(type(s) for s in scalars), "sim", "simulate")
+        elif out is not None:
+            raise self._nowhere_for_out()
+        key = (tuple((i[0], i[2], i[3], i[4], i[6]) for i in infos), statics, tuple(type(s) for s in scalars), "sim", "simulate")
         plan = self._plans.get(key) or self._plan(key, args, infos, scalars, statics, "sim", out)
         if not plan.empty:
-            self._simulate(plan, infos, [_scalar(s, self.name) for s in scalars], statics, seed=seed, trace=trace)
+            self._simulate(plan, infos, self._scalar_values(scalars, plan), statics, seed=seed, trace=trace)
         return None if results is None else results[0] if len(results) == 1 else tuple(results)
 
     # ---- inspection
     def compiled(self, *args: Any, **named: Any) -> Any:
         """The compiled kernel for arguments of these types; an ArrayType may stand for an array. Needs no GPU."""
-        statics = self._static_values(named)
-        args = self._by_position(args, named)
+        statics = self._arguments.static_values(named)
+        args = self._arguments.by_position(args, named)
         described: list[ArrayArg] = []
         kinds: list[Any] = []
 
@@ -459,21 +418,20 @@ class Kernel:
             described.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), tma))
 
         for name, value in zip(self.parameters, args, strict=False):
-            if isinstance(value, _SCALAR):
-                kinds.append(np.dtype(_scalar_dtype(value, self.name)))
+            if isinstance(value, SCALAR):
+                kinds.append(scalar_dtype(value, name, self.name))
             else:
                 add(name, value)
         if len(args) != len(self.parameters):
             if self.options.out_type is None:
                 raise SpecError(f"kernel {self.name}: pass all of {', '.join(self.parameters)}: it has no out_type")
-            answer = self._ask(self.options.out_type, "out_type", args, statics)
-            for name, value in zip(self.parameters[len(args):], answer if isinstance(answer, tuple) else (answer,), strict=True):
+            for name, value in zip(self.parameters[len(args):], self._asked_types(args, statics), strict=True):
                 add(name, value)
         with self._lock:
             return self.built((tuple(described), tuple(kinds), statics))
 
     def inspect(self, what: str, *args: Any, **named: Any) -> Any:
-        """"ptx", "sass", "llvm", "source" or "resources" of the kernel compiled for these arguments; needs no GPU.
+        """"ptx", "sass", "llvm", "source", "resources" or "gate" of the kernel compiled for these arguments; needs no GPU.
 
         The Numba kernel underneath is ``kernel.compiled(*args).kernel``.
         """
@@ -488,23 +446,7 @@ class _HostView:
 
 
 def _is_array(value: Any) -> bool:
-    return not isinstance(value, (*_SCALAR, ArrayType)) and (hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__"))
-
-
-def _scalar_dtype(value: Any, kernel: str) -> Any:
-    if isinstance(value, bool):
-        return np.bool_
-    if isinstance(value, int):
-        return np.int32
-    if isinstance(value, float):
-        return np.float32
-    return value.dtype
-
-
-def _scalar(value: Any, kernel: str) -> Any:
-    if type(value) is int and not -(1 << 31) <= value < 1 << 31:
-        raise SpecError(f"kernel {kernel}: the scalar {value} does not fit int32: pass np.int64({value})")
-    return value.item() if isinstance(value, np.generic) else value
+    return not isinstance(value, (*SCALAR, ArrayType)) and (hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__"))
 
 
 @functools.lru_cache(maxsize=8)

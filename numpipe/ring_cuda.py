@@ -109,7 +109,7 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
             raise SpecError(f"{what} must return a tuple of 2 integer block indices, got {block}")
         for part in block:
             if isinstance(part, tuple(STEERLESS)):
-                raise CompileError(f"{what}: {part.what} {REASON}")
+                raise CompileError(f"{what}: {getattr(part, 'what', part)} {REASON}")
             if not isinstance(part, nb.types.Integer):
                 raise SpecError(f"{what} must return a tuple of 2 integer block indices, got {block}")
         blocks.append(block)

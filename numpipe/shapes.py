@@ -25,6 +25,8 @@ class Signature:
         >>> Signature.parse("(m,k),(n,k)->(m,n)").outputs
         (('m', 'n'),)
         """
+        if not isinstance(text, str):
+            raise SpecError(f"signature={text!r}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'")
         plain = text.replace(" ", "")
         if not re.fullmatch(rf"{_ARRAY}(,{_ARRAY})*->{_ARRAY}(,{_ARRAY})*", plain):
             raise SpecError(f"signature={text!r}: NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'")
@@ -36,10 +38,17 @@ class Signature:
         return cls(text, dims(left), dims(right))
 
     def check(self, kernel: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """Sizes of the named dimensions; SpecError naming the argument, expected and actual."""
+        """Sizes of the named dimensions; SpecError naming the argument, expected and actual.
+
+        `names` are all arrays of the call, `shapes` those that are known, in the same order.
+        """
+        groups = self.inputs + self.outputs
+        if len(names) != len(groups):
+            raise SpecError(f"kernel {kernel}: signature {self.text!r} speaks of {len(groups)} arrays, the call has {len(names)} "
+                            f"({', '.join(names)})")
         sizes: dict[str, int] = {}
         origin: dict[str, str] = {}
-        for name, dims, shape in zip(names, self.inputs + self.outputs, shapes, strict=False):
+        for name, dims, shape in zip(names, groups, shapes, strict=False):
             if len(shape) != len(dims):
                 raise SpecError(f"kernel {kernel}: argument '{name}' must have {len(dims)} dimensions ({', '.join(dims)}), got "
                                 f"shape {tuple(shape)}")

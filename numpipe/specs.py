@@ -38,6 +38,8 @@ class BlockSpec:
         if not all(1 <= n <= 256 for n in shape):
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
                             "split the block")
+        if self.delay_release is not None and (not _is_int(self.delay_release) or self.delay_release < 0):
+            raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
 
@@ -62,11 +64,14 @@ class ArrayType:
     dtype: Any
 
     def __post_init__(self) -> None:
-        shape = tuple(self.shape)
-        if not all(_is_int(n) and n >= 0 for n in shape):
-            raise SpecError(f"ArrayType: shape must be non-negative ints, got {shape}")
+        shape = self.shape
+        if not isinstance(shape, (tuple, list)) or not all(_is_int(n) and n >= 0 for n in shape):
+            raise SpecError(f"ArrayType: shape must be a tuple of non-negative ints, got {shape!r}")
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        try:
+            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        except TypeError as error:
+            raise SpecError(f"ArrayType: dtype must be an element type, got {self.dtype!r} ({error})") from None
 
 
 class Static:
@@ -90,8 +95,8 @@ def persistent(ctas: int | None = None) -> Persistent:
 
     The simulated grid has 2 CTAs unless `ctas` says otherwise: enough for tiles to be shared out.
     """
-    if ctas is not None and ctas < 1:
-        raise SpecError(f"persistent(): ctas must be at least 1, got {ctas}")
+    if ctas is not None and (not _is_int(ctas) or ctas < 1):
+        raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")
     return Persistent(ctas)
 
 
@@ -108,10 +113,10 @@ class CompilerParams:
     store_slots: int = 0
 
     def __post_init__(self) -> None:
-        if self.delay_release < 0:
-            raise SpecError(f"CompilerParams: delay_release must be >= 0, got {self.delay_release}")
-        if not 0 <= self.store_slots <= 8:
-            raise SpecError(f"CompilerParams: store_slots must be 1…8 (0: chosen), got {self.store_slots}")
+        if not _is_int(self.delay_release) or self.delay_release < 0:
+            raise SpecError(f"CompilerParams: delay_release must be an int >= 0, got {self.delay_release!r}")
+        if not _is_int(self.store_slots) or not 0 <= self.store_slots <= 8:
+            raise SpecError(f"CompilerParams: store_slots must be 1…8 (0: chosen), got {self.store_slots!r}")
 
     def replace(self, **changes: Any) -> CompilerParams:
         """A copy with some options changed."""

@@ -116,12 +116,12 @@ class Constants:
                         return MISSING
                     return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
                 case ast.BoolOp(op=op, values=parts):
-                    value: Any = MISSING
+                    decides = isinstance(op, ast.Or)
                     for part in parts:  # as Python does: the value that decides, the rest never looked at
-                        value = get(part)
-                        if value is MISSING or bool(value) is isinstance(op, ast.Or):
+                        last = get(part)
+                        if last is MISSING or bool(last) is decides:
                             break
-                    return value
+                    return last
                 case ast.IfExp(test=test, body=body, orelse=orelse):
                     chosen = get(test)
                     return MISSING if chosen is MISSING else get(body if chosen else orelse)

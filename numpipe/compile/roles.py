@@ -39,7 +39,8 @@ def functions(library: Any) -> dict[str, str]:
 
 def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
     """The functions that `root` can call, itself included, each as the names on one way to it."""
-    todo, seen = [(root,)], {root}
+    todo: list[tuple[str, ...]] = [(root,)]
+    seen = {root}
     while todo:
         path = todo.pop()
         yield path

@@ -1,0 +1,80 @@
+"""The options of `@numpipe.kernel`, checked where they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ._unit import Unit
+from .errors import SpecError
+from .shapes import Signature
+from .specs import CompilerParams, Persistent
+
+TARGETS = ("auto", "gpu", "sim")
+MAX_GRID = ((1 << 31) - 1, 65535, 65535)
+"""CTAs along x, y, z (CUDA C++ Programming Guide, "Compute Capabilities")"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `kernel`, as given."""
+
+    grid: Any
+    grid_names: tuple[str, ...]
+    out_type: Any
+    signature: Signature | None
+    num_compute_wgs: int
+    wg_axis: str
+    memory_registers: int
+    compiler_params: CompilerParams
+    target: str | None
+
+    def check(self, kernel: str, parameters: int) -> None:
+        """Raise SpecError for options that no call could have."""
+        for name, kind in (("num_compute_wgs", int), ("memory_registers", int), ("wg_axis", str)):
+            if type(getattr(self, name)) is not kind:
+                raise SpecError(f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, got "
+                                f"{getattr(self, name)!r}")
+        if not isinstance(self.compiler_params, CompilerParams):
+            raise SpecError(f"kernel {kernel}: compiler_params must be numpipe.CompilerParams(…), got {self.compiler_params!r}")
+        if self.out_type is not None and not callable(self.out_type):
+            raise SpecError(f"kernel {kernel}: out_type must be a function of the arguments that returns an ArrayType, got "
+                            f"{self.out_type!r}: write out_type=lambda …: {self.out_type!r}")
+        if self.target is not None and self.target not in TARGETS:
+            raise SpecError(f"kernel {kernel}: target is {self.target!r}; use one of {', '.join(map(repr, TARGETS))}")
+        if self.signature is not None and len(self.signature.inputs + self.signature.outputs) > parameters:
+            raise SpecError(f"kernel {kernel}: signature {self.signature.text!r} speaks of "
+                            f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters")
+        if not all(isinstance(name, str) for name in self.grid_names) or len(set(self.grid_names)) != len(self.grid_names):
+            raise SpecError(f"kernel {kernel}: grid_names must be different strings, got {self.grid_names}")
+        Unit(kernel, (), self.grid_names, self.wg_axis, self.num_compute_wgs, self.memory_registers)  # warpgroups, registers
+        if not callable(self.grid):
+            dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
+            self.check_names(dims, kernel)
+
+    def check_names(self, dims: tuple[int, ...], kernel: str) -> None:
+        """The grid has as many dimensions as names, if it has names."""
+        if self.grid_names and len(self.grid_names) != len(dims):
+            raise SpecError(f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} dimensions, but the grid "
+                            f"{dims} has {len(dims)}")
+
+
+def names(given: Sequence[str] | str) -> tuple[str, ...]:
+    """grid_names as a tuple; one name may stand alone."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def grid_dims(grid: Any, kernel: str) -> tuple[int, ...]:
+    """CTAs per dimension, as given or as the function of the arguments returned them."""
+    dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    counts = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in dims)
+    if not 1 <= len(dims) <= 3 or not counts:
+        raise SpecError(f"kernel {kernel}: grid must be 1 to 3 non-negative ints, got {grid!r}")
+    for axis, (n, limit) in enumerate(zip(dims, MAX_GRID, strict=False)):
+        if n > limit:
+            raise SpecError(f"kernel {kernel}: grid {dims} has {n} CTAs along dimension {axis}, at most {limit} are possible: put "
+                            "the largest dimension first, or loop over numpipe.tiles in a persistent kernel")
+    return tuple(int(n) for n in dims)
