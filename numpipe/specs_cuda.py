@@ -25,7 +25,8 @@ class _SpecModel(nb.models.StructModel):  # type: ignore[misc]
 def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any) -> Any:
     shape = immediate("BlockSpec", "block_shape", block_shape)
     delay = immediate("BlockSpec", "delay_release", delay_release)
-    BlockSpec(shape, lambda: None, delay)  # the same validation as on the host
+    function: Any = (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
+    BlockSpec(shape, function, delay)  # the same validation as on the host
     spec = SpecType(shape, index_map, delay)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

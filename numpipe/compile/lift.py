@@ -539,7 +539,7 @@ class _Lift(ast.NodeTransformer):
     # ---- nested functions
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         if node.decorator_list:
-            self.error(node, f"nested function '{node.name}': decorators are not supported in a kernel")
+            self.error(node.decorator_list[0], f"nested function '{node.name}': decorators are not supported in a kernel")
         bound = self._nested(node, node.name)
         return ast.copy_location(ast.Assign([ast.copy_location(ast.Name(node.name, ast.Store()), node)], bound), node)
 
