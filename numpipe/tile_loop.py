@@ -21,7 +21,7 @@ import numpy as np
 
 from ._machine import current
 from ._op import helper, op
-from .arith import minimum, quotient, remainder
+from .arith import divide, quotient, remainder
 from .errors import SpecError
 
 
@@ -53,34 +53,35 @@ def tile_stride() -> Any:
 
 
 @helper
-def row_1(t, a):  # type: ignore[no-untyped-def]
+def row_1(t):  # type: ignore[no-untyped-def]
     """One dimension: the tile is its index."""
     return (t,)
 
 
 @helper
-def row_2(t, a, b):  # type: ignore[no-untyped-def]
+def row_2(t, by_b):  # type: ignore[no-untyped-def]
     """Row order of a x b tiles."""
-    return quotient(t, b), remainder(t, b)
+    m = divide(t, by_b)
+    return m, t - m * by_b[0]
 
 
 @helper
-def row_3(t, a, b, c):  # type: ignore[no-untyped-def]
+def row_3(t, by_b, by_c):  # type: ignore[no-untyped-def]
     """Row order of a x b x c tiles."""
-    rest = quotient(t, c)
-    return quotient(rest, b), remainder(rest, b), remainder(t, c)
+    rest = divide(t, by_c)
+    m = divide(rest, by_b)
+    return m, rest - m * by_b[0], t - rest * by_c[0]
 
 
 @helper
-def grouped_2(t, a, b, group):  # type: ignore[no-untyped-def]
-    """Grouped order of a x b tiles."""
-    size = group * b
-    chunk = quotient(t, size)
-    inside = t - chunk * size
-    rows = minimum(a - chunk * group, group)
-    if rows == group:  # all chunks but the last: the divisor is a constant
-        rows = group
-    return chunk * group + remainder(inside, rows), quotient(inside, rows)
+def grouped_2(t, a, group, by_chunk):  # type: ignore[no-untyped-def]
+    """Grouped order of a x b tiles; a chunk is `group` rows, group * b tiles."""
+    chunk = divide(t, by_chunk)
+    inside = t - chunk * by_chunk[0]
+    first = chunk * group
+    if a - first >= group:  # all chunks but the last: the divisor is a constant
+        return first + remainder(inside, group), quotient(inside, group)
+    return first + remainder(inside, a - first), quotient(inside, a - first)
 
 
 @op

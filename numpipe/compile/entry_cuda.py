@@ -110,7 +110,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "memory": Helper(_renamed(function, f"{unit.kernel}{MEMORY_SUFFIX}")), "compute": Helper(function), "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
+        "memory": Helper(_renamed(function, f"{unit.kernel}{MEMORY_SUFFIX}")), "compute": Helper(function),
+        "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),

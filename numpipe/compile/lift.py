@@ -490,6 +490,12 @@ class _Lift(ast.NodeTransformer):
         return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > end
                    and not any(line <= n.lineno for line in rebound) for n in ast.walk(self.scopes[-1][0]))
 
+    def _divisor(self, value: ast.expr, setup: list[ast.stmt], node: ast.For) -> ast.expr:
+        """A divisor made before the loop."""
+        name = self.temporary("by")
+        setup.append(ast.Assign([ast.Name(name, ast.Store())], self.call(arith.divisor, [value], node)))
+        return ast.Name(name, ast.Load())
+
     def _tiles_loop(self, node: ast.For) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
         counts = list(node.iter.args)
@@ -511,9 +517,12 @@ class _Lift(ast.NodeTransformer):
             columns = literal_node(len(node.target.elts), node)
             decode = self.call(tile_loop.table_row, [self.visit(order_node), index, columns], node)
         elif order == "row" and len(counts) <= 3:
-            decode = self.call((tile_loop.row_1, tile_loop.row_2, tile_loop.row_3)[len(counts) - 1], [index, *loads], node)
+            by = [self._divisor(count, setup, node) for count in loads[1:]]
+            decode = self.call((tile_loop.row_1, tile_loop.row_2, tile_loop.row_3)[len(counts) - 1], [index, *by], node)
         elif order == "grouped" and len(counts) == 2:
-            decode = self.call(tile_loop.grouped_2, [index, *loads, self.visit(group_node)], node)
+            group = self.visit(group_node)
+            by = [self._divisor(ast.BinOp(group, ast.Mult(), loads[1]), setup, node)]
+            decode = self.call(tile_loop.grouped_2, [index, loads[0], group, *by], node)
         else:
             self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, 'grouped' takes 2")
         total = loads[0]

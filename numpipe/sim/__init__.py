@@ -88,6 +88,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
             for y in range(grid[1]):
                 for x in range(grid[0]):
                     scheduler: Scheduler = InOrder() if rng is None else Shuffled(rng)
-                    SM(body, cta=(x, y, z), grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
+                    SM(body, cta=(x, y, z), grid=grid, warpgroups=warpgroups,
+                       smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                        registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler,
                        costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans).run()

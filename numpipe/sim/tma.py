@@ -131,8 +131,8 @@ def place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], add
                                "a swizzled tile that wgmma reads one of 8 x swizzle")
     inner = int(coords[-1]) * box.tensor.array.dtype.itemsize
     if inner % 16:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION, swizzled or not
-        raise report.violation(who, f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} bytes "
-                                    "into a row; it must be a multiple of 16")
+        raise report.violation(who, f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} "
+                                    "bytes into a row; it must be a multiple of 16")
     index, touched = box.footprint(address)
     memory: SharedMemory = who.sm.memory
     memory.check_range(who, touched[0][0], touched[-1][1], f"{operation} of {name}")
