@@ -323,8 +323,7 @@ class Kernel:
             arrays, _, statics = unit_key
             known = {a.name: StaticArray(a.dtype, a.ndim) for a in arrays}
             order = [*known, *self._scalar_names(unit_key)]  # as both executions pass them
-            function = lift(read(self.function), order, dict(statics), known, axes=self.options.grid_names,
-                            wg_axis=self.options.wg_axis, compute_wgs=self.options.num_compute_wgs)
+            function = lift(read(self.function), order, dict(statics), known, self.unit(unit_key))
             self._lifted[unit_key] = function
         return function
 

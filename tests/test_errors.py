@@ -177,6 +177,12 @@ def staging_beyond_shared_memory(a, b, c):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)  # <-
 
 
+@refused("register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers a lane",
+         "2 compute warpgroups has 232: (504 - 40 ", "use a smaller tile", num_compute_wgs=2)
+def an_accumulator_beyond_the_registers(a, b, c):
+    acc = numpipe.zeros((256, 256), np.float32)  # <-
+
+
 @refused("max_concurrent_steps must be at least 1, got 0", kind=SpecError)
 def no_slots(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))

@@ -19,7 +19,7 @@ import inspect
 import os
 import textwrap
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -28,8 +28,9 @@ import numpy as np
 from .. import arith, context, pipelines, refs, tile_loop
 from .. import specs as specs_module
 from .._op import Helper, Op
+from .._unit import Unit
 from ..errors import CompileError, at
-from ..fragment import mma
+from ..fragment import mma, tile
 from .closure import binder
 from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, stores
 from .subset import mismatch, refusal, spelled
@@ -75,11 +76,11 @@ def read(function: Callable[..., Any]) -> Source:
     return Source(node, filename, namespace)
 
 
-def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray], *,
-         axes: Sequence[str], wg_axis: str, compute_wgs: int) -> Callable[..., Any]:
-    """The rewritten kernel function, ``f(__np, *parameters)``, for these Statics and array types."""
-    constants = Constants(source.namespace, {**statics, **arrays}, wg_axis, compute_wgs)
-    return _Lift(source, constants, tuple(axes)).kernel(parameters)
+def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray],
+         unit: Unit) -> Callable[..., Any]:
+    """The rewritten kernel function, ``f(__np, *parameters)``, for these Statics and array types and the options of `unit`."""
+    constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.compute_wgs)
+    return _Lift(source, constants, unit).kernel(parameters)
 
 
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite)
@@ -89,8 +90,8 @@ _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation,
 
 
 class _Lift(ast.NodeTransformer):
-    def __init__(self, source: Source, constants: Constants, axes: tuple[str, ...]) -> None:
-        self.source, self.constants, self.axes = source, constants, axes
+    def __init__(self, source: Source, constants: Constants, unit: Unit) -> None:
+        self.source, self.constants, self.unit = source, constants, unit
         self.sites: set[str] = set()
         self.out: list[ast.FunctionDef] = []
         self.added: dict[str, Any] = {}
@@ -288,6 +289,8 @@ class _Lift(ast.NodeTransformer):
             return self.call(operation, [self.visit(a) for a in args], node)
         if isinstance(function, Op) and not isinstance(function, Helper):
             node.args, node.keywords = self.bind(function, node), []
+            if function is tile.zeros:
+                self._fits_registers(node)
         elif type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
         elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
@@ -302,6 +305,17 @@ class _Lift(ast.NodeTransformer):
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
         return node
+
+    def _fits_registers(self, node: ast.Call) -> None:
+        """One accumulator alone must leave a register to compute with: what ptxas does with more is memory traffic."""
+        shape, unit = self.value(node.args[0]), self.unit
+        if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
+            registers = shape[0] * shape[1] // 128
+            if registers >= unit.compute_registers:
+                self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
+                                 f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: "
+                                 f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at "
+                                 "most 256; use a smaller tile, or share it between more warpgroups")
 
     def _index_maps_fit(self, grid: ast.expr, specs: ast.expr) -> None:
         """Lambdas written in place take as many indices as the grid has."""
@@ -329,8 +343,8 @@ class _Lift(ast.NodeTransformer):
         axis = self.value(argument)
         if not isinstance(axis, str):
             self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
-        if axis != self.constants.wg_axis and axis not in self.axes:
-            named = f"named {', '.join(map(repr, self.axes))}" if self.axes else "not named (grid_names=)"
+        if axis != self.constants.wg_axis and axis not in self.unit.axes:
+            named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
             self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
                              f"{self.constants.wg_axis!r}")
         return axis
