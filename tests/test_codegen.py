@@ -185,8 +185,21 @@ def broken(built_: Built, *, sass_: str | None = None, ptx_: str | None = None, 
     return copy
 
 
+@numpipe.kernel(grid=(1,), num_compute_wgs=2)
+def two_accumulators(a, b, c, d):
+    """Each fits a lane's registers, both together do not."""
+    wg = numpipe.axis_index("wg")
+    left, right = numpipe.zeros((64, 256), np.float32), numpipe.zeros((64, 256), np.float32)
+    pipe = numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((256, 64), lambda k: (0, k))))
+    for (k,), (a_tile, b_tile) in pipe(a, b):
+        left = numpipe.wgmma(left, a_tile.at[ds(wg * 64, 64), :], b_tile.T)
+        right = numpipe.wgmma(right, a_tile.at[ds(64 - wg * 64, 64), :], b_tile.T)
+    c[ds(wg * 64, 64), ds(0, 256)] = left
+    d[ds(wg * 64, 64), ds(0, 256)] = right
+
+
 def test_spills_are_found():
-    found = gate.findings(gemm().compiled(T16, T16, cfg=Config(tm=256, slots=2)))
+    found = gate.findings(two_accumulators.compiled(T16, T16, T32, T32))
     assert any(re.match(r"[1-9]\d* bytes of spills, [1-9]\d* bytes of stack", line) for line in found)
     assert any("C7511" in line for line in found)
     assert any(line.startswith("local memory: ") and "STL" in line for line in found)
