@@ -100,7 +100,7 @@ class Parameters:
 
 def _is_static(annotation: Any, function: FunctionType) -> bool:
     if isinstance(annotation, str):  # from __future__ import annotations
-        if annotation.rpartition(".")[2] == "Static":
+        if annotation.strip("\"'").rpartition(".")[2] == "Static":
             return True
         try:
             annotation = eval(annotation, function.__globals__)

@@ -320,13 +320,25 @@ def tiles_in_an_unknown_order(a, b, c):
 
 @refused("'grouped' takes 2")
 def one_dimension_of_tiles_in_groups(a, b, c):
-    for m in numpipe.tiles(2, order="grouped"):  # <-
+    for m, in numpipe.tiles(2, order="grouped"):  # <-
         pass
 
 
 @refused("tiles takes the tile counts, order= and group=")
 def tiles_with_another_option(a, b, c):
-    for m in numpipe.tiles(2, shuffle=True):  # <-
+    for m, in numpipe.tiles(2, shuffle=True):  # <-
+        pass
+
+
+@refused("gives a tuple of indices, for one count too: write `for (m,) in numpipe.tiles(…):`")
+def one_count_unpacked_as_an_int(a, b, c):
+    for m in numpipe.tiles(2):  # <-
+        pass
+
+
+@refused("numpipe.tiles of 2 counts gives 2 indices, the loop unpacks 3: (m, n, o)")
+def more_indices_than_counts(a, b, c):
+    for m, n, o in numpipe.tiles(2, 2):  # <-
         pass
 
 

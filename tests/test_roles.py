@@ -269,7 +269,7 @@ def a_while_by_the_axis(a, b, c):
 @refused(*BY_AXIS)
 def tiles_by_the_axis(a, b, c):
     wg = numpipe.axis_index("wg")
-    for m in numpipe.tiles(wg):  # <-
+    for m, in numpipe.tiles(wg):  # <-
         pass
 
 

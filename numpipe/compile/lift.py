@@ -516,6 +516,12 @@ class _Lift(ast.NodeTransformer):
         options = {k.arg: k.value for k in node.iter.keywords}
         if set(options) - {"order", "group"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
             self.error(node, "numpipe.tiles takes the tile counts, order= and group=")
+        if isinstance(node.target, ast.Tuple) and len(node.target.elts) != len(counts) and len(counts) > 1:
+            self.error(node, f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
+                             f"{len(node.target.elts)}: {ast.unparse(node.target)}")
+        if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
+            self.error(node, "numpipe.tiles gives a tuple of indices, for one count too: write "
+                             f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")
         order_node, group_node = options.get("order"), options.get("group", ast.Constant(16))
         order = "row" if order_node is None else self.value(order_node)
         names = [self.temporary("count") for _ in counts]

@@ -1,0 +1,583 @@
+"""The AST pass: what is folded, what captures, where lines are, in which order tiles come, whose ring is whose."""
+# ruff: noqa: F841 (kernels of which only the rewritten source is looked at)
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import EXECUTIONS, marked
+
+import numpipe
+from numpipe import ArrayType, BlockSpec, CompileError, SpecError, Static, cdiv, ds
+from numpipe._machine import current
+from numpipe._op import op
+from numpipe._unit import Unit
+from numpipe.compile.fold import StaticArray
+from numpipe.compile.lift import lift, read
+
+ROWS = 64
+SHAPE = (ROWS, 2 * ROWS)
+NOTHING = None
+HALF = np.float16
+S = numpipe.Static
+both = pytest.mark.parametrize("execution", EXECUTIONS)
+
+
+@pytest.fixture(autouse=True)
+def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@dataclass(frozen=True)
+class Config:
+    tm: int = 128
+    sizes: tuple[int, ...] = (8, 16)
+    bias: float | None = None
+    count: int = 0
+
+
+def lifted(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) -> Any:
+    """The rewritten function of a kernel of arrays (2-D, `dtype`) and Statics, with two compute warpgroups."""
+    names = [n for n in inspect.signature(function).parameters if n not in statics]
+    unit = Unit(function.__name__, (), ("x",), "wg", 2, 40)
+    return lift(read(function), names, statics, {n: StaticArray(np.dtype(dtype), 2) for n in names}, unit)
+
+
+def body(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) -> list[str]:
+    """Statements of the rewritten function, without indentation."""
+    source = lifted(function, dtype, **statics).__lifted__
+    return [line.strip() for line in source.splitlines() if not line.startswith("def ")]
+
+
+# ---- folding -------------------------------------------------------------------------------------------------------------
+def test_fields_of_a_static_are_literals() -> None:
+    def kernel(a, *, cfg):
+        x = cfg.tm // 2 + cfg.sizes[1]
+
+    assert body(kernel, cfg=Config()) == ["x = 80"]
+
+
+def test_the_size_of_the_warpgroup_axis_is_a_literal() -> None:
+    def kernel(a):
+        rows = 128 // numpipe.axis_size("wg")
+        n = numpipe.axis_size("x")
+
+    assert body(kernel) == ["rows = 64", "n = numpipe.axis_size('x')"]
+
+
+def test_constants_of_the_module_and_of_the_enclosing_function_are_literals() -> None:
+    width = 32
+
+    def kernel(a):
+        x = (ROWS * width, -width, SHAPE, SHAPE[1], NOTHING)
+
+    assert body(kernel) == ["x = (2048, -32, (64, 128), 128, None)"]
+
+
+def test_functions_of_constants_are_literals() -> None:
+    def kernel(a):
+        x = (cdiv(ROWS, 48), max(ROWS, 100), len(SHAPE), abs(-3))
+
+    assert body(kernel) == ["x = (2, 100, 2, 3)"]
+
+
+def test_a_local_bound_once_to_a_constant_is_a_literal_where_it_is_used() -> None:
+    def kernel(a):
+        n = ROWS // 2
+        m = n + a.shape[0]
+        k = n * 2
+
+    assert body(kernel) == ["n = 32", "m = 32 + a.shape[0]", "k = 64"]
+
+
+def test_a_local_bound_twice_is_a_variable() -> None:
+    def kernel(a):
+        n = 0
+        for i in range(3):
+            n = n + 1
+        m = n
+
+    assert body(kernel)[-1] == "m = n"
+
+
+def test_branches_on_the_dtype_are_decided() -> None:
+    def kernel(a):
+        if a.dtype == np.float16 and a.ndim == 2:
+            x = 1
+        elif a.dtype == np.float32:
+            x = 2
+        else:
+            x = a.shape[0]
+
+    assert body(kernel) == ["x = 1"]
+    assert body(kernel, np.float32) == ["x = 2"]
+    assert body(kernel, np.int8) == ["x = a.shape[0]"]
+
+
+def test_dtypes_travel_as_their_names() -> None:
+    def kernel(a):
+        kind = np.float32
+        x = numpipe.zeros((64, 64), kind)
+        y = x.astype(a.dtype)
+        z = x.astype(HALF)
+
+    assert body(kernel) == ["x = numpipe.zeros((64, 64), 'float32')", "y = x.astype('float16')", "z = x.astype('float16')"]
+
+
+@pytest.mark.parametrize("cfg, expected", [(Config(), ["x = 0", "y = 2", "z = 1"]), (Config(bias=1.5), ["x = 1.5", "z = 1"])])
+def test_a_branch_on_a_static_is_decided(cfg: Config, expected: list[str]) -> None:
+    def kernel(a, *, cfg):
+        if cfg.bias is None:
+            x = 0
+            y = 2
+        else:
+            x = cfg.bias
+        z = 1
+
+    assert body(kernel, cfg=cfg) == expected
+
+
+def test_and_or_give_values_as_in_python() -> None:
+    def kernel(a, *, cfg):
+        x = cfg.count or 128
+        y = cfg.count and 3
+        z = cfg.tm and cfg.sizes
+
+    assert body(kernel, cfg=Config()) == ["x = 128", "y = 0", "z = (8, 16)"]
+
+
+def test_known_operands_of_and_or_are_dropped() -> None:
+    def kernel(a, *, cfg):
+        x = cfg.tm and a.shape[0]
+        y = cfg.count and a.shape[0]
+        z = a.shape[0] and cfg.tm and a.shape[1]
+
+    assert body(kernel, cfg=Config()) == ["x = a.shape[0]", "y = 0", "z = a.shape[0] and a.shape[1]"]
+
+
+def test_what_a_decided_choice_drops_may_be_wrong() -> None:
+    def kernel(a, *, cfg):
+        x = 64 // cfg.count if cfg.count else a.shape[0]
+        if cfg.count:
+            raise ValueError
+        y = cfg.count and 64 // cfg.count
+        z = a.shape[0] > 3 if cfg.count == 0 else nowhere  # noqa: F821
+
+    assert body(kernel, cfg=Config()) == ["x = a.shape[0]", "y = 0", "z = a.shape[0] > 3"]
+
+
+def test_an_assert_on_constants_is_decided_before_anything_runs() -> None:
+    def kernel(a, *, cfg):
+        assert cfg.tm % 64 == 0, "tm"
+        x = 1
+
+    assert body(kernel, cfg=Config()) == ["x = 1"]
+    with pytest.raises(CompileError, match="kernel kernel: 'assert cfg.tm % 64 == 0' failed: tm"):
+        lifted(kernel, cfg=Config(tm=96))
+
+
+def test_a_constant_that_fails_is_an_error_at_its_line() -> None:
+    def kernel(a, *, cfg):
+        x = cfg.sizes[2]
+
+    with pytest.raises(CompileError, match=r"test_lift.py:\d+: kernel kernel: cfg.sizes\[2\]: IndexError"):
+        lifted(kernel, cfg=Config())
+
+
+def test_annotations_of_locals_are_dropped() -> None:
+    def kernel(a):
+        x: int = ROWS
+        y: Nowhere  # noqa: F821, F842
+
+    assert body(kernel) == ["x = 64"]
+
+
+def test_an_operation_under_another_name_is_the_operation() -> None:
+    def kernel(a, *, cfg):
+        make = numpipe.zeros
+        conf = cfg
+        x = make((conf.tm, 64), dtype=np.float32)
+
+    assert body(kernel, cfg=Config()) == ["x = __np_known_make((128, 64), 'float32')"]
+
+
+def test_names_of_a_nested_function_hide_those_outside() -> None:
+    def kernel(a, *, cfg):
+        k = 3
+        f = lambda k, cfg: k + cfg
+        x = k
+
+    assert body(kernel, cfg=Config())[-1] == "x = 3"
+    assert "return k + cfg" in lifted(kernel, cfg=Config()).__lifted__
+
+
+# ---- captures ------------------------------------------------------------------------------------------------------------
+@numpipe.kernel(num_compute_wgs=2, out_type=lambda a: ArrayType((256, 64), np.float32))
+def captured(a, c):
+    """Rows 64 wg + 128 are stored: through a nested function, a lambda in it, and what both capture."""
+    wg = numpipe.axis_index("wg")
+    base = a.shape[0]
+
+    def place(i):
+        shift = lambda j: j * ROWS + base
+        return shift(wg + i)
+
+    acc = numpipe.zeros((ROWS, 64), np.float32)
+    c[ds(place(0), ROWS), ds(0, 64)] = acc + 1.0
+
+
+def test_captures_reach_nested_functions_and_lambdas_in_them() -> None:
+    c = np.full((256, 64), 7, np.float32)
+    captured.simulate(np.zeros((128, 8), np.float16), out=c)
+    assert (c[:128] == 7).all() and (c[128:] == 1).all()
+    captured.compiled(np.zeros((128, 8), np.float16))
+
+
+def factory(rows: int, value: float) -> Any:
+    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: ArrayType((128, 64), np.float32))
+    def filled(a, c):
+        for m, in numpipe.tiles(128 // rows):
+            c[ds(m * rows, rows), ds(0, 64)] = numpipe.zeros((rows, 64), np.float32) + value
+
+    return filled
+
+
+@both
+def test_kernels_of_one_factory_have_constants_of_their_own(execution: str) -> None:
+    a = np.zeros((8, 8), np.float16)
+    for rows, value in ((64, 1.0), (128, 2.0)):
+        kernel = factory(rows, value)
+        result = EXECUTIONS[execution](kernel, a)
+        if execution == "simulated":
+            assert (result == value).all()
+
+
+def test_lambdas_that_return_lambdas() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def nested(a, c):
+        row = a.shape[0] - 64
+        along = lambda m: lambda k: (m, k)
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), along(row)), BlockSpec((64, 64), lambda k: (row, k))))
+        for (k,), (x, y) in pipe(a, a):
+            acc = numpipe.wgmma(acc, x, y.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    a = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float16)
+    c = np.zeros((64, 64), np.float32)
+    nested.simulate(a, c)
+    assert np.allclose(c, a.astype(np.float32) @ a.astype(np.float32).T, atol=1e-3)
+    nested.compiled(a, c)
+
+
+# ---- lines ---------------------------------------------------------------------------------------------------------------
+def test_statements_keep_their_file_and_line() -> None:
+    def kernel(a, c, *, cfg):
+        wg = numpipe.axis_index("wg")
+        if cfg.bias is not None:
+            wg = wg + 1
+
+        def place(
+                i):
+            return (i *
+                    ROWS)
+
+        for m, n in numpipe.tiles(a.shape[0], a.shape[1],
+                                  order="grouped"):
+            pipe = numpipe.pipeline(grid=(3,), in_specs=(
+                BlockSpec((64, 64), lambda k: (m, k)),))
+            acc = numpipe.zeros((64, 64), np.float32)
+            for (k,), (x,) in pipe(a):
+                acc = numpipe.wgmma(acc, x, x.T)
+            c[ds(place(m), 64), ds(0, 64)] = acc
+
+    function = lifted(kernel, cfg=Config())
+    tree, (lines, first) = read(kernel).tree, inspect.getsourcelines(kernel)
+    everything = [function.__code__, *(v.__code__ for n, v in function.__globals__.items() if "__" in n and inspect.isfunction(v))]
+    found = {line for code in everything for *_, line in code.co_lines() if line is not None}
+    wanted = {first + i for i, line in enumerate(lines) if any(
+        part in line for part in ("wg =", "return", "for m", "pipe =", "lambda", "acc =", "for (k", "c[ds"))} - {first + 3}
+    assert wanted <= found
+    assert found <= set(range(first, first + len(lines)))
+    assert {code.co_filename for code in everything} == {__file__}
+
+
+def test_an_error_below_rewritten_loops_is_at_its_line() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def deep(a, c):
+        for m, n in numpipe.tiles(1, 1, order="grouped"):
+            pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
+            for (k,), (x,) in pipe(a):
+                y = x.at[  # <-
+                    ds(0, 64),
+                    ds(0, 8)]
+            c[ds(m, 64), ds(n, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    a, c = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    for execution in EXECUTIONS.values():
+        with pytest.raises(SpecError, match=r"ds\(start, 8\) along axis 1") as caught:
+            execution(deep, a, c)
+        assert str(caught.value).startswith(marked(deep))
+
+
+# ---- tiles ---------------------------------------------------------------------------------------------------------------
+seen: list[tuple[int, ...]] = []
+
+
+@op
+def visit(*indices: Any) -> None:
+    """Test probe: which tiles a compute warpgroup walks through."""
+    if current().role == "compute":
+        seen.append((int(current().cta[0]), *(int(i) for i in indices)))
+
+
+def visited(kernel: Any, *args: Any) -> list[tuple[int, ...]]:
+    seen.clear()
+    kernel.simulate(*args)
+    return list(seen)
+
+
+def shares(order: list[tuple[int, ...]], ctas: int) -> list[tuple[int, ...]]:
+    """The tiles of an order as CTA 0, 1, … visit them."""
+    return [(cta, *tile) for cta in range(ctas) for tile in order[cta::ctas]]
+
+
+def in_groups(rows: int, columns: int, group: int) -> Iterator[tuple[int, int]]:
+    """A model of order="grouped": blocks of `group` rows; in a block, columns slowest."""
+    grid = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), -1)
+    for start in range(0, rows, group):
+        yield from map(tuple, grid[start:start + group].transpose(1, 0, 2).reshape(-1, 2).tolist())
+
+
+def walker(ctas: int, order: str, dimensions: int) -> Any:
+    options: dict[str, Any] = {"num_compute_wgs": 1, "grid": numpipe.persistent(ctas=ctas)}
+    if order == "grouped":
+        @numpipe.kernel(**options)
+        def grouped(c, m, n, group):
+            for i, j in numpipe.tiles(m, n, order="grouped", group=group):
+                visit(i, j)
+
+        return grouped
+    if dimensions == 1:
+        @numpipe.kernel(**options)
+        def row_1(c, m):
+            for i, in numpipe.tiles(m):
+                visit(i)
+
+        return row_1
+    if dimensions == 2:
+        @numpipe.kernel(**options)
+        def row_2(c, m, n):
+            for i, j in numpipe.tiles(m, n, order="row"):
+                visit(i, j)
+
+        return row_2
+
+    @numpipe.kernel(**options)
+    def row_3(c, m, n, o):
+        for i, j, k in numpipe.tiles(m, n, o):
+            visit(i, j, k)
+
+    return row_3
+
+
+C = np.zeros((8, 8), np.float32)
+
+
+@pytest.mark.parametrize("ctas", [1, 2, 3])
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_row_order_visits_the_last_index_fastest(ctas: int, dimensions: int) -> None:
+    kernel = walker(ctas, "row", dimensions)
+    for shape in itertools.product((0, 1, 2, 5), (1, 3, 4), (1, 2)):
+        counts = shape[:dimensions]
+        assert visited(kernel, C, *counts) == shares(list(np.ndindex(*counts)), ctas), counts
+
+
+@pytest.mark.parametrize("ctas", [1, 3])
+def test_grouped_order_visits_rows_of_a_group_fastest(ctas: int) -> None:
+    kernel = walker(ctas, "grouped", 2)
+    for rows, columns, group in itertools.product((0, 1, 2, 3, 5, 8), (1, 2, 5), (1, 2, 3, 4, 16)):
+        expected = list(in_groups(rows, columns, group))
+        assert sorted(expected) == list(np.ndindex(rows, columns))
+        assert visited(kernel, C, rows, columns, group) == shares(expected, ctas), (rows, columns, group)
+
+
+@pytest.mark.parametrize("ctas", [1, 2])
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_a_table_is_walked_row_by_row(ctas: int, rows: int) -> None:
+    @numpipe.kernel(num_compute_wgs=1, grid=numpipe.persistent(ctas=ctas))
+    def walk(c, table):
+        for i, j in numpipe.tiles(table.shape[0], order=table):
+            visit(i, j)
+
+    table = np.random.default_rng(rows).integers(0, 99, (rows, 3), np.int32)
+    assert visited(walk, C, table) == shares([(int(i), int(j)) for i, j, _ in table], ctas)
+
+
+def test_continue_and_break_in_a_tile_loop() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def some(c, n):
+        for i, in numpipe.tiles(n):
+            if i == 1:
+                continue
+            if i == 4:
+                break
+            visit(i)
+
+    assert visited(some, C, 9) == [(0, 0), (0, 2), (0, 3)]
+
+
+# ---- rings ---------------------------------------------------------------------------------------------------------------
+def f32(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32)
+
+
+def randoms(count: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.standard_normal((64, 128)).astype(np.float16) for _ in range(count)]
+
+
+def test_two_pipelines_on_one_line_have_rings_of_their_own() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def squeezed(a, b, c):
+        acc = numpipe.zeros((64, 64), np.float32)
+        one = (BlockSpec((64, 64), lambda k: (0, k)),)
+        p = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)); q = numpipe.pipeline(
+            grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        for (i,), (x,) in p(a):
+            for (j,), (y,) in q(a):
+                acc = numpipe.wgmma(acc, x, y.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    a, b = randoms(2)
+    c = np.zeros((64, 64), np.float32)
+    squeezed.simulate(a, b, c)
+    blocks = f32(a[:, :64]) + f32(a[:, 64:])
+    assert np.allclose(c, blocks @ blocks.T, atol=1e-2)
+    assert len(squeezed.compiled(a, b, c).unit.rings) == 2
+
+
+def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def twice(a, b, d, c):
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+        for (k,), (x, y) in pipe(a, b):
+            acc = numpipe.wgmma(acc, x, y.T)
+        for (k,), (x, y) in pipe(a, d):
+            acc = numpipe.wgmma(acc, x, y.T)
+        for (k,), (x, y) in pipe(a, b):
+            acc = numpipe.wgmma(acc, x, y.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    a, b, d = randoms(3)
+    c = np.zeros((64, 64), np.float32)
+    twice.simulate(a, b, d, c)
+    assert np.allclose(c, f32(a) @ (2 * f32(b) + f32(d)).T, atol=1e-2)
+    built = twice.compiled(a, b, d, c)
+    assert len(built.unit.rings) == 2  # the third loop goes on with the first one's
+    assert {m.arg for m in built.maps} == {0, 1, 2, 3}
+
+
+def test_a_nested_function_called_twice_goes_on_with_its_ring() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def helped(a, b, c):
+        def product(acc):
+            pipe = numpipe.pipeline(grid=(2,), in_specs=(
+                BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+            for (k,), (x, y) in pipe(a, b):
+                acc = numpipe.wgmma(acc, x, y.T)
+            return acc
+
+        acc = product(numpipe.zeros((64, 64), np.float32))
+        acc = product(acc)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    a, b = randoms(2)
+    c = np.zeros((64, 64), np.float32)
+    helped.simulate(a, b, c)
+    assert np.allclose(c, 2 * f32(a) @ f32(b).T, atol=1e-2)
+    assert len(helped.compiled(a, b, c).unit.rings) == 1
+
+
+def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
+    source = inspect.cleandoc('''
+        import numpy as np
+        import numpipe
+        from numpipe import BlockSpec, ds
+
+        @numpipe.kernel(num_compute_wgs=1)
+        def product(a, b, c):
+            acc = numpipe.zeros((64, 64), np.float32)
+            pipe = numpipe.pipeline(grid=(STEPS,), in_specs=(BlockSpec((64, WIDTH), lambda k: (0, k)),) * 2)
+            for (k,), (x, y) in pipe(a, b):
+                acc = numpipe.wgmma(acc, x, y.T)
+            c[ds(0, 64), ds(0, 64)] = acc
+    ''').replace("(BlockSpec((64, WIDTH), lambda k: (0, k)),) * 2",
+                 "(BlockSpec((64, WIDTH), lambda k: (0, k)), BlockSpec((64, WIDTH), lambda k: (0, k)))")
+    a, b = randoms(2)
+    for folder, width in (("one", 64), ("two", 32)):
+        file = tmp_path / folder / "same.py"
+        file.parent.mkdir()
+        file.write_text(source + f"\n\nSTEPS, WIDTH = {128 // width}, {width}\n")
+        spec = importlib.util.spec_from_file_location("same", file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        c = np.zeros((64, 64), np.float32)
+        module.product.simulate(a, b, c)
+        assert np.allclose(c, f32(a) @ f32(b).T, atol=1e-2)
+        plan, = module.product.compiled(a, b, c).unit.rings.values()
+        assert plan.stage_bytes == 2 * 64 * width * 2
+
+
+# ---- how a kernel may be written --------------------------------------------------------------------------------------------
+def remembered(kernel: Any) -> Any:
+    """A decorator above @numpipe.kernel."""
+    return functools.partial(kernel)
+
+
+@remembered
+@numpipe.kernel(
+    num_compute_wgs=1,
+    out_type=lambda a: ArrayType((64, 64), np.float32),
+)
+def annotated(a: np.ndarray, c: np.ndarray, *, rows: S = 64, cols: "Static" = 64, value: numpipe.Static = 2.0) -> None:  # noqa: UP037
+    """With annotations, which are strings in this file, an alias of Static, and decorators over several lines."""
+    acc: Any = numpipe.zeros((rows, cols), np.float32)
+    c[ds(0, rows), ds(0, cols)] = acc + value
+
+
+@both
+def test_annotations_aliases_and_stacked_decorators(execution: str) -> None:
+    assert set(annotated.func.statics) == {"rows", "cols", "value"}
+    result = EXECUTIONS[execution](annotated.func, np.zeros((8, 8), np.float16))
+    if execution == "simulated":
+        assert (result == 2).all()
+
+
+def test_a_static_is_one_compile_a_value() -> None:
+    kernel, a = annotated.func, np.zeros((8, 8), np.float16)
+    assert (kernel.simulate(a, value=3.0) == 3).all() and (kernel.simulate(a, value=4.0) == 4).all()
+    assert kernel.compiled(a) is kernel.compiled(a, value=2.0) is not kernel.compiled(a, value=3.0)
+
+
+def test_a_method_like_kernel_in_a_class() -> None:
+    class Kernels:
+        @staticmethod
+        @numpipe.kernel(num_compute_wgs=1)
+        def fill(c):
+            c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 5.0
+
+    c = np.zeros((64, 64), np.float32)
+    Kernels.fill.simulate(c)
+    assert (c == 5).all()
