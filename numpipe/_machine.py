@@ -35,7 +35,9 @@ class TensorMap:
     first too. A box row (the innermost dimension, `box[-1]` elements) is `row_bytes` wide and rows follow each other
     without gaps; with `swizzle` in (32, 64, 128) the 16-byte chunk index is XORed with the row index as the hardware
     does it: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). Elements outside the array are read as
-    zeros (`fill="nan"`: NaN) and never written; their bytes count towards the barrier all the same.
+    zeros (`fill="nan"`: NaN) and never written; their bytes count towards the barrier all the same. But a store writes whole
+    16-byte chunks: past the end of a row that is no multiple of 16 bytes it overwrites what follows, unless the rows are
+    `padded`.
     """
 
     array: np.ndarray
@@ -43,6 +45,7 @@ class TensorMap:
     swizzle: int
     name: str
     fill: Literal["zeros", "nan"] = "zeros"
+    padded: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -34,7 +34,9 @@ _serials = itertools.count()
 class ArrayArg:
     """A kernel parameter that is an array, as far as compilation depends on it.
 
-    order: "row" (last dimension contiguous) or "col" (first). tma: whether TMA can address it.
+    order: "row" (last dimension contiguous) or "col" (first). tma: whether TMA can address it. tma_store: whether TMA may
+    also write it: it writes whole 16-byte chunks of a row (measured on an H200), so a row must end at a multiple of
+    16 bytes, or be followed by padding of ours.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ArrayArg:
     ndim: int
     order: str = "row"
     tma: bool = True
+    tma_store: bool = True
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,13 @@ class Kernel:
         if self.options.signature is not None:
             self.options.signature.check(self.name, self._array_names(args), [i.shape for i in infos])
 
+    def _array_arg(self, name: str, info: ArrayInfo) -> ArrayArg:
+        """An array as far as compilation depends on it; host arrays are copied to padded rows."""
+        host = info.kind == "host"
+        output = name in self.parameters[self.first_output:]
+        return ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), host or launch.tma_addressable(info) is None,
+                        host or not output or not info.shape or info.shape[-1] * info.dtype.itemsize % 16 == 0)
+
     # ---- plans
     def _plan(self, key: tuple[Any, ...], args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any,
               target: str | None, out: Any = None) -> _Plan:
@@ -258,10 +265,10 @@ class Kernel:
                 raise TargetError(f"kernel {self.name}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays")
             arrays, obstacles = [], {}
             for number, (name, info) in enumerate(zip(names, infos, strict=True)):
-                obstacle = None if place == "host" else launch.tma_addressable(info)
-                if obstacle:
-                    obstacles[number] = str(launch.not_addressable(info, obstacle, name, self.name))
-                arrays.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), obstacle is None))
+                arrays.append(self._array_arg(name, info))
+                if not arrays[-1].tma:
+                    reason = str(launch.tma_addressable(info))
+                    obstacles[number] = str(launch.not_addressable(info, reason, name, self.name))
             unnamed = [p for p in self.parameters if p not in names]
             kinds = tuple(scalar_dtype(s, p, self.name) for s, p in zip(scalars, unnamed, strict=True))
             unit_key = (tuple(arrays), kinds, statics)
@@ -412,9 +419,7 @@ class Kernel:
             if isinstance(value, ArrayType):
                 described.append(ArrayArg(name, value.dtype, len(value.shape)))
                 return
-            info = launch.describe(value, name, self.name)
-            tma = info.kind == "host" or launch.tma_addressable(info) is None
-            described.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), tma))
+            described.append(self._array_arg(name, launch.describe(value, name, self.name)))
 
         for name, value in zip(self.parameters, args, strict=False):
             if isinstance(value, SCALAR):

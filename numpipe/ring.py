@@ -133,7 +133,7 @@ def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
     cached: TensorMap | None = ref.context.tensor_maps.get(request)
     if cached is None:
         array = ref.array if ref.unit.arrays[ref.index].order == "row" else ref.array.T
-        cached = ref.context.tensor_maps[request] = TensorMap(array, request.box, request.swizzle, ref.name)
+        cached = ref.context.tensor_maps[request] = TensorMap(array, request.box, request.swizzle, ref.name, padded=True)
         ref.unit.map_slot(request)
     return cached
 

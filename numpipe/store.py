@@ -31,7 +31,7 @@ def check(name: str, dtype: Any, ndim: int, sizes: tuple[int | None, int | None]
 
 def through_tma(array: Any) -> bool:
     """Whether stores to this array take the store ring."""
-    return bool(array.tma and array.order == "row")
+    return bool(array.tma and array.tma_store and array.order == "row")
 
 
 @op

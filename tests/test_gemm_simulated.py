@@ -432,8 +432,9 @@ class Case:
 @st.composite
 def cases(draw: Any) -> Case:
     wgs = draw(st.integers(1, 3))
-    tm = 64 * wgs * draw(st.integers(1, 4 // wgs))
-    tn, tk, slots = draw(st.integers(1, 32)) * 8, draw(st.integers(1, 8)) * 16, draw(st.integers(1, 5))
+    tm = 64 * wgs * draw(st.integers(1, 4 // wgs))  # at least 64 rows of a tile each
+    columns = min(32, 96 * 128 // (tm // wgs) // 8)  # accumulators that leave registers over, with 3 compute warpgroups too
+    tn, tk, slots = draw(st.integers(1, columns)) * 8, draw(st.integers(1, 8)) * 16, draw(st.integers(1, 5))
     slots = max(1, min(slots, 200_000 // ((tm + tn) * tk * 2)))
     m, n, k = (draw(st.integers(0, limit)) for limit in (2 * tm + 9, 2 * tn + 9, 4 * tk + 9))
     return Case(m, n, k, wgs, Config(tm, tn, tk, slots), draw(st.integers(0, min(1, slots - 1))),

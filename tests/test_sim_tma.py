@@ -252,3 +252,23 @@ def test_copies_by_one_lane_scope_belong_to_the_elected_lane():
 
     with pytest.raises(SimulationError, match="bulk groups belong to the elected lane"):
         simulate(body, grid=(1, 1, 1), warpgroups=1, smem_bytes=BAR + 1024)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_store_past_the_end_of_odd_rows_overwrites_what_follows_unless_they_are_padded(padded):
+    # seen on an H200: the TMA stores whole 16-byte chunks, here columns 777 to 783 of the caller's next row
+    out = TensorMap(np.zeros((16, 777), F16), (16, 8), 0, "y", padded=padded)
+
+    def body(machine, column):
+        fill(machine, [(0, TensorMap(np.ones((16, 8), F16), (16, 8), 0, "x"), (0, 0))])
+        machine.tma_store(out, (0, column), 0)
+        machine.bulk_commit()
+        machine.bulk_wait(0, read=False)
+
+    run(lambda machine: body(machine, 768), None)
+    if padded:
+        run(lambda machine: body(machine, 776), None)
+        assert out.array[:, 768:].all()
+    else:
+        with pytest.raises(SimulationError, match=r"coordinates \(0, 776\) passes the end of rows of 1554 bytes; .*whole 16-byte chunks"):
+            run(lambda machine: body(machine, 776), None)

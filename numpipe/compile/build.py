@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .._unit import ArrayArg, MapRequest, Unit
+from .._unit import MapRequest, Unit
 from ..errors import SpecError, TargetError
 from . import blame
 
@@ -211,8 +211,3 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def array_args(names: Sequence[str], described: Sequence[tuple[np.dtype, int, str, bool]]) -> tuple[ArrayArg, ...]:
-    """ArrayArgs from (dtype, ndim, order, tma) of each array."""
-    return tuple(ArrayArg(name, *d) for name, d in zip(names, described, strict=True))

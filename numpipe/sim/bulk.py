@@ -76,6 +76,7 @@ class Groups:
         who.one_lane("tma_store")
         box = tma.checked(who, tensor)
         where, index, touched = tma.place(who, "tma_store", box, coords, src)
+        tma.whole_chunks(who, box, where)
         group = self._first + len(self._groups) + 1
         access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
         known = who.known()

@@ -119,6 +119,16 @@ def checked(who: Warpgroup, tensor: TensorMap) -> Box:
     return box
 
 
+def whole_chunks(who: Warpgroup, box: Box, coords: tuple[int, ...]) -> None:
+    """SimulationError for a store that would write past the end of the array's rows."""
+    tensor = box.tensor
+    end = tensor.array.shape[-1] * tensor.array.dtype.itemsize
+    if end % 16 and not tensor.padded and coords[-1] + tensor.box[-1] > tensor.array.shape[-1]:
+        raise report.violation(who, f"tma_store of {tensor.name} at coordinates {coords} passes the end of rows of {end} bytes; "
+                                    "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple "
+                                    "of 16 bytes, or store the edge with ordinary stores")
+
+
 def place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int) -> tuple[
         tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
     """(coordinates as ints, chunk index, byte intervals); SimulationError for a wrong rank, alignment or range."""
