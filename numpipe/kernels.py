@@ -24,7 +24,8 @@ from ._unit import ArrayArg, Unit
 from .arguments import SCALAR, Parameters, scalar_dtype, scalar_value
 from .compile import blame
 from .compile.fold import StaticArray
-from .compile.lift import Source, lift, read
+from .compile.lift import lift, read
+from .compile.rewriter import Source
 from .errors import SpecError, TargetError
 from .launch.arrays import ArrayInfo
 from .options import Options, grid_dims, names

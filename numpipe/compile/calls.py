@@ -1,0 +1,148 @@
+"""Calls and subscripts, rewritten: keywords become positions, the hidden context is passed on, slices become views."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import types
+from typing import Any
+
+from .. import context, pipelines, refs, specs, tile_loop
+from .._op import Helper, Op
+from ..fragment import tile
+from .fold import MISSING, literal_node
+from .loops import Loops
+from .subset import mismatch, spelled
+
+_REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite)
+    pipelines.pipeline: (pipelines.make_pipeline, "cs"),
+    specs.BlockSpec: (specs.block_spec, ""),
+}
+
+
+class Calls(Loops):
+    """Calls of numpipe's operations, and the indices of tiles and arrays."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        if function is context.axis_index or function is context.axis_size:
+            axis = self._axis(node)
+            if function is context.axis_index and axis == self.constants.wg_axis:
+                return self.call(context.warpgroup_part, [self.context_name(node)], node)
+        if function is tile_loop.tiles:
+            self.error(node, "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):")
+        if self._pipeline_call(node):
+            self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
+        try:
+            known = function is not MISSING and function in _REWRITTEN
+        except TypeError:
+            known = False
+        if known:
+            operation, extra = _REWRITTEN[function]
+            args = self.bind(function, node)
+            if function is pipelines.pipeline:
+                self._index_maps_fit(args[0], args[1])
+            args = [self.context_name(node)] * ("c" in extra) + args
+            if "s" in extra:
+                args.append(ast.copy_location(ast.Constant(self._site(node)), node))
+            return self.call(operation, [self.visit(a) for a in args], node)
+        if isinstance(function, Op) and not isinstance(function, Helper):
+            node.args, node.keywords = self.bind(function, node), []
+            if function is tile.zeros:
+                self._fits_registers(node)
+        elif type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
+            self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
+        elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
+                ("numpy", "numba")):
+            self.error(node, f"'{function.__name__}' is a plain Python function; a kernel calls numpipe operations, NumPy "
+                             "functions on tiles and functions nested in the kernel")
+        if function is MISSING:
+            node.func = self.visit(node.func)
+        elif isinstance(node.func, ast.Name):
+            node.func = self.visit_Name(node.func)
+        node.args = [self.visit(a) for a in node.args]
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value)
+        return node
+
+    def _fits_registers(self, node: ast.Call) -> None:
+        """One accumulator alone must leave a register to compute with: what ptxas does with more is memory traffic."""
+        shape, unit = self.value(node.args[0]), self.unit
+        if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
+            registers = shape[0] * shape[1] // 128
+            if registers >= unit.compute_registers:
+                self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
+                                 f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: "
+                                 f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at "
+                                 "most 256; use a smaller tile, or share it between more warpgroups")
+
+    def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr) -> None:
+        """Lambdas written in place take as many indices as the grid has."""
+        if not isinstance(grid, ast.Tuple) or not isinstance(in_specs, ast.Tuple):
+            return
+        for number, spec in enumerate(in_specs.elts):
+            if isinstance(spec, ast.Call) and self.value(spec.func) is specs.BlockSpec:
+                given = [*spec.args[1:2], *(k.value for k in spec.keywords if k.arg == "index_map")]
+                for index_map in given:
+                    if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
+                        self.error(index_map, f"in_specs[{number}]: index_map takes {len(index_map.args.args)} indices, but the "
+                                              f"pipeline's grid has {len(grid.elts)}")
+
+    def _site(self, node: ast.Call) -> str:
+        """Where a pipeline is written, by which its ring is known: a line, and the column where a line has several."""
+        site = f"{os.path.basename(self.source.filename)}:{node.lineno}"
+        if site in self.sites:
+            site = f"{site}:{node.col_offset + 1}"
+        self.sites.add(site)
+        return site
+
+    def _axis(self, node: ast.Call) -> str:
+        """The axis that `axis_index` or `axis_size` is asked for."""
+        argument, = self.bind(self.value(node.func), node)
+        axis = self.value(argument)
+        if not isinstance(axis, str):
+            self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
+        if axis != self.constants.wg_axis and axis not in self.unit.axes:
+            named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
+            self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
+                             f"{self.constants.wg_axis!r}")
+        return axis
+
+    def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
+        """Arguments of a call in the order of the function's parameters, defaults filled in."""
+        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+            self.error(node, f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out")
+        signature = inspect.signature(function)
+        keywords = {str(k.arg): k.value for k in node.keywords}
+        wrong = mismatch(signature, len(node.args), list(keywords))
+        if wrong is not None:
+            self.error(node, f"{function.__name__}{spelled(signature)}: {wrong}")
+        bound = signature.bind(*node.args, **keywords)
+        result: list[ast.expr] = []
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                result.extend(bound.arguments.get(name, ()))
+            elif name in bound.arguments:
+                result.append(bound.arguments[name])
+            else:
+                result.append(literal_node(parameter.default, node))
+        return result
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        view = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if view or (isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in parts)):
+            new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
+            node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
+        return self.generic_visit(node)
+
+    def _index(self, part: ast.Slice) -> ast.expr:
+        if part.lower is None and part.upper is None and part.step is None:
+            return self.call(refs.whole, [], part)
+        low: Any = 0 if part.lower is None else self.value(part.lower)
+        high: Any = MISSING if part.upper is None else self.value(part.upper)
+        if low is MISSING or high is MISSING or part.step is not None:
+            self.error(part, "a slice of a tile or array has compile-time bounds and no step; for a run-time start write "
+                             "ds(start, size)")
+        return self.call(refs.ds, [literal_node(low, part), literal_node(high - low, part)], part)

@@ -1,0 +1,192 @@
+"""Loops over pipelines and tiles, rewritten: the ring's iterator, and a counted loop over this CTA's tiles."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from .. import arith, pipelines, tile_loop
+from ..fragment import mma
+from .fold import MISSING, StaticArray, literal_node
+from .rewriter import Rewriter
+
+
+class Loops(Rewriter):
+    """``for … in pipe(arrays)`` and ``for … in numpipe.tiles(…)``, and what may not happen in them."""
+
+    def _pipeline_call(self, node: ast.AST) -> bool:
+        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name."""
+        if not isinstance(node, ast.Call):
+            return False
+        made = node.func
+        if isinstance(made, ast.Name) and made.id in self.local:
+            for _, names in reversed(self.scopes):
+                if made.id in names:
+                    return any(self._binds_pipeline(where) for where in names[made.id])
+        return isinstance(made, ast.Call) and self.value(made.func) is pipelines.pipeline
+
+    def _binds_pipeline(self, target: ast.AST) -> bool:
+        for function, _ in self.scopes:
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and target in node.targets and isinstance(node.value, ast.Call):
+                    called = node.value.func
+                    return self.value(called) is pipelines.pipeline or (
+                        isinstance(called, ast.Name) and called.id == "__np_make_pipeline")
+        return False
+
+    def visit_For(self, node: ast.For) -> Any:
+        if self._pipeline_call(node.iter):
+            return self._pipeline_loop(node)
+        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.tiles:
+            return self._tiles_loop(node)
+        if self._looks_like_a_pipeline(node):
+            self.error(node, pipelines.IN_A_FOR)
+        return self._plain_loop(node)
+
+    @staticmethod
+    def _looks_like_a_pipeline(node: ast.For) -> bool:
+        pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
+        return isinstance(node.iter, ast.Call) and len(pair) == 2 and all(isinstance(p, ast.Tuple) for p in pair)
+
+    def _plain_loop(self, node: ast.For) -> ast.For:
+        node.iter = self.visit(node.iter)
+        node.body = self._block(node.body)
+        node.orelse = self._block(node.orelse) if node.orelse else []
+        return node
+
+    def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
+        assert isinstance(node.iter, ast.Call)
+        self._stays_inside(node)
+        nested = any(self._pipeline_call(inner.iter) for statement in node.body for inner in ast.walk(statement)
+                     if isinstance(inner, ast.For))
+        self._unpacks(node.target, len(node.iter.args))
+        targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+        carried = self._carried(node, targets)
+        arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
+        if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
+            self.error(node.iter, "a pipeline is called on its arrays by position")
+        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, literal_node(int(nested), node.iter),
+                                                literal_node(self._groups(node.body), node.iter)], node.iter)
+        loop = self._plain_loop(node)
+        waits = [ast.copy_location(ast.Assign(
+            [ast.Name(name, ast.Store())],
+            self.call(mma.wgmma_wait, [ast.Name(name, ast.Load()), literal_node(0, node)], node)), node) for name in carried]
+        return [loop, *waits]
+
+    def _unpacks(self, target: ast.expr, arrays: int) -> None:
+        """``for (indices), (tiles)``: a pair, with a tile for each array."""
+        pair = target.elts if isinstance(target, ast.Tuple) else []
+        if len(pair) != 2:
+            self.error(target, "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
+                               f"`for {ast.unparse(target)}`")
+        tiles = pair[1]
+        if isinstance(tiles, ast.Tuple) and len(tiles.elts) != arrays and not any(isinstance(t, ast.Starred) for t in tiles.elts):
+            self.error(target, f"the pipeline is called on {arrays} arrays, but the loop unpacks {len(tiles.elts)} tiles: "
+                               f"{ast.unparse(tiles)}")
+
+    def _groups(self, body: list[ast.stmt]) -> int:
+        """wgmma calls that every step executes: those under no branch, loop or nested function."""
+        plain = [s for s in body if isinstance(s, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))]
+        return sum(isinstance(n, ast.Call) and self.value(n.func) is mma.wgmma for s in plain for n in ast.walk(s))
+
+    def _stays_inside(self, node: ast.For) -> None:
+        """`break` and `return` would leave slots that the memory role still fills."""
+        def walk(parent: ast.AST, inner_loop: bool) -> None:
+            for child in ast.iter_child_nodes(parent):
+                if isinstance(child, (ast.FunctionDef, ast.Lambda)):
+                    continue
+                if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not inner_loop):
+                    word = "return" if isinstance(child, ast.Return) else "break"
+                    self.error(child, f"'{word}' leaves the pipeline loop of line {node.lineno}: the memory role would still load "
+                                      "the remaining steps; run all steps, or make the grid smaller")
+                walk(child, inner_loop or isinstance(child, (ast.For, ast.While)))
+
+        for statement in node.body:
+            walk(ast.Module([statement], []), False)
+        if node.orelse:
+            self.error(node.orelse[0], "a pipeline loop has no 'else'")
+
+    def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
+        """Names re-bound in the loop and bound before it: among them the accumulators in flight at its end."""
+        inside = {id(n) for statement in node.body for n in ast.walk(statement)}
+        result, names = [], self.scopes[-1][1]
+        for name, places in names.items():
+            here = [p for p in places if id(p) in inside]
+            if not here or name in targets:
+                continue
+            inner_targets = {n.id for s in node.body for f in ast.walk(s) if isinstance(f, ast.For)
+                             for n in ast.walk(f.target) if isinstance(n, ast.Name)}
+            before = [p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno]
+            if before and name not in inner_targets:
+                result.append(name)
+            elif not before and self._used_after(node, name):
+                self.error(here[0], f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no "
+                                    "steps it would have no value; bind it before the loop")
+        return sorted(result)
+
+    def _used_after(self, loop: ast.For, name: str) -> bool:
+        end = loop.end_lineno or loop.lineno
+        rebound = [getattr(p, "lineno", 0) for p in self.scopes[-1][1][name] if getattr(p, "lineno", 0) > end]
+        return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > end
+                   and not any(line <= n.lineno for line in rebound) for n in ast.walk(self.scopes[-1][0]))
+
+    def _divisor(self, value: ast.expr, setup: list[ast.stmt], node: ast.For) -> ast.expr:
+        """A divisor made before the loop."""
+        name = self.temporary("by")
+        setup.append(ast.Assign([ast.Name(name, ast.Store())], self.call(arith.divisor, [value], node)))
+        return ast.Name(name, ast.Load())
+
+    def _tiles_loop(self, node: ast.For) -> list[ast.stmt]:
+        assert isinstance(node.iter, ast.Call)
+        counts = list(node.iter.args)
+        options = {k.arg: k.value for k in node.iter.keywords}
+        if set(options) - {"order", "group"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
+            self.error(node, "numpipe.tiles takes the tile counts, order= and group=")
+        if isinstance(node.target, ast.Tuple) and len(node.target.elts) != len(counts) and len(counts) > 1:
+            self.error(node, f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
+                             f"{len(node.target.elts)}: {ast.unparse(node.target)}")
+        if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
+            self.error(node, "numpipe.tiles gives a tuple of indices, for one count too: write "
+                             f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")
+        order_node, group_node = options.get("order"), options.get("group", ast.Constant(16))
+        order = "row" if order_node is None else self.value(order_node)
+        names = [self.temporary("count") for _ in counts]
+        setup: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], self.visit(c)) for n, c in zip(names, counts, strict=True)]
+        loads: list[ast.expr] = [ast.Name(n, ast.Load()) for n in names]
+        t = self.temporary("tile")
+        index = ast.Name(t, ast.Load())
+        if order is MISSING or isinstance(order, StaticArray):
+            if len(counts) != 1 or not isinstance(node.target, ast.Tuple):
+                self.error(node, "a host table is walked by `for m, n in numpipe.tiles(rows, order=table)`: one count, a tuple "
+                                 "target")
+            assert order_node is not None
+            columns = literal_node(len(node.target.elts), node)
+            decode = self.call(tile_loop.table_row, [self.visit(order_node), index, columns], node)
+        elif order == "row" and len(counts) <= 3:
+            by = [self._divisor(count, setup, node) for count in loads[1:]]
+            decode = self.call((tile_loop.row_1, tile_loop.row_2, tile_loop.row_3)[len(counts) - 1], [index, *by], node)
+        elif order == "grouped" and len(counts) == 2:
+            group = self.visit(group_node)
+            by = [self._divisor(ast.BinOp(group, ast.Mult(), loads[1]), setup, node)]
+            decode = self.call(tile_loop.grouped_2, [index, loads[0], group, *by], node)
+        else:
+            self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, 'grouped' takes 2")
+        total = loads[0]
+        for other in loads[1:]:
+            total = ast.BinOp(total, ast.Mult(), other)
+        stride, end = self.temporary("stride"), self.temporary("tiles")
+        step = [index, ast.Name(stride, ast.Load())]
+        # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
+        setup += [ast.Assign([ast.Name(stride, ast.Store())], self.call(tile_loop.tile_stride, [], node)),
+                  ast.Assign([ast.Name(end, ast.Store())], total),
+                  ast.Assign([ast.Name(t, ast.Store())], self.call(tile_loop.before_first_tile, [], node))]
+        advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
+                   ast.Assign([node.target], decode)]
+        test = ast.Compare(self.call(arith.add, list(step), node), [ast.Lt()], [ast.Name(end, ast.Load())])
+        loop = ast.copy_location(ast.While(test, [*advance, *self._block(node.body)],
+                                           self._block(node.orelse) if node.orelse else []), node)
+        for new in (*setup, test, *advance):
+            for part in ast.walk(new):
+                if not hasattr(part, "lineno"):
+                    ast.copy_location(part, node)
+        return [*setup, loop]
