@@ -157,7 +157,11 @@ class Unit:
         return self.compute_wgs * self.store_slots * PANEL_BYTES
 
     def _budget(self) -> None:
-        if self.smem_bytes > SMEM_BYTES:
+        wanted = self.smem_bytes
+        if self.simulated and not self.params.store_slots:
+            # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
+            wanted = self._rings_end + min(self._staging_bytes, self.compute_wgs * PANEL_BYTES)
+        if wanted > SMEM_BYTES:
             parts = [f"{HEADER} barriers"] + [f"{p.slots} slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
                                               for p in self.rings.values()]
             if self.store_slots:

@@ -389,3 +389,10 @@ def test_a_ring_goes_on_over_tiles_of_unequal_trip_counts(counts, slots, delay):
         for cta in (0, 1):
             filled = [e.details["step"] for e in trace.of("note", (cta, 0, 0)) if e.details["event"] == "fill"]
             assert filled == list(range(sum(counts[cta::2])))
+
+
+def test_the_first_store_may_run_before_the_first_step_of_an_inner_ring(folder):
+    """The simulator meets rings as they run; the staging it has chosen by then must leave room for those it meets later."""
+    plan = Plan((200, 40, 300), rows=128, tn=40, loop=Loop(tk=128), nested=Loop(), trips=(1, 0, 2))
+    for seed in range(10):
+        check(plan, folder, seed)
