@@ -252,6 +252,12 @@ class Kernel:
         return ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), host or launch.tma_addressable(info) is None,
                         host or not output or not info.shape or info.shape[-1] * info.dtype.itemsize % 16 == 0)
 
+    def _obstacle(self, arrays: list[ArrayArg], info: ArrayInfo, obstacles: dict[int, str]) -> None:
+        """Note why TMA cannot address the last of `arrays`: the error that its use in a pipeline gives."""
+        if not arrays[-1].tma:
+            reason = str(launch.tma_addressable(info))
+            obstacles[len(arrays) - 1] = str(launch.not_addressable(info, reason, arrays[-1].name, self.name))
+
     # ---- plans
     def _plan(self, key: tuple[Any, ...], args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any,
               target: str | None, out: Any = None) -> _Plan:
@@ -264,12 +270,11 @@ class Kernel:
             place = launch.same_place(infos, names, self.name)
             if choice.target == "sim" and place != "host":
                 raise TargetError(f"kernel {self.name}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays")
-            arrays, obstacles = [], {}
-            for number, (name, info) in enumerate(zip(names, infos, strict=True)):
+            arrays: list[ArrayArg] = []
+            obstacles: dict[int, str] = {}
+            for name, info in zip(names, infos, strict=True):
                 arrays.append(self._array_arg(name, info))
-                if not arrays[-1].tma:
-                    reason = str(launch.tma_addressable(info))
-                    obstacles[number] = str(launch.not_addressable(info, reason, name, self.name))
+                self._obstacle(arrays, info, obstacles)
             unnamed = [p for p in self.parameters if p not in names]
             kinds = tuple(scalar_dtype(s, p, self.name) for s, p in zip(scalars, unnamed, strict=True))
             unit_key = (tuple(arrays), kinds, statics)
@@ -414,13 +419,16 @@ class Kernel:
         statics = self._arguments.static_values(named)
         args = self._arguments.by_position(args, named)
         described: list[ArrayArg] = []
+        obstacles: dict[int, str] = {}
         kinds: list[Any] = []
 
         def add(name: str, value: Any) -> None:
             if isinstance(value, ArrayType):
                 described.append(ArrayArg(name, value.dtype, len(value.shape)))
                 return
-            described.append(self._array_arg(name, launch.describe(value, name, self.name)))
+            info = launch.describe(value, name, self.name)
+            described.append(self._array_arg(name, info))
+            self._obstacle(described, info, obstacles)
 
         for name, value in zip(self.parameters, args, strict=False):
             if isinstance(value, SCALAR):
@@ -433,7 +441,7 @@ class Kernel:
             for name, value in zip(self.parameters[len(args):], self._asked_types(args, statics), strict=True):
                 add(name, value)
         with self._lock:
-            return self.built((tuple(described), tuple(kinds), statics))
+            return self.built((tuple(described), tuple(kinds), statics), obstacles)
 
     def inspect(self, what: str, *args: Any, **named: Any) -> Any:
         """"ptx", "sass", "llvm", "source", "resources" or "gate" of the kernel compiled for these arguments; needs no GPU.

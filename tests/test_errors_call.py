@@ -14,6 +14,7 @@ from launch_fakes import CudaArray, FakeDriver
 
 import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError, TargetError, ds, launch
+from numpipe.compile import build
 from numpipe.launch import device, driver
 
 A = np.ones((128, 64), np.float16)
@@ -388,6 +389,18 @@ def test_a_read_only_array_of_a_gpu_is_no_output(monkeypatch: pytest.MonkeyPatch
     arrays = (CudaArray(4096, (128, 64), "<f2"), CudaArray(4096, (64, 64), "<f2"), CudaArray(4096, (128, 64), "<f4", readonly=True))
     told = said(SpecError, lambda: product(*arrays))
     assert "argument 'c' of kernel 'product': it is an output and this CudaArray is read-only" in told
+
+
+def test_without_a_compiler_the_error_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "toolchain", lambda: "numba.cuda is not installed")
+    told = said(TargetError, lambda: scaled.compiled(A, np.zeros((64, 64), np.float32), 1.0))
+    assert "kernel scaled: this machine cannot compile kernels: numba.cuda is not installed" in told
+    assert "install numba-cuda[cu13]" in told and "target='sim'" in told
+
+
+def test_inspecting_something_else() -> None:
+    told = said(SpecError, lambda: product.inspect("assembly", A, B))
+    assert "inspect('assembly'): one of 'ptx', 'sass', 'llvm', 'source', 'resources'" in told
 
 
 def test_numpys_bfloat16_is_an_element_type() -> None:

@@ -121,7 +121,7 @@ class Built:
             from . import gate
 
             return gate.findings(self)
-        raise ValueError(f"inspect({what!r}): one of 'ptx', 'sass', 'llvm', 'source', 'resources', 'gate'")
+        raise SpecError(f"inspect({what!r}): one of 'ptx', 'sass', 'llvm', 'source', 'resources', 'gate'")
 
 
 def toolchain() -> str | None:
