@@ -9,6 +9,7 @@ Without a Hopper GPU these tests are collected and skipped, and the last lines s
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -34,8 +35,7 @@ TIME_LIMIT = "NUMPIPE_GPU_TEST_TIMEOUT"
 _STUB_LIBRARY, _NO_DEVICE = 34, 100  # CUresult of a machine that has no GPU, as opposed to a broken driver
 _MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 
-skipped = pytest.StashKey[int]()
-outcomes = pytest.StashKey[list[str]]()
+OUTCOME = "numpipe GPU file"  # the property of a report that carries a child's last line to the summary
 
 
 @functools.cache
@@ -70,6 +70,16 @@ class GpuFile(pytest.File):
         yield GpuFileItem.from_parent(self, name=self.path.stem)
 
 
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """The GPU's memory and time belong to one file, also when pytest-xdist runs several."""
+    import fcntl
+
+    with open(Path(tempfile.gettempdir()) / f"numpipe-gpu-tests-{os.getuid()}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 class GpuFileItem(pytest.Item):
     """Runs its file in a process of its own."""
 
@@ -81,9 +91,11 @@ class GpuFileItem(pytest.Item):
     def runtest(self) -> None:
         limit = float(os.environ.get(TIME_LIMIT, "300"))
         command = [sys.executable, "-m", "pytest", str(self.path), "-v", "--color=no", "-p", "no:cacheprovider"]
+        if importlib.util.find_spec("xdist"):
+            command.append("-n0")
         if importlib.util.find_spec("pytest_timeout"):
             command.append("--timeout-method=thread")  # a signal does not interrupt a wait inside the driver
-        with tempfile.TemporaryFile("w+", errors="replace") as log:
+        with one_at_a_time(), tempfile.TemporaryFile("w+", errors="replace") as log:
             child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                      cwd=self.config.rootpath, env=os.environ | {CHILD: "1"}, start_new_session=True)
             try:
@@ -97,7 +109,7 @@ class GpuFileItem(pytest.Item):
             log.seek(0)
             output = log.read()
         last = output.strip().splitlines()[-1].strip("= ") if output.strip() else "no output"
-        self.config.stash[outcomes].append(f"{self.path.name}: {last if status == 0 else 'FAILED'}")
+        self.user_properties.append((OUTCOME, f"{self.path.name}: {last if status == 0 else 'FAILED'}"))
         if status == pytest.ExitCode.NO_TESTS_COLLECTED:
             raise GpuTestsFailed(f"{self.path.name} holds no test")
         if status != 0:
@@ -110,11 +122,6 @@ class GpuFileItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, 0, f"[GPU] {self.path.name}"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[skipped] = 0
-    config.stash[outcomes] = []
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Any:
@@ -132,11 +139,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.gpu)
         if reason and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=reason))
-            config.stash[skipped] += 1
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    for line in config.stash[outcomes]:
-        terminalreporter.write_line(f"GPU {line}")
-    if count := config.stash[skipped]:
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [report for status in ("passed", "failed") for report in terminalreporter.stats.get(status, [])]
+    for report in reports:
+        for name, line in report.user_properties:
+            if name == OUTCOME and report.when == "call":
+                terminalreporter.write_line(f"GPU {line}")
+    if count := sum("gpu" in report.keywords for report in terminalreporter.stats.get("skipped", [])):
         terminalreporter.write_line(f"GPU tests: {count} skipped: {why_no_gpu()}")
