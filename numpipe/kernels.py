@@ -29,6 +29,7 @@ from .compile.rewriter import Source
 from .errors import SpecError, TargetError
 from .launch.arrays import ArrayInfo
 from .options import Options, grid_dims, names
+from .results import Results
 from .shapes import Signature
 from .specs import ArrayType, CompilerParams, Persistent
 
@@ -95,9 +96,9 @@ class Kernel:
         self.name = self._arguments.kernel
         self.parameters, self.statics = self._arguments.names, self._arguments.statics
         options.check(self.name, len(self.parameters))
+        self._results = Results(self.name, self.parameters, options)
         self._lock = threading.RLock()
         self._plans: dict[tuple[Any, ...], _Plan] = {}
-        self._out_types: dict[tuple[Any, ...], tuple[ArrayType, ...]] = {}
         self._built: dict[tuple[Any, ...], Any] = {}
         self._prepared: dict[tuple[Any, ...], Any] = {}
         self._lifted: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -137,12 +138,14 @@ class Kernel:
                 infos.append(launch.describe(arg, parameter, name))
         results: Any = None
         if len(args) != len(self.parameters):
-            results = self._given(out, len(args)) if out is not None else self._allocate(args, infos, scalars, statics, stream)
+            results = (self._results.allocate(args, infos, scalars, statics, stream) if out is None else
+                       self._results.given(out, len(args)))
             infos += [launch.describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
         elif out is not None:
-            raise self._nowhere_for_out()
+            raise self._results.nowhere()
         kinds = tuple([type(s) if type(s) in (bool, int, float) else s.dtype for s in scalars])
-        key = (tuple([(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos]), statics, kinds, target)
+        asked = target if infos and infos[0][0] != "host" else (target, os.environ.get(launch.TARGET_VARIABLE))
+        key = (tuple([(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos]), statics, kinds, asked)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plan(key, args, infos, scalars, statics, target, out)
@@ -166,85 +169,7 @@ class Kernel:
     def _scalar_values(self, scalars: list[Any], plan: _Plan) -> list[Any]:
         return [scalar_value(s, self.name, self._scalar_names(plan.unit_key)) for s in scalars] if scalars else []
 
-    # ---- outputs
-    def _given(self, out: Any, passed: int) -> Any:
-        """The arrays of out=, one for each parameter that was not passed."""
-        results = out if isinstance(out, (tuple, list)) else (out,)
-        if len(results) != len(self.parameters) - passed:
-            missing = self.parameters[passed:]
-            raise SpecError(f"kernel {self.name}: out= holds {len(results)} arrays, but the call leaves {len(missing)} parameters "
-                            f"for it ({', '.join(missing)})")
-        return results
-
-    def _nowhere_for_out(self) -> SpecError:
-        return SpecError(f"kernel {self.name}: out= was given, but all {len(self.parameters)} parameters "
-                         f"({', '.join(self.parameters)}) were passed too: give the outputs once")
-
-    def _output_types(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any],
-                      statics: Any) -> tuple[ArrayType, ...]:
-        missing = self.parameters[len(args):]
-        if self.options.out_type is None:
-            raise SpecError(f"kernel {self.name}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
-                            f"{len(args)}: pass {', '.join(missing)}, or give the kernel an out_type")
-        key = (tuple([(i.shape, i.dtype) for i in infos]), statics, tuple(scalars))
-        types = self._out_types.get(key)
-        if types is None:
-            types = self._asked_types(args, statics)
-            self._check_signature(args, infos)
-            if len(self._out_types) >= _REMEMBERED:
-                self._out_types.clear()
-            self._out_types[key] = types
-        return types
-
-    def _asked_types(self, args: tuple[Any, ...], statics: Any) -> tuple[ArrayType, ...]:
-        """What out_type says of these arguments."""
-        missing = self.parameters[len(args):]
-        answer = self._ask(self.options.out_type, "out_type", args, statics)
-        types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
-        if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
-            raise SpecError(f"kernel {self.name}: out_type must return {len(missing)} ArrayType for {', '.join(missing)}, got "
-                            f"{answer!r} (arguments passed: {', '.join(self.parameters[:len(args)]) or 'none'})")
-        return types
-
-    def _allocate(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any, stream: Any) -> list[Any]:
-        types = self._output_types(args, infos, scalars, statics)
-        if not infos:
-            raise SpecError(f"kernel {self.name}: with no array arguments outputs must be passed with out=")
-        handle = None if stream is None else launch.as_stream(stream)
-        return [launch.empty_like_kind(infos[0], t.shape, t.dtype, handle) for t in types]
-
-    def _check_out(self, args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any, out: Any) -> None:
-        """The arrays given as out= have the shapes and types of out_type."""
-        if self.options.out_type is None:
-            return
-        missing = self.parameters[len(args):]
-        inputs, outputs = infos[:len(infos) - len(missing)], infos[len(infos) - len(missing):]
-        types = self._output_types(args, inputs, scalars, statics)
-        for info, expected, name in zip(outputs, types, missing, strict=True):
-            if info.shape != expected.shape or info.dtype != expected.dtype:
-                raise SpecError(f"kernel {self.name}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
-                                f"{info.shape} {info.dtype}")
-
-    def _ask(self, function: Callable[..., Any], what: str, args: tuple[Any, ...], statics: Any) -> Any:
-        """Call a user's function of the kernel's arguments by parameter name."""
-        known = dict(zip(self.parameters, args, strict=False)) | dict(statics)
-        known = {name: _HostView(launch.describe(value, name, self.name)) if _is_array(value) else value
-                 for name, value in known.items()}
-        wanted = list(inspect.signature(function).parameters)
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise SpecError(f"kernel {self.name}: {what} takes {', '.join(unknown)}, but the call knows {', '.join(known)}")
-        return function(**{name: known[name] for name in wanted})
-
-    def _array_names(self, args: tuple[Any, ...]) -> list[str]:
-        """The parameters that are arrays: given ones, and outputs that are not given."""
-        given = [p for p, a in zip(self.parameters, args, strict=False) if not isinstance(a, SCALAR)]
-        return given + self.parameters[len(args):]
-
-    def _check_signature(self, args: tuple[Any, ...], infos: list[ArrayInfo]) -> None:
-        if self.options.signature is not None:
-            self.options.signature.check(self.name, self._array_names(args), [i.shape for i in infos])
-
+    # ---- plans
     def _array_arg(self, name: str, info: ArrayInfo) -> ArrayArg:
         """An array as far as compilation depends on it; host arrays are copied to padded rows."""
         host = info.kind == "host"
@@ -258,15 +183,14 @@ class Kernel:
             reason = str(launch.tma_addressable(info))
             obstacles[len(arrays) - 1] = str(launch.not_addressable(info, reason, arrays[-1].name, self.name))
 
-    # ---- plans
     def _plan(self, key: tuple[Any, ...], args: tuple[Any, ...], infos: list[ArrayInfo], scalars: list[Any], statics: Any,
               target: str | None, out: Any = None) -> _Plan:
         with self._lock:
             if out is not None:
-                self._check_out(args, infos, scalars, statics, out)
-            self._check_signature(args, infos)
+                self._results.check(args, infos, scalars, statics, out)
+            self._results.check_signature(args, infos)
             choice = self._target(target, infos)
-            names = self._array_names(args)
+            names = self._results.array_names(args)
             place = launch.same_place(infos, names, self.name)
             if choice.target == "sim" and place != "host":
                 raise TargetError(f"kernel {self.name}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays")
@@ -317,7 +241,7 @@ class Kernel:
             ctas = grid.ctas or (SIMULATED_CTAS if device is None else device.sm_count)
             return (ctas, 1, 1)
         if callable(grid):
-            grid = self._ask(grid, "grid", args, statics)
+            grid = self._results.ask(grid, "grid", args, statics)
         dims = grid_dims(grid, self.name)
         self.options.check_names(dims, self.name)
         return (*dims, 1, 1)[:3]  # type: ignore[return-value]
@@ -399,14 +323,14 @@ class Kernel:
         results = None
         if len(args) != len(self.parameters):
             if out is None:
-                results = self._allocate(args, infos, scalars, statics, None)
+                results = self._results.allocate(args, infos, scalars, statics, None)
                 for value in results:
                     value.view(np.uint8)[...] = 0xFF
             else:
-                results = self._given(out, len(args))
+                results = self._results.given(out, len(args))
             infos += [launch.describe(r, p, self.name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
         elif out is not None:
-            raise self._nowhere_for_out()
+            raise self._results.nowhere()
         key = (tuple((i[0], i[2], i[3], i[4], i[6]) for i in infos), statics, tuple(type(s) for s in scalars), "sim", "simulate")
         plan = self._plans.get(key) or self._plan(key, args, infos, scalars, statics, "sim", out)
         if not plan.empty:
@@ -438,7 +362,7 @@ class Kernel:
         if len(args) != len(self.parameters):
             if self.options.out_type is None:
                 raise SpecError(f"kernel {self.name}: pass all of {', '.join(self.parameters)}: it has no out_type")
-            for name, value in zip(self.parameters[len(args):], self._asked_types(args, statics), strict=True):
+            for name, value in zip(self.parameters[len(args):], self._results.asked_types(args, statics), strict=True):
                 add(name, value)
         with self._lock:
             return self.built((tuple(described), tuple(kinds), statics), obstacles)
@@ -449,17 +373,6 @@ class Kernel:
         The Numba kernel underneath is ``kernel.compiled(*args).kernel``.
         """
         return self.compiled(*args, **named).inspect(what)
-
-
-class _HostView:
-    """An array as out_type and grid functions see it: shape and dtype, nothing else."""
-
-    def __init__(self, info: ArrayInfo) -> None:
-        self.shape, self.dtype, self.ndim = info.shape, info.dtype, len(info.shape)
-
-
-def _is_array(value: Any) -> bool:
-    return not isinstance(value, (*SCALAR, ArrayType)) and (hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__"))
 
 
 @functools.lru_cache(maxsize=8)

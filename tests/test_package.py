@@ -110,7 +110,7 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
 LAYERS = (
     {"errors"}, {"_machine", "_op", "_numba"}, {"intrinsics"}, {"specs", "_layout"}, {"_unit"}, {"inert"}, {"context"},
     {"refs", "arith", "lanes"}, {"fragment"}, {"ring"}, {"store", "pipelines", "tile_loop"},
-    {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options"}, {"kernels"}, {"bench"},
+    {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options"}, {"results"}, {"kernels"}, {"bench"},
     {"__init__", "__main__"},
 )
 

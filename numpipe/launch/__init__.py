@@ -15,6 +15,7 @@ Importing this touches no GPU and needs no CUDA package; the driver is opened on
 """
 
 from .arrays import ArrayInfo, describe, major_order, not_addressable, same_place, tma_addressable
+from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .host import DeviceBuffer, Staging, to_device, to_host
 from .launcher import Compiled, Function, Prepared, run, run_on_host
@@ -23,6 +24,7 @@ from .streams import as_stream, current_stream
 from .tensormap import MapRequest, encode
 
 __all__ = [
+    "TARGET_VARIABLE",
     "ArrayInfo",
     "Choice",
     "Compiled",
