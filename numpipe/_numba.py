@@ -138,6 +138,11 @@ def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], arg
     return sig.return_type, context.get_function(fnty, sig)(builder, values)
 
 
+def immediate(value: int) -> tuple[Any, Any]:
+    """(type, value) of a compile-time int as an argument of `call`."""
+    return types.literal(value), const(value, i64)
+
+
 def returns(typing_context: Any, function: Any, argtypes: Sequence[Any]) -> Any:
     """What `function` returns for arguments of these types."""
     fnty = function if isinstance(function, types.Type) else function._numba_type_

@@ -14,7 +14,7 @@ from .fragment.panel_cuda import sub_tile, write
 from .fragment.tile_cuda import RegistersModel, TileType
 from .inert import REASON
 from .inert_cuda import STEERLESS
-from .intrinsics import cp_async_bulk
+from .intrinsics import cp_async_bulk, wgmma
 from .lanes_cuda import elected
 from .refs_cuda import GmemType, SmemType, gmem_value
 
@@ -170,11 +170,10 @@ def _unravel(_context: Any, step: Any, grid: Any) -> Any:
 
 @cuda_meaning(source.drain_to_delay)
 def _drain_to_delay(_context: Any, ring: Any) -> Any:
-    text = f"wgmma.wait_group.sync.aligned {source.pending_groups(ring.plan.delay, ring.groups)};"
+    pending, value = nb.immediate(source.pending_groups(ring.plan.delay, ring.groups))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        nb.emit_asm(builder, nb.void, [], text, "~{memory}")
-        return nb.nothing(context)
+        return nb.call(context, builder, wgmma.wait_group, (pending,), (value,))[1]
 
     return nb.types.void(ring), codegen
 
@@ -210,8 +209,8 @@ def _staging(builder: Any, ref: GmemType, number: int) -> Any:
 @cuda_meaning(source.await_staging)
 def _await_staging(_context: Any, ref: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        nb.emit_asm(builder, nb.void, [], "cp.async.bulk.wait_group.read 0;", "~{memory}")
-        return nb.nothing(context)
+        none, value = nb.immediate(0)
+        return nb.call(context, builder, cp_async_bulk.wait_group_read, (none,), (value,))[1]
 
     return nb.types.void(ref), codegen
 
@@ -247,8 +246,9 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, row: Any, column: Any) -
 def _drain_stores(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if np_.unit.store_slots:
+            none, value = nb.immediate(0)
             with builder.if_then(elected(builder)):
-                nb.emit_asm(builder, nb.void, [], "cp.async.bulk.wait_group 0;", "~{memory}")
+                nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
         return nb.nothing(context)
 
     return nb.types.void(np_), codegen

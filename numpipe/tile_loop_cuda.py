@@ -10,6 +10,7 @@ from . import _numba as nb
 from . import tile_loop as source
 from ._op import cuda_meaning
 from .errors import SpecError
+from .intrinsics import memory
 from .refs_cuda import gmem_value
 
 I32 = nb.types.int32
@@ -55,7 +56,7 @@ def _table_row(_context: Any, table: Any, t: Any, columns: Any) -> Any:
         for column in range(count):
             element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
             address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
-            found.append(nb.emit_asm(builder, nb.i32, [address], "ld.global.nc.b32 $0, [$1];", "=r,l"))
+            found.append(nb.call(context, builder, memory.ld_global_nc_b32, (nb.types.int64,), (address,))[1])
         return context.make_tuple(builder, result, found)
 
     return result(table, I32, columns), codegen

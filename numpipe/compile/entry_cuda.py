@@ -19,13 +19,14 @@ from .. import _numba as nb
 from .._op import Helper, Op
 from .._unit import Unit
 from ..context_cuda import define_axes, new_context
-from ..intrinsics import griddep, setmaxnreg
+from ..intrinsics import barrier, fence, griddep, mbarrier, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
 from ..refs_cuda import new_ref
 from ..ring import drain_stores
 from ..ring_cuda import smem
 
+I32 = nb.types.int32
 MEMORY_SUFFIX = "_memory_role"
 
 
@@ -72,10 +73,10 @@ def _start(unit: Unit) -> Op[..., Any]:
                 for plan in unit.rings.values():
                     for slot in range(2 * plan.slots):
                         count = 1 if slot < plan.slots else unit.consumed_arrivals
-                        nb.emit_asm(builder, nb.void, [smem(builder, plan.ready + 8 * slot), nb.const(count)],
-                                    "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}")
-                nb.emit_asm(builder, nb.void, [], "fence.mbarrier_init.release.cluster;", "~{memory}")
-            nb.emit_asm(builder, nb.void, [], "bar.sync 0;", "~{memory}")
+                        nb.call(context, builder, mbarrier.init, (I32, I32),
+                                (smem(builder, plan.ready + 8 * slot), nb.const(count)))
+                nb.call(context, builder, fence.mbarrier_init, (), ())
+            nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
             return nb.nothing(context)
 
         return nb.types.void(), codegen
