@@ -6,8 +6,9 @@ compile-time constants. A call may name any of them.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -17,7 +18,35 @@ from .errors import SpecError, at
 from .specs import Static
 
 SCALAR = (bool, int, float, np.generic)
-Statics = tuple[tuple[str, Any], ...]
+
+
+class Statics(tuple[tuple[str, Any], ...]):
+    """Names and values of a call's Statics, as part of dictionary keys: 1, True and 1.0 are different constants.
+
+    >>> Statics([("n", 1)]) == Statics([("n", True)])
+    False
+    """
+
+    types: tuple[Any, ...]
+
+    def __new__(cls, pairs: Iterable[tuple[str, Any]]) -> Statics:
+        made = super().__new__(cls, pairs)
+        made.types = tuple([_types(value) for _, value in made])
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Statics) and self.types == other.types and tuple.__eq__(self, other))
+
+    __hash__ = tuple.__hash__
+
+
+def _types(value: Any) -> Any:
+    """The types in a value, those of a dataclass' fields and a tuple's items included."""
+    if isinstance(value, tuple):
+        return (type(value), *[_types(v) for v in value])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return (type(value), *[_types(v) for v in vars(value).values()]) if hasattr(value, "__dict__") else type(value)
+    return type(value)
 
 
 class Parameters:
@@ -37,7 +66,7 @@ class Parameters:
             self._add(name, parameter, function)
         if not self.names:
             raise SpecError(f"kernel {self.kernel}: it has no array parameters")
-        self.defaults: Statics = tuple(self.statics.items())
+        self.defaults = Statics(self.statics.items())
         self._hashable([(name, value) for name, value in self.defaults if value is not inspect.Parameter.empty])
 
     def _add(self, name: str, parameter: inspect.Parameter, function: FunctionType) -> None:
@@ -64,7 +93,7 @@ class Parameters:
                 raise SpecError(f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=")
             values.append((name, value))
         self._hashable(values)
-        return tuple(values)
+        return Statics(values)
 
     def by_position(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments but the Statics, those given by keyword behind the positional ones."""

@@ -581,3 +581,16 @@ def test_a_method_like_kernel_in_a_class() -> None:
     c = np.zeros((64, 64), np.float32)
     Kernels.fill.simulate(c)
     assert (c == 5).all()
+
+
+def test_equal_statics_of_different_types_are_compiled_apart() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def scaled(c, *, by: numpipe.Static):  # type: ignore[no-untyped-def]
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (by // 2 if isinstance(by, float) else by + 1)
+
+    def run(by: Any) -> float:
+        c = np.full((64, 64), np.nan, np.float32)
+        scaled.simulate(c, by=by)
+        return float(c[0, 0])
+
+    assert [run(1), run(1.0), run(1)] == [2.0, 0.0, 2.0]
