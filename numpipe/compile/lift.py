@@ -31,6 +31,12 @@ from .nested import Nested
 from .rewriter import CONTEXT, Source
 
 
+def _no_source(function: Callable[..., Any]) -> CompileError:
+    return CompileError(f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}): numpipe "
+                        "rewrites kernels from their source; define it in a file or a notebook cell, not in exec() or at a "
+                        "prompt that keeps no source")
+
+
 def read(function: Callable[..., Any]) -> Source:
     """Source of a kernel function, line numbers those of its file; CompileError where there is none."""
     if hasattr(function, "__wrapped__"):
@@ -39,18 +45,15 @@ def read(function: Callable[..., Any]) -> Source:
     try:
         lines, first = inspect.getsourcelines(function)
         filename = inspect.getsourcefile(function) or "<unknown>"
-    except (OSError, TypeError):
-        raise CompileError(f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}): numpipe "
-                           "rewrites kernels from their source; define it in a file or a notebook cell, not in exec() or at a "
-                           "prompt that keeps no source") from None
-    try:
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except SyntaxError:
-        raise CompileError(at(filename, first, "a kernel must be a `def`; a lambda cannot be one")) from None
+    except (OSError, TypeError, SyntaxError):
+        raise _no_source(function) from None
     ast.increment_lineno(tree, first - 1)
     node = tree.body[0]
-    if not isinstance(node, ast.FunctionDef):
+    if isinstance(node, ast.AsyncFunctionDef):
         raise CompileError(at(filename, first, "a kernel must be a plain `def`"))
+    if not isinstance(node, ast.FunctionDef) or node.name != function.__code__.co_name:  # another "<string>" or a changed file
+        raise _no_source(function)
     namespace = dict(function.__globals__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
