@@ -451,3 +451,36 @@ def test_any_configuration(case: Case) -> None:
     a, b = integers(case.m, case.n, case.k, np.dtype(case.dtype), case.orders)
     c = kernel.simulate(a, b, cfg=case.config, seed=case.seed)
     assert_exact(c, a, b)
+
+
+# ---- steps that issue fewer products than others
+@numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(delay_release=1))
+def every_other(a, b, c):  # type: ignore[no-untyped-def]
+    acc = numpipe.zeros((64, 64), F32)
+    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for (k,), (a_tile, b_tile) in pipe(a, b):
+        if k % 2 == 1:
+            continue
+        acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+@numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(delay_release=1))
+def chosen(a, b, c):  # type: ignore[no-untyped-def]
+    acc = numpipe.zeros((64, 64), F32)
+    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for (k,), (a_tile, b_tile) in pipe(a, b):
+        acc = numpipe.wgmma(acc, a_tile, b_tile.T) if k % 2 == 0 else acc
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+@pytest.mark.parametrize("seed", [None, *range(8)])
+@pytest.mark.parametrize("kernel", [every_other, chosen], ids=["continue", "if else"])
+def test_a_step_without_products_does_not_release_the_slots_of_others_early(kernel: Any, seed: int | None) -> None:
+    a, b = integers(64, 64, 64 * 9)
+    used = np.arange(64 * 9) // 64 % 2 == 0
+    c = np.full((64, 64), np.nan, F32)
+    kernel.simulate(a, b, c, seed=seed)
+    np.testing.assert_array_equal(c, product(a[:, used], b[:, used]))

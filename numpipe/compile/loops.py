@@ -85,9 +85,24 @@ class Loops(Rewriter):
                                f"{ast.unparse(tiles)}")
 
     def _groups(self, body: list[ast.stmt]) -> int:
-        """wgmma calls that every step executes: those under no branch, loop or nested function."""
-        plain = [s for s in body if isinstance(s, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))]
-        return sum(isinstance(n, ast.Call) and self.value(n.func) is mma.wgmma for s in plain for n in ast.walk(s))
+        """wgmma calls that every step executes: what may stay in flight is counted in them, so none may be missing."""
+        sure = 0
+        for statement in body:
+            if any(isinstance(node, ast.Continue) for node in ast.walk(statement)):
+                break
+            if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
+                sure += self._products(statement)
+        return sure
+
+    def _products(self, node: ast.AST) -> int:
+        """wgmma calls that evaluating `node` is sure to make."""
+        match node:
+            case ast.Lambda():
+                return 0
+            case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
+                return self._products(first)
+        own = isinstance(node, ast.Call) and self.value(node.func) is mma.wgmma
+        return own + sum(self._products(child) for child in ast.iter_child_nodes(node))
 
     def _stays_inside(self, node: ast.For) -> None:
         """`break` and `return` would leave slots that the memory role still fills."""
