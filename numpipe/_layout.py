@@ -23,6 +23,16 @@ from .errors import SpecError
 ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multiple of it
 
 
+def row_width(nbytes: int) -> int:
+    """Bytes of a panel's row: the widest of 128, 64, 32 and 16 that divides a row of `nbytes`."""
+    return next(width for width in (128, 64, 32, 16) if nbytes % width == 0)
+
+
+def swizzle_of(width: int) -> int:
+    """Swizzle span in bytes of rows `width` bytes wide, as TMA and wgmma name it (0: none)."""
+    return 0 if width == 16 else width
+
+
 @dataclass(frozen=True)
 class Layout:
     """A 2-D block (or a view of one) in shared memory; all offsets are before swizzling.
@@ -53,7 +63,7 @@ class Layout:
     @property
     def swizzle(self) -> int:
         """Swizzle span in bytes as TMA and wgmma name it (0: none)."""
-        return 0 if self.width == 16 else self.width
+        return swizzle_of(self.width)
 
     @property
     def panels(self) -> int:
@@ -96,7 +106,7 @@ def block_layout(shape: tuple[int, ...], dtype: np.dtype, order: str, what: str)
     if shape[1 - inner] % 8:
         raise SpecError(f"{what}: block {shape} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
                         "are swizzled in groups of 8: make that side a multiple of 8")
-    width = next(w for w in (128, 64, 32, 16) if nbytes % w == 0)
+    width = row_width(nbytes)
     return Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
 
 
@@ -129,14 +139,6 @@ def operand(layout: Layout, k_axis: int) -> Operand:
     rows = range(0, m, 64) if k_axis == 1 else (0,)
     at = (lambda r, c: layout.offset(r, c)) if k_axis == 1 else (lambda r, c: layout.offset(c, r))
     return Operand(major, leading, stride, layout.swizzle, tuple(tuple(at(r, c) for c in range(0, k, 16)) for r in rows))
-
-
-SWIZZLE_MODE = {0: 0, 128: 1, 64: 2, 32: 3}
-
-
-def descriptor_constant(op: Operand) -> int:
-    """The fields of a matrix descriptor that do not depend on the address."""
-    return (op.leading >> 4) << 16 | (op.stride >> 4) << 32 | SWIZZLE_MODE[op.swizzle] << 62
 
 
 def swizzled(address: np.ndarray, width: int) -> np.ndarray:

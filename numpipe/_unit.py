@@ -14,6 +14,7 @@ Shared memory of a CTA::
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -198,7 +199,7 @@ class Unit:
             offsets.append(stride)
             stride += -(-layout.nbytes // ATOM) * ATOM
         ready = 8 * sum(2 * plan.slots for plan in self.rings.values())
-        if ready + 16 * slots > HEADER or len(self.rings) >= COUNTERS - 1:
+        if ready + 16 * slots > HEADER or len(self.rings) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         names = ", ".join(self.arrays[arg].name for arg, _ in blocks)
         plan = RingPlan(
@@ -226,6 +227,13 @@ class Unit:
     def map_slot(self, request: MapRequest) -> int:
         """Number of the tensor map in the kernel's packed parameter."""
         return self.maps.setdefault(request, len(self.maps))
+
+    def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
+        """(address, arrivals of a phase, name) of a ring's mbarriers."""
+        for slot in range(plan.slots):
+            yield plan.ready + 8 * slot, 1, f"ready[{slot}] of {plan.name}"
+        for slot in range(plan.slots):
+            yield plan.consumed + 8 * slot, self.consumed_arrivals, f"consumed[{slot}] of {plan.name}"
 
     def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
         layout = plan.layouts[operand]

@@ -24,7 +24,6 @@ class Context:
         self.unit = unit
         self.role = role
         self.state = [0] * COUNTERS
-        self.tensor_maps: dict[Any, Any] = {}
 
     @property
     def memory(self) -> bool:

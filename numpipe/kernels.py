@@ -370,9 +370,16 @@ class Kernel:
     def inspect(self, what: str, *args: Any, **named: Any) -> Any:
         """"ptx", "sass", "llvm", "source", "resources" or "gate" of the kernel compiled for these arguments; needs no GPU.
 
+        "gate" lists what the build gate finds wrong with its machine code: empty when it passes.
+
         The Numba kernel underneath is ``kernel.compiled(*args).kernel``.
         """
-        return self.compiled(*args, **named).inspect(what)
+        built = self.compiled(*args, **named)
+        if what == "gate":
+            from .compile import gate
+
+            return gate.findings(built)
+        return built.inspect(what)
 
 
 @functools.lru_cache(maxsize=8)

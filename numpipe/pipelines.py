@@ -24,7 +24,7 @@ from ._op import constant, op
 from .context import Context
 from .errors import CompileError, SpecError
 from .refs import GmemRef
-from .ring import Ring, advance, fill, produce, set_steps_done, steps_done, tiles_of, unravel
+from .ring import Ring, advance, fill, produce, set_steps_done, slot_of, steps_done, tiles_of, unravel
 from .specs import BlockSpec
 
 IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot be "
@@ -118,10 +118,10 @@ def _iterate(ring: Ring, grid: tuple[Any, ...], nested: int) -> Iterator[tuple[A
         while k < total:
             indices = unravel(k, grid)
             fill(ring, indices, first + k)
-            yield indices, tiles_of(ring, first + k)
+            yield indices, tiles_of(ring, slot_of(ring, first + k))
             k = k + np.int32(1)
         set_steps_done(ring, first + total)
         return
     while advance(ring, k, total, first):
-        yield unravel(k, grid), tiles_of(ring, first + k)
+        yield unravel(k, grid), tiles_of(ring, slot_of(ring, first + k))
         k = k + np.int32(1)

@@ -16,7 +16,7 @@ from .errors import CompileError, SpecError
 from .inert import REASON
 from .inert_cuda import InertType
 from .refs_cuda import GmemType
-from .ring import advance, fill, produce, set_steps_done, steps_done, tiles_of, unravel
+from .ring import advance, fill, produce, set_steps_done, slot_of, steps_done, tiles_of, unravel
 from .ring_cuda import RingType
 from .specs_cuda import SpecType
 
@@ -169,7 +169,8 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
                 nb.call(context, builder, set_steps_done, (ring, I32), (it.ring, builder.add(it.first, it.total)))
     else:
         valid = nb.call(context, builder, advance, (ring, I32, I32, I32), (it.ring, k, it.total, it.first))[1]
-    tiles = nb.call(context, builder, tiles_of, (ring, I32), (it.ring, step))[1]
+    slot = nb.call(context, builder, slot_of, (ring, I32), (it.ring, step))[1]
+    tiles = nb.call(context, builder, tiles_of, (ring, I32), (it.ring, slot))[1]
     result.set_valid(valid)
     result.yield_(context.make_tuple(builder, kind.yield_type, [indices, tiles]))
     builder.store(builder.add(k, nb.const(1)), builder.gep(it.k, [nb.const(0)], name="numpipe.k"))

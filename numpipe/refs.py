@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ._layout import Layout
+from ._machine import TensorMap
 from ._op import constant, op
-from ._unit import Unit
+from ._unit import MapRequest, Unit
 from .errors import CompileError, SpecError
 from .inert import REASON, Inert
 
@@ -132,8 +133,9 @@ def two(index: Any, what: str) -> tuple[Any, Any]:
 class GmemRef:
     """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32."""
 
-    def __init__(self, array: np.ndarray, index: int, unit: Unit, context: Any) -> None:
-        self.array, self.index, self.unit, self.context = array, index, unit, context
+    def __init__(self, array: np.ndarray, index: int, unit: Unit) -> None:
+        self.array, self.index, self.unit = array, index, unit
+        self.tensor_maps: dict[MapRequest, TensorMap] = {}
         self.shape = tuple(np.int32(n) for n in array.shape)
         self.dtype = array.dtype
 

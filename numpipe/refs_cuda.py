@@ -71,7 +71,7 @@ class _GmemModel(nb.models.StructModel):  # type: ignore[misc]
         rank = fe_type.arg.ndim
         super().__init__(manager, fe_type, [
             ("table", nb.types.int64), ("pointer", nb.types.int64), ("shape", nb.types.UniTuple(I32, rank)),
-            ("strides", nb.types.UniTuple(nb.types.int64, rank)), ("state", nb.types.CPointer(I32))])
+            ("strides", nb.types.UniTuple(nb.types.int64, rank))])
 
 
 def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
@@ -137,7 +137,6 @@ nb.binary(operator.getitem, _view)
 def new_ref(unit: Unit, index: int, role: str) -> Any:
     """An operation that makes the reference of array argument `index` from the kernel's parameters (entry code)."""
     from ._op import Op
-    from .context_cuda import ContextType
 
     rank = unit.arrays[index].ndim
     ty = GmemType(unit, index, role)
@@ -148,12 +147,12 @@ def new_ref(unit: Unit, index: int, role: str) -> Any:
     def typer(_context: Any, *args: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
             ref = nb.cgutils.create_struct_proxy(ty)(context, builder)
-            ref.state, ref.table, ref.pointer = values[:3]
+            ref.table, ref.pointer = values[:2]
             ref.shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank),
-                                           [builder.trunc(v, nb.i32) for v in values[3:3 + rank]])
-            ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[3 + rank:])
+                                           [builder.trunc(v, nb.i32) for v in values[2:2 + rank]])
+            ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[2 + rank:])
             return ref._getvalue()
 
-        return ty(ContextType(unit, role), *[nb.types.int64] * (2 + 2 * rank)), codegen
+        return ty(*[nb.types.int64] * (2 + 2 * rank)), codegen
 
     return Op(make_ref, typer)

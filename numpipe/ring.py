@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from ._layout import swizzle_of
 from ._machine import TensorMap, current
 from ._op import helper, op
 from ._unit import PANEL_BYTES, MapRequest, RingPlan
@@ -46,9 +47,8 @@ class Ring:
                  groups: int) -> None:
         self.np, self.plan, self.refs, self.index_maps, self.groups = np_, plan, refs, index_maps, groups
         machine = current()
-        for slot in range(plan.slots):
-            machine.mbar_init_at_entry(plan.ready + 8 * slot, 1, f"ready[{slot}] of {plan.name}")
-            machine.mbar_init_at_entry(plan.consumed + 8 * slot, np_.unit.consumed_arrivals, f"consumed[{slot}] of {plan.name}")
+        for address, count, name in np_.unit.barriers(plan):
+            machine.mbar_init_at_entry(address, count, name)
 
 
 # ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
@@ -130,19 +130,19 @@ def copy_in(ring: Ring, indices: Any, slot: Any) -> None:
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
     """The simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
-    cached: TensorMap | None = ref.context.tensor_maps.get(request)
+    cached = ref.tensor_maps.get(request)
     if cached is None:
         array = ref.array if ref.unit.arrays[ref.index].order == "row" else ref.array.T
-        cached = ref.context.tensor_maps[request] = TensorMap(array, request.box, request.swizzle, ref.name, padded=True)
+        cached = ref.tensor_maps[request] = TensorMap(array, request.box, request.swizzle, ref.name, padded=True)
         ref.unit.map_slot(request)
     return cached
 
 
 @op
-def tiles_of(ring: Ring, step: Any) -> tuple[SmemTile, ...]:
-    """The tiles in a step's slot, one per operand."""
+def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
+    """The tiles in a slot, one per operand."""
     plan = ring.plan
-    stage = plan.base + (int(step) % plan.slots) * plan.stage_stride
+    stage = plan.base + int(slot) * plan.stage_stride
     return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory)
                  for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
 
@@ -262,8 +262,7 @@ def copy_out(ref: GmemRef, batch: Any, row: Any, column: Any) -> None:
 
 def store_map(index: int, shape: tuple[int, int], itemsize: int) -> MapRequest:
     """The tensor map of a panel's store."""
-    width = shape[1] * itemsize
-    return MapRequest(index, shape, 0 if width == 16 else width)
+    return MapRequest(index, shape, swizzle_of(shape[1] * itemsize))
 
 
 @helper

@@ -118,7 +118,7 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
         index_values = nb.cgutils.unpack_tuple(builder, args[1])
         stage = builder.add(smem(builder, plan.base), builder.mul(args[2], nb.const(plan.stage_stride)))
-        barrier = builder.add(smem(builder, plan.ready), builder.shl(args[2], nb.const(3)))
+        barrier = nb.call(context, builder, source.ready, (ring, I32), (args[0], args[2]))[1]
         pair = nb.types.UniTuple(I32, 2)
         for number, (layout, block, index_map) in enumerate(zip(plan.layouts, blocks, ring.index_maps, strict=True)):
             sig = index_map.get_call_type(context.typing_context, tuple(indices), {})
@@ -140,13 +140,12 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
 
 
 @cuda_meaning(source.tiles_of)
-def _tiles_of(_context: Any, ring: Any, step: Any) -> Any:
+def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.context.role
     tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role) for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        slot = builder.urem(args[1], nb.const(plan.slots))
-        stage = builder.add(smem(builder, plan.base), builder.mul(slot, nb.const(plan.stage_stride)))
+        stage = builder.add(smem(builder, plan.base), builder.mul(args[1], nb.const(plan.stage_stride)))
         return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
 
     return tiles(ring, I32), codegen

@@ -28,7 +28,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
     def body(machine: Machine) -> None:
         machine.role = "memory" if machine.warpgroup == unit.compute_wgs else "compute"
         np_ = Context(unit, machine.role)
-        args = [GmemRef(array, index, unit, np_) for index, array in enumerate(arrays)]
+        args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
         if machine.role == "memory":
             setmaxnreg.dec(unit.memory_registers)
             one_lane(function, np_, *args, *scalars)

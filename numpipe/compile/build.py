@@ -104,7 +104,7 @@ class Built:
             notes=tuple(line.strip() for line in self.log.splitlines() if re.search(r"C75\d\d|Potential Performance", line)))
 
     def inspect(self, what: str) -> Any:
-        """"ptx", "sass", "llvm", "source" (the rewritten kernel function), "resources" or "gate" (what `gate.findings` finds)."""
+        """"ptx", "sass", "llvm", "source" (the rewritten kernel function) or "resources"."""
         from .. import _numba as nb
 
         if what == "ptx":
@@ -117,10 +117,6 @@ class Built:
             return self.source
         if what == "resources":
             return self.resources
-        if what == "gate":
-            from . import gate
-
-            return gate.findings(self)
         raise SpecError(f"inspect({what!r}): one of 'ptx', 'sass', 'llvm', 'source', 'resources', 'gate'")
 
 

@@ -71,10 +71,8 @@ def _start(unit: Unit) -> Op[..., Any]:
             first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
             with builder.if_then(builder.and_(first, elected(builder))):
                 for plan in unit.rings.values():
-                    for slot in range(2 * plan.slots):
-                        count = 1 if slot < plan.slots else unit.consumed_arrivals
-                        nb.call(context, builder, mbarrier.init, (I32, I32),
-                                (smem(builder, plan.ready + 8 * slot), nb.const(count)))
+                    for address, count, _ in unit.barriers(plan):
+                        nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
                 nb.call(context, builder, fence.mbarrier_init, (), ())
             nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
             return nb.nothing(context)
@@ -122,7 +120,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         names += [f"{array.name}_s{i}" for i in range(array.ndim)]
         parameters += names
         argtypes += [nb.types.int64] * len(names)
-        arguments.append(f"ROLE_{number}(ROLE_np, maps, {', '.join(names)})")
+        arguments.append(f"ROLE_{number}(maps, {', '.join(names)})")
         for role in ("memory", "compute"):
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     for name, kind in scalars:

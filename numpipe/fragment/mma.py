@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .._layout import Layout, Operand, descriptor_constant, operand
+from .._layout import Layout, Operand, operand
 from .._machine import Mma, current
 from .._op import op
 from ..errors import SpecError
+from ..intrinsics.wgmma import descriptor
 from ..refs import SmemTile
 from .tile import BFLOAT16, FLOAT16, FLOAT32, Tile
 
@@ -43,7 +44,7 @@ def operands(*given: object) -> str:
 @functools.lru_cache(maxsize=256)
 def steps(a: Operand, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Descriptors at address 0 of every instruction of the batch: [64-row block][k16 step] -> (a, b)."""
-    ca, cb = descriptor_constant(a), descriptor_constant(b)
+    ca, cb = (descriptor(0, op.leading, op.stride, op.swizzle) for op in (a, b))
     return tuple(tuple((ca + (x >> 4), cb + (y >> 4)) for x, y in zip(row, b.offsets[0], strict=True)) for row in a.offsets)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _numba as nb
-from .._layout import descriptor_constant, operand
+from .._layout import operand
 from .._op import cuda_meaning
 from ..errors import SpecError
 from ..intrinsics.wgmma import check_pending, statement
+from ..intrinsics.wgmma import descriptor as fields
 from ..refs_cuda import SmemType
 from . import mma as source
 from .tile import FLOAT16
@@ -49,7 +50,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
 
     def descriptor(builder: Any, address: Any, op: Any) -> Any:
         field = builder.zext(builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4)), nb.i64)
-        return builder.or_(field, nb.const(descriptor_constant(op), nb.i64))
+        return builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle), nb.i64))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if a.role == "memory":

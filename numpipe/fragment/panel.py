@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._layout import swizzled
+from .._layout import row_width, swizzled
 from .._machine import current
 from .tile import Tile
 
 
 def panel_columns(columns: int, itemsize: int) -> int:
     """Columns of a panel: the widest of 128, 64, 32, 16 bytes that divides the tile's row."""
-    width = next(w for w in (128, 64, 32, 16) if columns * itemsize % w == 0)
-    return width // itemsize
+    return row_width(columns * itemsize) // itemsize
 
 
 def sub_tile(tile: Tile, row: int, column: int, width: int) -> Tile:
