@@ -1,15 +1,12 @@
-"""The AST pass: what is folded, what captures, where lines are, in which order tiles come, whose ring is whose."""
+"""The AST pass: what is folded, what captures, where lines are, how a kernel may be written."""
 # ruff: noqa: F841 (kernels of which only the rewritten source is looked at)
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +15,6 @@ from refusals import EXECUTIONS, marked
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompileError, SpecError, Static, cdiv, ds
-from numpipe._machine import current
-from numpipe._op import op
 from numpipe._unit import Unit
 from numpipe.compile.fold import StaticArray
 from numpipe.compile.lift import lift, read
@@ -327,217 +322,6 @@ def test_an_error_below_rewritten_loops_is_at_its_line() -> None:
         with pytest.raises(SpecError, match=r"ds\(start, 8\) along axis 1") as caught:
             execution(deep, a, c)
         assert str(caught.value).startswith(marked(deep))
-
-
-# ---- tiles ---------------------------------------------------------------------------------------------------------------
-seen: list[tuple[int, ...]] = []
-
-
-@op
-def visit(*indices: Any) -> None:
-    """Test probe: which tiles a compute warpgroup walks through."""
-    if current().role == "compute":
-        seen.append((int(current().cta[0]), *(int(i) for i in indices)))
-
-
-def visited(kernel: Any, *args: Any) -> list[tuple[int, ...]]:
-    seen.clear()
-    kernel.simulate(*args)
-    return list(seen)
-
-
-def shares(order: list[tuple[int, ...]], ctas: int) -> list[tuple[int, ...]]:
-    """The tiles of an order as CTA 0, 1, … visit them."""
-    return [(cta, *tile) for cta in range(ctas) for tile in order[cta::ctas]]
-
-
-def in_groups(rows: int, columns: int, group: int) -> Iterator[tuple[int, int]]:
-    """A model of order="grouped": blocks of `group` rows; in a block, columns slowest."""
-    grid = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), -1)
-    for start in range(0, rows, group):
-        yield from map(tuple, grid[start:start + group].transpose(1, 0, 2).reshape(-1, 2).tolist())
-
-
-def walker(ctas: int, order: str, dimensions: int) -> Any:
-    options: dict[str, Any] = {"num_compute_wgs": 1, "grid": numpipe.persistent(ctas=ctas)}
-    if order == "grouped":
-        @numpipe.kernel(**options)
-        def grouped(c, m, n, group):
-            for i, j in numpipe.tiles(m, n, order="grouped", group=group):
-                visit(i, j)
-
-        return grouped
-    if dimensions == 1:
-        @numpipe.kernel(**options)
-        def row_1(c, m):
-            for i, in numpipe.tiles(m):
-                visit(i)
-
-        return row_1
-    if dimensions == 2:
-        @numpipe.kernel(**options)
-        def row_2(c, m, n):
-            for i, j in numpipe.tiles(m, n, order="row"):
-                visit(i, j)
-
-        return row_2
-
-    @numpipe.kernel(**options)
-    def row_3(c, m, n, o):
-        for i, j, k in numpipe.tiles(m, n, o):
-            visit(i, j, k)
-
-    return row_3
-
-
-C = np.zeros((8, 8), np.float32)
-
-
-@pytest.mark.parametrize("ctas", [1, 2, 3])
-@pytest.mark.parametrize("dimensions", [1, 2, 3])
-def test_row_order_visits_the_last_index_fastest(ctas: int, dimensions: int) -> None:
-    kernel = walker(ctas, "row", dimensions)
-    for shape in itertools.product((0, 1, 2, 5), (1, 3, 4), (1, 2)):
-        counts = shape[:dimensions]
-        assert visited(kernel, C, *counts) == shares(list(np.ndindex(*counts)), ctas), counts
-
-
-@pytest.mark.parametrize("ctas", [1, 3])
-def test_grouped_order_visits_rows_of_a_group_fastest(ctas: int) -> None:
-    kernel = walker(ctas, "grouped", 2)
-    for rows, columns, group in itertools.product((0, 1, 2, 3, 5, 8), (1, 2, 5), (1, 2, 3, 4, 16)):
-        expected = list(in_groups(rows, columns, group))
-        assert sorted(expected) == list(np.ndindex(rows, columns))
-        assert visited(kernel, C, rows, columns, group) == shares(expected, ctas), (rows, columns, group)
-
-
-@pytest.mark.parametrize("ctas", [1, 2])
-@pytest.mark.parametrize("rows", [0, 1, 5])
-def test_a_table_is_walked_row_by_row(ctas: int, rows: int) -> None:
-    @numpipe.kernel(num_compute_wgs=1, grid=numpipe.persistent(ctas=ctas))
-    def walk(c, table):
-        for i, j in numpipe.tiles(table.shape[0], order=table):
-            visit(i, j)
-
-    table = np.random.default_rng(rows).integers(0, 99, (rows, 3), np.int32)
-    assert visited(walk, C, table) == shares([(int(i), int(j)) for i, j, _ in table], ctas)
-
-
-def test_continue_and_break_in_a_tile_loop() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
-    def some(c, n):
-        for i, in numpipe.tiles(n):
-            if i == 1:
-                continue
-            if i == 4:
-                break
-            visit(i)
-
-    assert visited(some, C, 9) == [(0, 0), (0, 2), (0, 3)]
-
-
-# ---- rings ---------------------------------------------------------------------------------------------------------------
-def f32(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float32)
-
-
-def randoms(count: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(7)
-    return [rng.standard_normal((64, 128)).astype(np.float16) for _ in range(count)]
-
-
-def test_two_pipelines_on_one_line_have_rings_of_their_own() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
-    def squeezed(a, b, c):
-        acc = numpipe.zeros((64, 64), np.float32)
-        one = (BlockSpec((64, 64), lambda k: (0, k)),)
-        p = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)); q = numpipe.pipeline(
-            grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-        for (i,), (x,) in p(a):
-            for (j,), (y,) in q(a):
-                acc = numpipe.wgmma(acc, x, y.T)
-        c[ds(0, 64), ds(0, 64)] = acc
-
-    a, b = randoms(2)
-    c = np.zeros((64, 64), np.float32)
-    squeezed.simulate(a, b, c)
-    blocks = f32(a[:, :64]) + f32(a[:, 64:])
-    assert np.allclose(c, blocks @ blocks.T, atol=1e-2)
-    assert len(squeezed.compiled(a, b, c).unit.rings) == 2
-
-
-def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
-    def twice(a, b, d, c):
-        acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
-        for (k,), (x, y) in pipe(a, b):
-            acc = numpipe.wgmma(acc, x, y.T)
-        for (k,), (x, y) in pipe(a, d):
-            acc = numpipe.wgmma(acc, x, y.T)
-        for (k,), (x, y) in pipe(a, b):
-            acc = numpipe.wgmma(acc, x, y.T)
-        c[ds(0, 64), ds(0, 64)] = acc
-
-    a, b, d = randoms(3)
-    c = np.zeros((64, 64), np.float32)
-    twice.simulate(a, b, d, c)
-    assert np.allclose(c, f32(a) @ (2 * f32(b) + f32(d)).T, atol=1e-2)
-    built = twice.compiled(a, b, d, c)
-    assert len(built.unit.rings) == 2  # the third loop goes on with the first one's
-    assert {m.arg for m in built.maps} == {0, 1, 2, 3}
-
-
-def test_a_nested_function_called_twice_goes_on_with_its_ring() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
-    def helped(a, b, c):
-        def product(acc):
-            pipe = numpipe.pipeline(grid=(2,), in_specs=(
-                BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
-            for (k,), (x, y) in pipe(a, b):
-                acc = numpipe.wgmma(acc, x, y.T)
-            return acc
-
-        acc = product(numpipe.zeros((64, 64), np.float32))
-        acc = product(acc)
-        c[ds(0, 64), ds(0, 64)] = acc
-
-    a, b = randoms(2)
-    c = np.zeros((64, 64), np.float32)
-    helped.simulate(a, b, c)
-    assert np.allclose(c, 2 * f32(a) @ f32(b).T, atol=1e-2)
-    assert len(helped.compiled(a, b, c).unit.rings) == 1
-
-
-def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
-    source = inspect.cleandoc('''
-        import numpy as np
-        import numpipe
-        from numpipe import BlockSpec, ds
-
-        @numpipe.kernel(num_compute_wgs=1)
-        def product(a, b, c):
-            acc = numpipe.zeros((64, 64), np.float32)
-            pipe = numpipe.pipeline(grid=(STEPS,), in_specs=(BlockSpec((64, WIDTH), lambda k: (0, k)),) * 2)
-            for (k,), (x, y) in pipe(a, b):
-                acc = numpipe.wgmma(acc, x, y.T)
-            c[ds(0, 64), ds(0, 64)] = acc
-    ''').replace("(BlockSpec((64, WIDTH), lambda k: (0, k)),) * 2",
-                 "(BlockSpec((64, WIDTH), lambda k: (0, k)), BlockSpec((64, WIDTH), lambda k: (0, k)))")
-    a, b = randoms(2)
-    for folder, width in (("one", 64), ("two", 32)):
-        file = tmp_path / folder / "same.py"
-        file.parent.mkdir()
-        file.write_text(source + f"\n\nSTEPS, WIDTH = {128 // width}, {width}\n")
-        spec = importlib.util.spec_from_file_location("same", file)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        c = np.zeros((64, 64), np.float32)
-        module.product.simulate(a, b, c)
-        assert np.allclose(c, f32(a) @ f32(b).T, atol=1e-2)
-        plan, = module.product.compiled(a, b, c).unit.rings.values()
-        assert plan.stage_bytes == 2 * 64 * width * 2
 
 
 # ---- how a kernel may be written --------------------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: 
         return _worker(int(os.environ[PROCESS]), cases, measure)
     require_gpu()
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    machine = {"started": started, "command": [Path(sys.argv[0]).name, *sys.argv[1:]], **device.describe()}
+    command = [Path(arg).name if number == 0 or Path(arg).is_absolute() else arg for number, arg in enumerate(sys.argv)]
+    machine = {"started": started, "command": command, **device.describe()}
     return collect(Result(benchmark, machine, dict(method or {}), []), processes, out, unit)
 
 
