@@ -92,6 +92,31 @@ def thread_index(builder: Any) -> Any:
     return external(builder, "llvm.nvvm.read.ptx.sreg.tid.x", i32)
 
 
+def block_index(builder: Any) -> tuple[Any, Any, Any]:
+    """%ctaid.x, y and z."""
+    x, y, z = (external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", i32) for axis in "xyz")
+    return x, y, z
+
+
+def c_string(context: Any, builder: Any, text: str) -> Any:
+    """Generic address of a constant string, as C's functions want it."""
+    return context.insert_string_const_addrspace(builder, text)
+
+
+def vprintf(context: Any, builder: Any, format: str, values: Sequence[Any]) -> None:
+    """C's printf by the lanes that are here; `values` are i32, i64, double and string addresses, each naturally aligned."""
+    struct = cgutils.make_anonymous_struct(builder, list(values))
+    buffer = builder.bitcast(cgutils.alloca_once_value(builder, struct), i8.as_pointer())
+    args = [c_string(context, builder, format), buffer]
+    external(builder, "vprintf", i32, args)
+
+
+def assert_fail(context: Any, builder: Any, message: str, file: str, line: int, function: str) -> None:
+    """What a failed C assert calls: the lane prints "file:line: function: … Assertion `message` failed" and stops the kernel."""
+    text = [c_string(context, builder, part) for part in (message, file, function)]
+    external(builder, "__assertfail", void, [*text[:2], const(line), text[2], const(1, i64)])
+
+
 def shared_base(builder: Any, name: str = "numpipe_smem") -> Any:
     """Shared-space address (32 bit) of the kernel's dynamic shared memory."""
     module = builder.module
@@ -136,6 +161,21 @@ def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], arg
     sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
     values = [v if t == s else context.cast(builder, v, t, s) for v, t, s in zip(args, argtypes, sig.args, strict=True)]
     return sig.return_type, context.get_function(fnty, sig)(builder, values)
+
+
+def call_value(context: Any, builder: Any, function: Any, value: Any, argtypes: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+    """Call a callable value of type `function` while generating code -> (return type, value)."""
+    sig = function.get_call_type(context.typing_context, tuple(argtypes), {})
+    values = [context.cast(builder, v, t, s) for v, t, s in zip(args, argtypes, sig.args, strict=True)]
+    bound = [] if isinstance(function, types.Function) else [value]
+    return sig.return_type, context.get_function(function, sig)(builder, bound + values)
+
+
+def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
+    """The type of a tuple of these parts; of `like`'s class where that is a named tuple."""
+    if isinstance(like, types.BaseNamedTuple):
+        return types.BaseTuple.from_types(tuple(parts), like.instance_class)
+    return types.Tuple(tuple(parts))
 
 
 def immediate(value: int) -> tuple[Any, Any]:
@@ -218,7 +258,7 @@ def literal(ty: Any) -> Any:
 
 def unliteral(ty: Any) -> Any:
     if isinstance(ty, types.BaseTuple):
-        return types.Tuple([unliteral(t) for t in ty])
+        return tuple_of(ty, [unliteral(t) for t in ty])
     return types.unliteral(ty)
 
 
@@ -362,51 +402,47 @@ def undefined_symbols(library: Any, prefix: str) -> list[str]:
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------
-Place = tuple[str, int]
+def explain(error: BaseException, first: int) -> tuple[str, list[int]]:
+    """(reason, lines) of an error raised while compiling: the innermost reason, the lines on the way to it, outermost first.
 
-
-def explain(error: BaseException, filename: str) -> tuple[str, Place | None]:
-    """(reason, place) of an error raised while compiling: the innermost reason, the innermost line of `filename`.
-
-    Numba wraps an error once for every function it is typing, keeps the causes of failed calls on the side, and says
-    where it was only in its frames' locals: all three are followed.
+    Of lines only those from `first` on count. Numba wraps an error once for every function it is typing, keeps the causes of
+    failed calls on the side, and says where it was only in its frames' locals: all three are followed.
     """
-    return _deepest(error, filename, set())[1:]
+    return _deepest(error, first, set())[1:]
 
 
-def _deepest(error: BaseException, filename: str, seen: set[int]) -> tuple[int, str, Place | None]:
-    """(depth, reason, place) of the innermost error among an error and its causes."""
+def _deepest(error: BaseException, first: int, seen: set[int]) -> tuple[int, str, list[int]]:
+    """(depth, reason, lines) of the innermost error among an error and its causes."""
     seen.add(id(error))
     reason = str(getattr(error, "msg", None) or error)
     if not isinstance(error, (NumbaError, NumpipeError)):
         reason = f"{type(error).__name__}: {reason}"
     causes = [error.__cause__] if error.__cause__ is not None else []
-    place = None
+    lines: list[int] = []
     traceback = error.__traceback__
     while traceback is not None:
         local = traceback.tb_frame.f_locals
         for name in ("constraint", "inst", "stmt"):  # while typing, lowering, interpreting
-            place = _place(local.get(name), filename) or place
+            lines += _line(local.get(name), first)
         failures: Any = local.get("self")
         if hasattr(failures, "_failures"):  # no candidate of a call matched
             causes += [f.error for group in failures._failures.values() for f in group if isinstance(f.error, Exception)]
             reason = _no_match(failures)
         traceback = traceback.tb_next
-    place = _place(error, filename) or place
-    said = re.findall(rf"(?:at|in) {re.escape(filename)} \((\d+)\)", reason)
-    if place is None and said:
-        place = filename, int(said[-1])
-    inner = [_deepest(cause, filename, seen) for cause in causes if id(cause) not in seen]
-    depth, told, where = max(inner, key=lambda found: found[0], default=(0, "", None))
-    return depth + 1, told or _ANSI.sub("", reason), where or place
+    lines += _line(error, first)
+    if not lines:
+        lines = [int(said) for said in re.findall(r"(?:at|in) [^\n]*? \((\d+)\)", reason)[-1:] if int(said) >= first]
+    inner = [_deepest(cause, first, seen) for cause in causes if id(cause) not in seen]
+    depth, told, deeper = max(inner, key=lambda found: found[0], default=(0, "", []))
+    return depth + 1, told or _ANSI.sub("", reason), lines + deeper
 
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def _place(thing: Any, filename: str) -> Place | None:
-    loc: Any = getattr(thing, "loc", None)
-    return (filename, loc.line) if getattr(loc, "filename", None) == filename else None
+def _line(thing: Any, first: int) -> list[int]:
+    line = getattr(getattr(thing, "loc", None), "line", 0)
+    return [line] if isinstance(line, int) and line >= first else []
 
 
 def _no_match(failures: Any) -> str:

@@ -94,14 +94,14 @@ class Unit:
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
     rings: dict[str, RingPlan] = field(default_factory=dict)
+    met: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
+    """names of the rings that each role's compiled code has"""
     simulated: bool = False
     store_slots: int = 0
     """staging panels of each compute warpgroup, once a store asked for them"""
     staging_base: int = 0
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
-    source: tuple[Any, str] = (None, "")
-    """the kernel function's AST and file, to find the line to blame"""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:

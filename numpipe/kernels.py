@@ -24,8 +24,8 @@ from ._unit import ArrayArg, Unit
 from .arguments import SCALAR, Parameters, scalar_dtype, scalar_value
 from .compile import blame
 from .compile.fold import StaticArray
-from .compile.lift import lift, read
-from .compile.rewriter import Source
+from .compile.lift import Lifted, lift, read
+from .compile.positions import Source
 from .errors import SpecError, TargetError
 from .launch.arrays import ArrayInfo
 from .options import Options, grid_dims, names
@@ -101,7 +101,7 @@ class Kernel:
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._built: dict[tuple[Any, ...], Any] = {}
         self._prepared: dict[tuple[Any, ...], Any] = {}
-        self._lifted: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._lifted: dict[tuple[Any, ...], Lifted] = {}
         self._checked: set[tuple[Any, ...]] = set()
         self._named = any(value is inspect.Parameter.empty for value in self.statics.values())
         """whether every call must name a Static"""
@@ -116,7 +116,7 @@ class Kernel:
     @functools.cached_property
     def first_output(self) -> int:
         """Index of the first parameter that the kernel stores to; from there on parameters are outputs."""
-        stored = {node.targets[0].value.id for node in ast.walk(self.source.tree)
+        stored = {node.targets[0].value.id for node in ast.walk(self.source.parse())
                   if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
                   and isinstance(node.targets[0].value, ast.Name)}
         return next((i for i, name in enumerate(self.parameters) if name in stored), len(self.parameters))
@@ -250,19 +250,18 @@ class Kernel:
         """A new Unit: one compile or one simulation."""
         options = self.options
         return Unit(self.name, unit_key[0], options.grid_names, options.wg_axis, options.num_compute_wgs,
-                    options.memory_registers, options.compiler_params, simulated=simulated, obstacles=obstacles or {},
-                    source=(self.source.tree, self.source.filename))
+                    options.memory_registers, options.compiler_params, simulated=simulated, obstacles=obstacles or {})
 
-    def lifted(self, unit_key: tuple[Any, ...]) -> Callable[..., Any]:
+    def lifted(self, unit_key: tuple[Any, ...]) -> Lifted:
         """The rewritten kernel function for these types and Statics."""
-        function = self._lifted.get(unit_key)
-        if function is None:
+        lifted = self._lifted.get(unit_key)
+        if lifted is None:
             arrays, _, statics = unit_key
             known = {a.name: StaticArray(a.dtype, a.ndim) for a in arrays}
             order = [*known, *self._scalar_names(unit_key)]  # as both executions pass them
-            function = lift(read(self.function), order, dict(statics), known, self.unit(unit_key))
-            self._lifted[unit_key] = function
-        return function
+            lifted = lift(read(self.function), order, dict(statics), known, self.unit(unit_key))
+            self._lifted[unit_key] = lifted
+        return lifted
 
     def _scalar_names(self, unit_key: tuple[Any, ...]) -> list[str]:
         arrays = {a.name for a in unit_key[0]}
@@ -292,11 +291,11 @@ class Kernel:
 
         arrays = [info.array for info in infos]
         values = [np.dtype(kind).type(value) for kind, value in zip(plan.unit_key[1], scalars, strict=True)]
-        unit, function = self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key)
+        unit, lifted = self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key)
         try:
-            simulate(unit, function, arrays, values, plan.grid, seed=seed, trace=trace)  # type: ignore[arg-type]
+            simulate(unit, lifted.simulated, arrays, values, plan.grid, seed=seed, trace=trace)  # type: ignore[arg-type]
         except Exception as error:
-            told = blame.simulated(error, unit)
+            told = blame.simulated(error, unit, lifted)
             if told is error:
                 raise
             raise told from error

@@ -42,7 +42,11 @@ class Case:
         for part in self.parts:
             assert part in told
         assert told.startswith(f"{marked(self.kernel)}: kernel {self.kernel.name}"), told
-        assert len(told) < 1500 and "\n" not in told
+        first, line, carets, *calls = told.split("\n")
+        assert line.rstrip().endswith(MARK), told
+        assert set(carets.strip()) == {"^"} and carets.index("^") < len(carets) <= line.index(MARK), told
+        assert all(call.startswith("  called at ") for call in calls), told
+        assert len(first) < 1200, told
 
 
 class Cases(list[Case]):

@@ -49,7 +49,7 @@ def lifted(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any
 
 def body(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) -> list[str]:
     """Statements of the rewritten function, without indentation."""
-    source = lifted(function, dtype, **statics).__lifted__
+    source = lifted(function, dtype, **statics).text
     return [line.strip() for line in source.splitlines() if not line.startswith("def ")]
 
 
@@ -212,7 +212,7 @@ def test_names_of_a_nested_function_hide_those_outside() -> None:
         x = k
 
     assert body(kernel, cfg=Config())[-1] == "x = 3"
-    assert "return k + cfg" in lifted(kernel, cfg=Config()).__lifted__
+    assert "return k + cfg" in lifted(kernel, cfg=Config()).text
 
 
 # ---- captures ------------------------------------------------------------------------------------------------------------
@@ -295,8 +295,8 @@ def test_statements_keep_their_file_and_line() -> None:
                 acc = numpipe.wgmma(acc, x, x.T)
             c[ds(place(m), 64), ds(0, 64)] = acc
 
-    function = lifted(kernel, cfg=Config())
-    tree, (lines, first) = read(kernel).tree, inspect.getsourcelines(kernel)
+    function = lifted(kernel, cfg=Config()).simulated
+    lines, first = inspect.getsourcelines(kernel)
     everything = [function.__code__, *(v.__code__ for n, v in function.__globals__.items() if "__" in n and inspect.isfunction(v))]
     found = {line for code in everything for *_, line in code.co_lines() if line is not None}
     wanted = {first + i for i, line in enumerate(lines) if any(

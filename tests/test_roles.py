@@ -87,7 +87,7 @@ def shared_array(a, b, c):
     s[0] = 1.0
 
 
-@refused("`cuda.atomic.add(a, 0, 1.0)  # <-` cannot be compiled", executions=ON_GPU)
+@refused("cannot be compiled", executions=ON_GPU)
 def atomic_on_an_argument(a, b, c):
     cuda.atomic.add(a, 0, 1.0)  # <-
 

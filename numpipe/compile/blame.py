@@ -1,4 +1,4 @@
-"""Whose line an error speaks of: errors of both executions, stamped ``file:line: kernel name: …``.
+"""Whose line an error speaks of: errors of both executions, stamped ``file:line: kernel name: …``, the line marked below.
 
 Operations know what is wrong, not where: they raise SpecError and CompileError from below the user's statement. Here, at the
 boundary, the statement is found again: simulated, in the traceback; compiled, in what Numba was typing. Python's and Numba's
@@ -9,57 +9,84 @@ own errors become one line of ours (Numba's run to 40 kB and rarely name the use
 from __future__ import annotations
 
 import ast
-import linecache
 import re
+import sys
+from itertools import islice
 from types import FunctionType, TracebackType
 from typing import Any
 
 from .._unit import Unit
-from ..errors import CompileError, NumpipeError, SimulationError, at
+from ..errors import CompileError, NumpipeError, Position, SimulationError
+from .lift import Lifted
+from .positions import FIRST, Source
 
-Place = tuple[str, int] | None
 LONGEST = 600
 """characters of a reason that Numba or Python gave"""
 
 
-def stamp(error: NumpipeError, unit: Unit, place: Place) -> NumpipeError:
-    """Put the place and the kernel in front of an error's message, once."""
+def stamp(error: NumpipeError, unit: Unit, lifted: Lifted, places: list[Position]) -> NumpipeError:
+    """Put the innermost of `places` and the kernel in front of an error's message, once, and the calls on the way below it."""
     message = str(error)
-    if re.match(rf"({re.escape(unit.source[1])}|[^ ,]+):\d+: ", message):
+    files = "|".join(re.escape(source.filename) for source in lifted.sources)
+    stamped = re.match(rf"({files}|[^ ,]+):(\d+): ", message)  # by who knew better: a report names the access, not the wait that found it
+    if stamped is not None:
+        written = _position(lifted, stamped[1], int(stamped[2]), places)
+        error.args = (message if written is None else written.stamp(message[stamped.end():]),)
         return error
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"
-    error.args = (message if place is None else at(*place, message),)
+    if places:
+        *outer, inner = places
+        calls = dict.fromkeys(f"{p.filename}:{p.line}" for p in reversed(outer) if (p.filename, p.line) != (inner.filename, inner.line))
+        message = "\n".join([inner.stamp(message), *(f"  called at {call}" for call in calls)])
+    error.args = (message,)
     return error
 
 
+def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) -> Position | None:
+    """What to underline on a line that is only known by its number."""
+    if places and (places[-1].filename, places[-1].line) == (filename, line):
+        return places[-1]
+    return next((source.statement(line) for source in lifted.sources if source.covers(filename, line)), None)
+
+
 # ---- simulated ----------------------------------------------------------------------------------------------------
-def innermost(error: Exception, filename: str) -> TracebackType | None:
-    """The innermost part of an error's traceback that is in `filename`."""
-    found, traceback = None, error.__traceback__
+def frames(error: Exception, lifted: Lifted) -> list[tuple[TracebackType, Source]]:
+    """The parts of an error's traceback that run functions of the kernel, outermost first."""
+    found, traceback = [], error.__traceback__
     while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == filename:
-            found = traceback
+        filename = traceback.tb_frame.f_code.co_filename
+        found += [(traceback, source) for source in lifted.sources if source.covers(filename, traceback.tb_lineno)][:1]
         traceback = traceback.tb_next
     return found
 
 
-def simulated(error: Exception, unit: Unit) -> NumpipeError:
+def running(traceback: TracebackType, source: Source) -> Position:
+    """The expression that a frame evaluates; its statement where Python (3.10) knows lines only."""
+    if sys.version_info >= (3, 11):
+        positions = traceback.tb_frame.f_code.co_positions()
+        line, end_line, column, end_column = next(islice(positions, traceback.tb_lasti // 2, None))
+        if line is not None and column is not None:
+            return source.span(line, column, end_line or 0, end_column or 0)
+    return source.statement(traceback.tb_lineno)
+
+
+def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     """What a simulated kernel raised, as the error the user gets."""
-    tree, filename = unit.source
-    frame = innermost(error, filename)
-    place = None if frame is None else (filename, frame.tb_lineno)
+    found = frames(error, lifted)
+    places = [running(*frame) for frame in found]
     if isinstance(error, NumpipeError):
-        return stamp(error, unit, place)
+        return stamp(error, unit, lifted, places)
     what = f"{type(error).__name__}: {_first_line(str(error))}"
-    foreign = None if frame is None or tree is None else numba_call(tree, frame.tb_lineno, frame.tb_frame.f_globals)
-    if foreign is not None:
-        return stamp(CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
-                                  f"numpipe's operations ({what})"), unit, place)
-    if isinstance(error, FloatingPointError):
-        return stamp(SimulationError(f"{error}: a kernel's integers are int32, which wrap silently on the GPU"), unit, place)
-    kind = SimulationError if isinstance(error, ArithmeticError) else CompileError
-    return stamp(kind(what), unit, place)
+    told: NumpipeError
+    if found and (foreign := numba_call(found[-1][1].parse(), found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals)):
+        told = CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
+                            f"numpipe's operations ({what})")
+    elif isinstance(error, FloatingPointError):
+        told = SimulationError(f"{error}: a kernel's integers are int32, which wrap silently on the GPU")
+    else:
+        told = SimulationError(what) if isinstance(error, ArithmeticError) else CompileError(what)
+    return stamp(told, unit, lifted, places)
 
 
 def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | None:
@@ -79,19 +106,19 @@ def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | Non
 
 
 # ---- compiled -----------------------------------------------------------------------------------------------------
-def compiled(error: Exception, unit: Unit) -> NumpipeError:
+def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     """What Numba, or an operation while it was typed, raised, as the error the user gets."""
     from .. import _numba as nb
 
-    reason, place = nb.explain(error, unit.source[1])
+    reason, lines = nb.explain(error, FIRST)
+    places = [place for line in lines if (place := lifted.positions.find(line)) is not None]
     if isinstance(error, NumpipeError):
         error.args = (readable(str(error), unit),)
-        return stamp(error, unit, place)
-    if place is None and unit.source[0] is not None:
-        place = unit.source[1], unit.source[0].lineno
-    written = "" if place is None else linecache.getline(*place).strip()
+        return stamp(error, unit, lifted, places)
+    places = places or [lifted.sources[0].statement(lifted.sources[0].first)]
+    written = places[-1].text[slice(*places[-1].columns)]
     what = f"`{written[:200]}`" if written else "it"
-    return stamp(CompileError(f"{what} cannot be compiled: {_first_line(readable(reason, unit))}"), unit, place)
+    return stamp(CompileError(f"{what} cannot be compiled: {_first_line(readable(reason, unit))}"), unit, lifted, places)
 
 
 _SAID = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in flight", "pipeline": "pipeline",

@@ -16,7 +16,7 @@ import gc
 import importlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +25,11 @@ import numpy as np
 from .._unit import MapRequest, Unit
 from ..errors import SpecError, TargetError
 from . import blame
+from .lift import Lifted
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
 _SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.mma_cuda", "ring_cuda",
-             "store_cuda", "pipelines_cuda", "tile_loop_cuda", "lanes_cuda", "arith_cuda")
+             "store_cuda", "pipelines_cuda", "tile_loop_cuda", "lanes_cuda", "arith_cuda", "debug_cuda")
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def scalar_type(dtype: np.dtype) -> Any:
     return getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name))
 
 
-def front_end(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, np.dtype]]) -> Any:
+def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Any:
     """AST-rewritten function -> Numba kernel object holding LLVM IR, its memory role checked."""
     missing = toolchain()
     if missing:
@@ -150,26 +151,26 @@ def front_end(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[
         importlib.import_module(f"..{sibling}", __package__)
     from . import entry_cuda, roles
 
-    entry, argtypes = entry_cuda.build(unit, function, [(name, scalar_type(dtype)) for name, dtype in scalars])
+    entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
     try:
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads)
     except Exception as error:
-        told = blame.compiled(error, unit)
+        told = blame.compiled(error, unit, lifted)
         if told is error:
             raise
         raise told from (None if isinstance(error, nb.NumbaError) else error)
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
     for symbol in undefined:
         unit.axis(re.sub(r"^np_axis_(index|size)_", "", symbol))
-    roles.check(unit, kernel._codelibrary)
+    roles.check(unit, kernel._codelibrary, lifted)
     return kernel
 
 
-def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, np.dtype]]) -> Built:
+def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:
     """Compile for sm_90a. Raises CompileError or SpecError naming the user's line or spec."""
     begin = time.perf_counter()
     with _no_garbage_collection():
-        kernel = front_end(unit, function, scalars)
+        kernel = front_end(unit, lifted, scalars)
     from .. import _numba as nb
 
     numba = time.perf_counter()
@@ -183,7 +184,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
             raise
         raise refused from error
     end = time.perf_counter()
-    return Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, getattr(function, "__lifted__", ""),
+    return Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, lifted.text,
                  {"numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm})
 
 

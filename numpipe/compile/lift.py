@@ -18,17 +18,33 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from .._unit import Unit
-from ..errors import CompileError, at
-from .calls import Calls
-from .closure import binder
+from ..errors import CompileError
+from ..closure import binder
+from .debugging import Debugging
 from .fold import Constants, StaticArray, stores
 from .nested import Nested
-from .rewriter import CONTEXT, Source
+from .positions import Positions, Source
+from .rewriter import CONTEXT
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A rewritten kernel: ``f(__np, *parameters)`` for each of the two executions, and what errors need to know of it."""
+
+    simulated: Callable[..., Any]
+    """runs in CPython; its lines are those of the user's file"""
+    compiled: Callable[..., Any]
+    """what Numba compiles; each of its expressions has a line of its own, which `positions` knows"""
+    text: str
+    """the rewritten source"""
+    positions: Positions
+    sources: tuple[Source, ...]
+    """the functions it was made from: the kernel's, then those of its helpers, whichever module they are of"""
 
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
@@ -44,37 +60,44 @@ def read(function: Callable[..., Any]) -> Source:
                            "their source, without it: put @numpipe.kernel next to the 'def'")
     try:
         lines, first = inspect.getsourcelines(function)
-        filename = inspect.getsourcefile(function) or "<unknown>"
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError):
         raise _no_source(function) from None
-    ast.increment_lineno(tree, first - 1)
-    node = tree.body[0]
+    filename = inspect.getsourcefile(function) or function.__code__.co_filename
+    source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), _namespace(function))
+    try:
+        node = source.parse()
+    except (SyntaxError, IndexError):
+        raise _no_source(function) from None
     if isinstance(node, ast.AsyncFunctionDef):
-        raise CompileError(at(filename, first, "a kernel must be a plain `def`"))
-    if not isinstance(node, ast.FunctionDef) or node.name != function.__code__.co_name:  # another "<string>" or a changed file
+        raise CompileError(source.position(node).stamp("a kernel must be a plain `def`"))
+    if not isinstance(node, ast.FunctionDef) or node.name != source.name:  # another "<string>", or a file that changed
         raise _no_source(function)
+    return source
+
+
+def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the names that a function does not bind stand for: captured variables, then globals."""
     namespace = dict(function.__globals__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             namespace[name] = cell.cell_contents
         except ValueError:  # not assigned yet: an error only if the kernel uses it
             namespace.pop(name, None)
-    return Source(node, filename, namespace)
+    return namespace
 
 
 def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray],
-         unit: Unit) -> Callable[..., Any]:
-    """The rewritten kernel function, ``f(__np, *parameters)``, for these Statics and array types and the options of `unit`."""
+         unit: Unit) -> Lifted:
+    """The kernel function rewritten for these Statics and array types and the options of `unit`."""
     constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.compute_wgs)
     return _Lift(source, constants, unit).kernel(parameters)
 
 
-class _Lift(Calls, Nested):
+class _Lift(Debugging, Nested):
     """All parts together, on one kernel."""
 
-    def kernel(self, parameters: list[str]) -> Callable[..., Any]:
-        node = self.source.tree
+    def kernel(self, parameters: list[str]) -> Lifted:
+        node = self.tree
         for inner in ast.walk(node):
             if isinstance(inner, ast.Return) and inner.value is not None and self._owner(node, inner) is node:
                 self.error(inner, "a kernel returns nothing: store results through its output references")
@@ -86,12 +109,19 @@ class _Lift(Calls, Nested):
         self._body(node)
         module = ast.Module([*self.out, node], [])
         ast.fix_missing_locations(module)
+        text = ast.unparse(module)
+        simulated = self._run(module)
+        positions = Positions()
+        compiled = self._run(positions.renumber(module, self.source.position))
+        return Lifted(simulated, compiled, text, positions, (self.source,))
+
+    def _run(self, module: ast.Module) -> Callable[..., Any]:
+        """The function that the rewritten module defines last."""
         namespace = self.source.namespace | self.added
         exec(compile(module, self.source.filename, "exec"), namespace)
         for name in self.binders:
             namespace[f"__np_bind_{name}"] = binder(namespace[name])
-        function: Callable[..., Any] = namespace[node.name]
-        function.__lifted__ = ast.unparse(module)  # type: ignore[attr-defined]
+        function: Callable[..., Any] = namespace[self.tree.name]
         return function
 
     @staticmethod

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 from .._op import Op
 from .._unit import Unit
-from ..errors import CompileError, at
+from ..errors import CompileError
 from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, stores
+from .positions import Source
 from .subset import refusal
 
 CONTEXT = "__np"
-
-
-@dataclass(frozen=True)
-class Source:
-    """A function's parsed source and where it stands."""
-
-    tree: ast.FunctionDef
-    filename: str
-    namespace: dict[str, Any]
 
 
 class Rewriter(ast.NodeTransformer):
@@ -31,6 +22,7 @@ class Rewriter(ast.NodeTransformer):
 
     def __init__(self, source: Source, constants: Constants, unit: Unit) -> None:
         self.source, self.constants, self.unit = source, constants, unit
+        self.tree: ast.FunctionDef = source.parse()  # type: ignore[assignment]  # `read` has looked at it
         self.sites: set[str] = set()
         self.out: list[ast.FunctionDef] = []
         self.added: dict[str, Any] = {}
@@ -40,8 +32,7 @@ class Rewriter(ast.NodeTransformer):
 
     # ---- helpers
     def error(self, node: ast.AST, message: str) -> NoReturn:
-        raise CompileError(at(self.source.filename, getattr(node, "lineno", self.source.tree.lineno),
-                              f"kernel {self.source.tree.name}: {message}"))
+        raise CompileError(self.source.position(node).stamp(f"kernel {self.source.name}: {message}"))
 
     @property
     def local(self) -> set[str]:
@@ -121,15 +112,6 @@ class Rewriter(ast.NodeTransformer):
         if node.value is None:
             return None
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        test = self.value(node.test)
-        said = "" if node.msg is None else f": {ast.unparse(node.msg) if (told := self.value(node.msg)) is MISSING else told}"
-        if test is MISSING:
-            self.error(node, f"'assert {ast.unparse(node.test)}' depends on run-time values, and the GPU has no exceptions: check "
-                             "arguments before the call")
-        if not test:
-            self.error(node, f"'assert {ast.unparse(node.test)}' failed{said}")
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         test = self.value(node.test)

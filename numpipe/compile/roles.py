@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._unit import Unit
-from ..errors import CompileError, at
+from ..errors import CompileError
 from .entry_cuda import MEMORY_SUFFIX
+from .lift import Lifted
 
 _FORBIDDEN = (
     ("a grid, CTA or warp barrier", r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)|@\W?cudaCG",
@@ -63,28 +64,28 @@ def violation(function: str) -> tuple[str, str] | None:
     return None
 
 
-def check(unit: Unit, library: Any) -> None:
+def check(unit: Unit, library: Any, lifted: Lifted) -> None:
     """Raise CompileError when something forbidden reaches the memory role."""
     bodies = functions(library)
     root = next(name for name in bodies if f"{unit.kernel}{MEMORY_SUFFIX}" in name)
     for path in reachable(bodies, root):
         found = violation(bodies[path[-1]])
         if found:
-            raise CompileError(_blame(unit, path, *found))
+            raise CompileError(_blame(unit, lifted, path, *found))
 
 
-def _blame(unit: Unit, path: tuple[str, ...], what: str, pattern: str) -> str:
+def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str) -> str:
     """The message, at the call that the source makes of the function on the way that does it."""
     message = (f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
                "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
-    tree, filename = unit.source
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
-    for call in calls:
+    calls = [(source, node) for source in lifted.sources for node in ast.walk(source.parse()) if isinstance(node, ast.Call)]
+    for source, call in calls:
         if re.search(pattern, ast.unparse(call.func)):
-            return at(filename, call.lineno, message.format(""))
+            return source.position(call).stamp(message.format(""))
     for function in reversed(path[1:]):
-        for call in calls:
+        for source, call in calls:
             name = ast.unparse(call.func).rpartition(".")[2]
             if f"{len(name)}{name}" in function:  # as a mangled name spells it
-                return at(filename, call.lineno, message.format(f" in '{name}'"))
-    return message.format("") if tree is None else at(filename, tree.lineno, message.format(""))
+                return source.position(call).stamp(message.format(f" in '{name}'"))
+    source = lifted.sources[0]
+    return source.statement(source.first).stamp(message.format(""))

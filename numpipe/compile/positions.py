@@ -1,0 +1,111 @@
+"""Where in the user's source an error is, to the column, although Numba knows only line numbers.
+
+Every expression and statement of what Numba compiles gets a line number of its own, beyond those of any file. What Numba
+says of a line it then says of one expression, whose true place a table keeps: in whichever of the kernel's files it is. What
+runs simulated keeps the true lines, for tracebacks and debuggers.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import Position
+
+FIRST = 1_000_000
+"""the first line number that stands for an expression"""
+
+
+class Positions:
+    """The table of one kernel, its helpers of other files included: line number -> Position."""
+
+    def __init__(self) -> None:
+        self._found: list[Position] = []
+
+    def renumber(self, module: ast.Module, position: Callable[[ast.AST], Position]) -> ast.Module:
+        """Give each node of `module`, in place, a line of its own; `position` tells where a node really is."""
+        nodes = {id(node): node for node in ast.walk(module) if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))}
+        inner_first = list(reversed(nodes.values()))
+        places = [position(node) for node in inner_first]
+        for line, node in enumerate(inner_first, FIRST + len(self._found)):
+            node.lineno = node.end_lineno = line
+            node.col_offset = node.end_col_offset = 0
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                node.func.end_lineno = line  # where CPython says that the call of a method is
+        self._found += places
+        return module
+
+    def find(self, line: int) -> Position | None:
+        """What a line number stands for; None for a line of a file."""
+        index = line - FIRST
+        return self._found[index] if 0 <= index < len(self._found) else None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a function of a kernel: its text, where it stands, and the names that it finds there."""
+
+    name: str
+    filename: str
+    first: int
+    """the line of the first of `lines`, which is a decorator's or the `def`"""
+    lines: tuple[str, ...]
+    namespace: dict[str, Any]
+
+    def parse(self) -> ast.stmt:
+        """The function's AST, with the lines and columns of its file; SyntaxError where the lines are no statement."""
+        inside = self.lines[0][:1].isspace()
+        # within a block it stays as it is: removing the indentation would move the columns, and strings may start at column 0
+        tree = ast.parse("if 1:\n" * inside + "".join(self.lines))
+        ast.increment_lineno(tree, self.first - 1 - inside)
+        return tree.body[0].body[0] if inside else tree.body[0]  # type: ignore[attr-defined]
+
+    def covers(self, filename: str, line: int) -> bool:
+        """Whether a line of a file is one of this function."""
+        return filename == self.filename and self.first <= line < self.first + len(self.lines)
+
+    @functools.cached_property
+    def _headers(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """Where the headers of compound statements end, by the span of the whole statement."""
+        ends: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for node in ast.walk(self.parse()):
+            match node:
+                case ast.For(iter=last) | ast.While(test=last) | ast.If(test=last):
+                    ends[_span(node)] = _span(last)[2:]
+                case ast.stmt(body=_):
+                    ends[_span(node)] = (0, 0)
+        return ends
+
+    def position(self, node: ast.AST) -> Position:
+        """Where a node of this function stands; the `def` for one that stands nowhere."""
+        return self.span(*_span(node)) if hasattr(node, "lineno") else self.span(self.first, 0, 0, 0)
+
+    def statement(self, line: int) -> Position:
+        """The innermost statement that `line` belongs to."""
+        found: Position | None = None
+        for node in ast.walk(self.parse()):  # breadth first: the innermost comes last
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+                found = self.position(node)
+        return found or self.span(line, 0, 0, 0)
+
+    def span(self, line: int, column: int, end_line: int, end_column: int) -> Position:
+        """The Position of these lines and columns, the columns in bytes of UTF-8 as Python's parser counts them.
+
+        Of a compound statement it is the header, without what is in its block.
+        """
+        end_line, end_column = self._headers.get((line, column, end_line, end_column), (end_line, end_column))
+        if not self.covers(self.filename, line):
+            return Position(self.filename, line)
+        text = self.lines[line - self.first].rstrip("\r\n\f")
+
+        def characters(offset: int) -> int:
+            return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
+
+        return Position(self.filename, line, characters(column), end_line, characters(end_column), text)
+
+
+def _span(node: Any) -> tuple[int, ...]:
+    return node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0
