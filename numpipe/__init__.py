@@ -9,6 +9,7 @@ loops                  `tiles`, `pipeline`, `BlockSpec`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `cdiv`
+debugging              `debug_print`, `device_assert`, `Trace`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.bench`
 =====================  ===========================================================================================
@@ -26,6 +27,7 @@ _HOME = {
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
+    "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
     "Trace": "sim",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
@@ -34,13 +36,15 @@ _HOME = {
 
 __all__ = [
     "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Kernel", "LaunchError", "NumpipeError", "PipelineDeadlock",
-    "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size", "cdiv", "ds",
+    "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size", "cdiv",
+    "debug_print", "device_assert", "ds",
     "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
 ]
 
 if TYPE_CHECKING:
     from .arith import cdiv
     from .context import axis_index, axis_size
+    from .debug import debug_print, device_assert
     from .errors import (
         CompileError,
         LaunchError,

@@ -107,16 +107,22 @@ class CompilerParams:
     delay_release  steps a slot is kept after use (0: a wgmma is waited for before its slots are released).
     store_slots    staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
                    has panels, or as fit beside the load rings.
+    asserts        compile ``assert`` on run-time values in: a condition that is false fails the launch, as that of
+                   `device_assert` does. By default they cost nothing on the GPU, like those of ``python -O``; the simulator
+                   checks them always.
     """
 
     delay_release: int = 0
     store_slots: int = 0
+    asserts: bool = False
 
     def __post_init__(self) -> None:
         if not _is_int(self.delay_release) or self.delay_release < 0:
             raise SpecError(f"CompilerParams: delay_release must be an int >= 0, got {self.delay_release!r}")
         if not _is_int(self.store_slots) or not 0 <= self.store_slots <= 8:
             raise SpecError(f"CompilerParams: store_slots must be 1…8 (0: chosen), got {self.store_slots!r}")
+        if not isinstance(self.asserts, bool):
+            raise SpecError(f"CompilerParams: asserts must be True or False, got {self.asserts!r}")
 
     def replace(self, **changes: Any) -> CompilerParams:
         """A copy with some options changed."""

@@ -1,0 +1,154 @@
+"""The format strings of `debug_print`: one small language, spelled alike by CPython and by the GPU's printf.
+
+A field is ``{}`` or ``{:[align][sign][0][width][.precision][type]}``, the part of Python's format specification that C's
+printf spells the same way:
+
+=============  ====================================================================================
+align          ``<`` left, ``>`` right (the default, for words too)
+sign           ``+`` or a blank before numbers that are not negative
+``0``          fill up to the width with zeros
+type           ``d`` int · ``x`` ``X`` hexadecimal int, two's complement of 32 bits (64 for 64-bit
+               integers) · ``f`` ``e`` ``E`` ``g`` ``G`` number as a float
+without type   ints as ``d``, floats as ``g`` (6 digits), bools and constant strings as words
+=============  ====================================================================================
+
+>>> "".join(render(part, value) if isinstance(part, Field) else part
+...         for part, value in zip(parse("k={:3d} x={:.2f}"), [None, 7, None, 0.5]))
+'k=  7 x=0.50'
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .errors import SpecError
+
+Kind = Literal["bool", "int", "float", "text"]
+MISSING = "-"
+"""what a value that the memory role does not have is printed as"""
+_SPEC = re.compile(r"(?P<align>[<>]?)(?P<sign>[+ ]?)(?P<zero>0?)(?P<width>[1-9]\d{0,2})?"
+                   r"(?:\.(?P<precision>\d{1,2}))?(?P<type>[dxXfeEgG]?)")
+_ALLOWED = "{} or {:[<>][+ ][0][width][.precision][d x X f e E g G]}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One ``{…}`` of a format: its number, as it is written, and its parts."""
+
+    number: int
+    written: str
+    left: bool
+    sign: str
+    zero: str
+    width: str
+    precision: str
+    type: str
+
+    def conversion(self, kind: Kind, number: int = 0) -> str:
+        """printf's conversion for a value of this kind, without its length: ``%-5d``, ``%.3f``, ``%s``.
+
+        Raises SpecError for a value that the field does not take.
+        """
+        what = f"debug_print: field {self.number} {self.written}"
+        letter = self.type
+        if not letter:
+            letter = {"int": "d", "float": "g"}.get(kind, "s")
+        if letter in "dxX" and kind not in ("int", "bool"):
+            raise SpecError(f"{what} prints an int, got a {kind}: use {{}}, {{:f}}, {{:e}} or {{:g}}")
+        if kind == "text" and letter != "s":
+            raise SpecError(f"{what} prints a number, got a string: use {{}}")
+        if letter == "s" and (self.sign or self.zero):
+            raise SpecError(f"{what} prints a number, got a {kind}: use {{}}")
+        return f"%{'-' * self.left}{self.sign}{self.zero}{self.width}{self.precision}{letter}"
+
+
+def parse(format: Any) -> tuple[str | Field, ...]:
+    """A format's text and fields, in order; SpecError for one that the two executions would not print alike."""
+    if not isinstance(format, str):
+        raise SpecError(f"debug_print: the format is a compile-time string, got {format!r}")
+    if any(ord(c) < 32 and c != "\t" for c in format):
+        raise SpecError(f"debug_print: {format!r} has a control character: a call prints one line, which ends by itself")
+    parts: list[str | Field] = []
+    try:
+        found = list(string.Formatter().parse(format))
+    except ValueError as error:
+        raise SpecError(f"debug_print: {format!r} is no format: {error} (a brace is written {{{{ or }}}})") from None
+    for text, name, spec, conversion in found:
+        if text:
+            parts.append(text)
+        if name is not None:
+            parts.append(_field(1 + sum(isinstance(p, Field) for p in parts), name, spec or "", conversion))
+    return tuple(parts)
+
+
+def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
+    written = "{" + name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
+    what = f"debug_print: field {number} {written}"
+    if name:
+        raise SpecError(f"{what}: fields are filled in order, without names and numbers: write {{}}")
+    found = _SPEC.fullmatch(spec)
+    if conversion or found is None:
+        raise SpecError(f"{what} is not printed alike on the GPU and simulated: a field is {_ALLOWED}")
+    part = found.groupdict(default="")
+    if part["zero"] and (not part["width"] or part["align"]):
+        raise SpecError(f"{what}: 0 fills numbers up to a width, and goes with no alignment")
+    if part["precision"] and part["type"] not in tuple("feEgG"):
+        raise SpecError(f"{what}: a precision needs f, e or g: {{:.3f}}")
+    if part["sign"] and part["type"] in tuple("xX"):
+        raise SpecError(f"{what}: hexadecimal numbers are printed without a sign")
+    return Field(number, written, part["align"] == "<", part["sign"], part["zero"], part["width"],
+                 part["precision"] and "." + part["precision"], part["type"])
+
+
+def fields(parts: tuple[str | Field, ...], values: int) -> None:
+    """Raise SpecError unless there is a value for each field and a field for each value."""
+    wanted = sum(isinstance(part, Field) for part in parts)
+    if wanted != values:
+        raise SpecError(f"debug_print: the format has {wanted} fields, but {values} values are given")
+    if wanted > MOST:
+        raise SpecError(f"debug_print: {wanted} values in a line: printf on the GPU takes at most {MOST} beside the line's prefix")
+
+
+MOST = 28
+"""32 arguments of vprintf, without the three indices of the CTA and the warpgroup"""
+
+
+def kind_of(value: Any) -> Kind | None:
+    """What a Python or NumPy value is printed as; None for what is no scalar."""
+    if isinstance(value, (bool, np.bool_)):
+        return "bool"
+    if isinstance(value, (int, np.integer)):
+        return "int"
+    if isinstance(value, (float, np.floating)) or getattr(getattr(value, "dtype", None), "name", "") == "bfloat16":
+        return "float" if np.ndim(value) == 0 else None
+    return "text" if isinstance(value, str) else None
+
+
+def render(field: Field, value: Any) -> str:
+    """A value as the field prints it. Not for values that the memory role lacks: `missing`."""
+    kind = kind_of(value)
+    assert kind is not None
+    conversion = field.conversion(kind)
+    match conversion[-1]:
+        case "s":
+            return conversion % str(value)
+        case "d":
+            return conversion % int(value)
+        case "x" | "X":
+            bits = value.dtype.itemsize * 8 if isinstance(value, np.integer) else 32 if -2**31 <= value < 2**31 else 64
+            return conversion % (int(value) & (2**max(32, bits) - 1))
+    number = float(value)
+    if not math.isfinite(number):
+        conversion = conversion.replace("0", "", 1) if field.zero else conversion  # printf fills words with blanks
+    return conversion % number
+
+
+def missing(field: Field) -> str:
+    """The field of a value that the memory role does not have."""
+    return f"%{'-' * field.left}{field.width}s" % MISSING

@@ -1,0 +1,64 @@
+"""`debug_print`, `device_assert` and ``assert``, rewritten: with the kernel's context and the place in the source."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from .. import debug
+from .._format import fields, parse
+from ..errors import SpecError
+from .calls import Calls
+from .fold import MISSING, literal_node
+
+
+class Debugging(Calls):
+    """What looks into a running kernel. (`breakpoint()` stays as it is: CPython has it, and Numba is taught to refuse it.)"""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        if function is debug.debug_print:
+            return self._print(node)
+        if function is debug.device_assert:
+            condition, message = self.bind(function, node)
+            return self._check(condition, self._message(message, node), ast.unparse(node), node, always=True)
+        return super().visit_Call(node)
+
+    def _print(self, node: ast.Call) -> ast.Call:
+        """The format is looked at here, so that a call that never runs is no exception."""
+        written, *values = self.bind(debug.debug_print, node)
+        text = self.value(written)
+        if text is MISSING:
+            self.error(written, f"debug_print: the format is a compile-time string, got {ast.unparse(written)}: values go into "
+                                "its fields, debug_print(\"k={}\", k)")
+        try:
+            fields(parse(text), len(values))
+        except SpecError as error:
+            self.error(written, str(error))
+        args = [self.context_name(node), literal_node(text, written), *(self.visit(value) for value in values)]
+        return self.call(debug.print_line, args, node)
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        """Decided here where the condition is known; else checked at run time, on the GPU if the kernel asks for it."""
+        test = self.value(node.test)
+        if test is MISSING:
+            condition = ast.unparse(node.test)
+            message = "" if node.msg is None else self._message(node.msg, node)
+            return ast.copy_location(ast.Expr(self._check(node.test, message, f"assert {condition}", node, always=False)), node)
+        said = "" if node.msg is None else f": {ast.unparse(node.msg) if (told := self.value(node.msg)) is MISSING else told}"
+        if not test:
+            self.error(node, f"'assert {ast.unparse(node.test)}' failed{said}")
+        return None
+
+    def _message(self, message: ast.expr, node: ast.AST) -> str:
+        told = self.value(message)
+        if not isinstance(told, str):
+            self.error(message if hasattr(message, "lineno") else node,
+                       f"the message of an assertion on run-time values is a constant string, got {ast.unparse(message)}: print "
+                       "values with numpipe.debug_print")
+        return told
+
+    def _check(self, condition: ast.expr, message: str, statement: str, node: ast.AST, *, always: bool) -> ast.Call:
+        place = (message, statement, self.source.filename, node.lineno, always)  # type: ignore[attr-defined]
+        return self.call(debug.check, [self.context_name(node), self.visit(condition), *(literal_node(p, node) for p in place)],
+                         node)
