@@ -39,6 +39,8 @@ _ADVICE: dict[int, str] = {
     700: _POISONED,
     701: "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or a smaller tile",
     702: _POISONED,
+    710: "a device_assert or an assert of a kernel failed: its line, block and condition are on stderr; the GPU context is lost: "
+         "restart the process, and run the kernel with target='sim' to stop where it fails",
     714: _POISONED,
     715: _POISONED + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
     716: _POISONED,

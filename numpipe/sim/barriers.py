@@ -208,6 +208,8 @@ def arrive(who: Warpgroup, address: int, count: int) -> None:
         raise report.violation(who, f"mbar_arrive with count {count}; at least 1")
     mbar = find(who, address, "mbar_arrive")
     who.elapse(who.sm.costs.issue)
+    if who.sm.trace is not None:
+        who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
     mbar.arrive(who, count * who.lane_count())
     who.breathe()
 

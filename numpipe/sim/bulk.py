@@ -37,7 +37,8 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     done = left + sm.costs.tma_latency
     if sm.trace is not None:
         sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
-        sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=mbar.name)
+        sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=mbar.name,
+                     step=None if who.note_ is None else who.note_[1].get("step"))
 
     def land(_: int) -> None:
         sm.memory.chunks[index] = box.fetch(where)

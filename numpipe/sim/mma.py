@@ -152,6 +152,8 @@ class Accumulator:
         self.products = products
         self.batch = batch
         """number of the batch that writes it, from 1, in the order of issue"""
+        self.note = products.who.note_
+        """the ring, slot and step it was issued in"""
         self.value: npt.NDArray[np.float32] | None = None
         self.successor: report.Site | Literal[False] = False
         self.read_at_fence = -1
@@ -271,7 +273,8 @@ class Products:
         sm = self.who.sm
         start, end = sm.tensor_core(time, self._queue[0][-1])
         if sm.trace is not None:
-            sm.trace.add(self.who, start, end, "mma", batch=self._queue[0][0].batch)
+            product = self._queue[0][0]
+            sm.trace.add(self.who, start, end, "mma", batch=product.batch, **(product.note[1] if product.note else {}))
         self._finished = end
         sm.scheduler.push(end, self._run)
 

@@ -136,7 +136,13 @@ class Warpgroup:
             raise GreenletExit
         start = self.time
         self.blocked = reason
-        self._switch()
+        try:
+            self._switch()
+        except GreenletExit:  # the run has failed
+            if self.sm.trace is not None:
+                now = max(w.time for w in self.sm.warpgroups)
+                self.sm.trace.add(self, start, max(now, start), reason.kind, **details, unfinished=True)
+            raise
         if self.sm.trace is not None and self.time > start:
             self.sm.trace.add(self, start, self.time, reason.kind, **details)
 

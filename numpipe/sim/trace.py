@@ -1,4 +1,4 @@
-"""What happened when: the events of a simulated run, and a timeline of them as text.
+"""What happened when: the events of a simulated run, a timeline of them as text, and a file of either kind.
 
 >>> from numpipe.sim import Trace
 >>> trace = Trace()          # simulate(..., trace=trace), then print(trace.timeline())
@@ -8,9 +8,16 @@ no events
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ..errors import SpecError
+from .chrome import UNITS, trace_events
 
 if TYPE_CHECKING:
     from .port import Warpgroup
@@ -29,6 +36,7 @@ class Event:
     ``drain``       blocked in wgmma_wait: its own products run
     ``flush``       blocked in bulk_wait: its own stores run
     ``issue``       issues a TMA load
+    ``arrive``      arrives at an mbarrier: a slot's release
     ``write``       writes shared memory or GMEM itself
     ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its landing
     ``store``       a TMA store, likewise, to its arrival in GMEM
@@ -36,6 +44,8 @@ class Event:
     ``note``        what `Machine.note` said: details["event"] and the ring, slot, step …
     ``end``         the warpgroup has finished
     ==============  =================================================================================
+
+    A warpgroup that was blocked when the run failed has a last event with details["unfinished"].
     """
 
     cta: tuple[int, int, int]
@@ -47,7 +57,6 @@ class Event:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-_UNITS = {"load": "copy in", "store": "copy out", "mma": "tensor core"}
 _LETTERS = {
     "wait": ".", "barrier": ".", "registers": ".", "drain": "#", "flush": "S", "issue": "L", "write": "S",
     "load": "L", "store": "S",
@@ -60,6 +69,8 @@ class Trace:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.failure: str | None = None
+        """the error that ended the run"""
 
     def add(self, who: Warpgroup, start: int, end: int, kind: str, /, **details: Any) -> None:
         """One more event of `who`; called by the simulated SM."""
@@ -91,9 +102,9 @@ class Trace:
         for number in sorted({e.warpgroup for e in events}):
             own = [e for e in events if e.warpgroup == number]
             ended = max((e.end for e in own if e.kind == "end"), default=last)
-            spans = [(e.start, e.end, _LETTERS[e.kind]) for e in own if e.kind in _LETTERS and e.kind not in _UNITS]
+            spans = [(e.start, e.end, _LETTERS[e.kind]) for e in own if e.kind in _LETTERS and e.kind not in UNITS]
             rows.append((f"wg{number} {own[-1].role}", _row(spans, width, last, ended, "-")))
-        for kind, title in _UNITS.items():
+        for kind, title in UNITS.items():
             spans = [(e.start, e.details.get("port_until", e.end), _LETTERS.get(kind, str(e.warpgroup)))
                      for e in events if e.kind == kind]
             if spans:
@@ -101,6 +112,23 @@ class Trace:
         label = max(len(name) for name, _ in rows)
         head = f"CTA {cta}: {last} cycles, {last / width:.0f} a column"
         return "\n".join([head, *(f"{name:<{label}} |{row.rstrip()}" for name, row in rows), _LEGEND])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the events to a file, in the format that its name ends in.
+
+        ``.json``  the Trace Event Format: open it in ui.perfetto.dev (see `numpipe.sim.chrome`); a microsecond is a cycle
+        ``.txt``   the timeline of every CTA
+
+        Raises SpecError for another ending.
+        """
+        file = file_of(path)
+        if file.suffix == ".json":
+            text = json.dumps(trace_events(self.events, self.failure), indent=0)
+        else:
+            ctas = list(dict.fromkeys(e.cta for e in self.events))
+            text = "\n\n".join([*(self.timeline(cta=cta) for cta in ctas)] or [self.timeline()])
+            text += f"\n\n{self.failure}" if self.failure else ""
+        file.write_text(text + "\n", encoding="utf8")
 
 
 def _row(spans: Iterable[tuple[int, int, str]], width: int, last: int, ended: int, idle: str) -> str:
@@ -122,3 +150,30 @@ def _row(spans: Iterable[tuple[int, int, str]], width: int, last: int, ended: in
             best = rest
         text.append(best)
     return "".join(text)
+
+
+def file_of(path: Any) -> Path:
+    """The file a trace is saved to; SpecError for what is no path, or one of an unknown format."""
+    try:
+        file = Path(path)
+    except TypeError:
+        raise SpecError(f"trace: a numpipe.Trace or a file name, got {path!r}") from None
+    if file.suffix not in (".json", ".txt"):
+        raise SpecError(f"trace: {str(file)!r} ends in neither .json (for ui.perfetto.dev) nor .txt (timelines)")
+    return file
+
+
+@contextlib.contextmanager
+def collecting(trace: Any) -> Iterator[Trace | None]:
+    """The Trace of a run: a given one, or one that is saved to the file of this name, also when the run fails."""
+    file = None if trace is None or isinstance(trace, Trace) else file_of(trace)
+    kept = trace if file is None else Trace()
+    try:
+        yield kept
+    except Exception as error:
+        if kept is not None:
+            kept.failure = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        if file is not None:
+            kept.save(file)

@@ -1,0 +1,139 @@
+"""A trace in the Trace Event Format that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+A process is a CTA. Its threads are the warpgroups and the SM's asynchronous units; a microsecond is a cycle of the model.
+
+==================  ==================================================================================================
+thread              complete events (``"ph": "X"``)
+==================  ==================================================================================================
+``wg2 memory``      ``fill`` of a slot, with the wait for it and the issue of its copies inside
+``wg0 compute``     ``compute`` from a slot's tiles, with the waits for products inside; ``release``; ``write``; waits
+``copy in``         TMA loads while they have the copy port; ``args.landed`` is when the last byte was there
+``copy out``        TMA stores, likewise; ``args.written``
+``tensor core``     wgmma batches
+==================  ==================================================================================================
+
+``args`` name the ring, slot and step. Events of a thread lie one behind the other or one inside the other, as the format
+demands. What a warpgroup waited for when the run failed is an event that ends with the run, ``args.unfinished``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .trace import Event
+
+Json = dict[str, Any]
+
+UNITS = {"load": "copy in", "store": "copy out", "mma": "tensor core"}
+"""kinds of events that are not a warpgroup's own, and the thread they are shown on"""
+_WAITS = {"wait": "wait for", "barrier": "named barrier", "registers": "setmaxnreg", "drain": "wgmma_wait",
+          "flush": "wait for stores"}
+_LASTING = ("fill", "compute")
+"""notes that last until the next one; others are moments, which an event of their own follows"""
+_BARRIER = re.compile(r"(\w+)\[(\d+)\] of (.*)")
+
+
+def trace_events(events: Iterable[Event], failure: str | None = None) -> Json:
+    """The JSON object of a trace, ready for ``json.dump``."""
+    ctas: dict[tuple[int, int, int], list[Event]] = {}
+    for event in events:
+        ctas.setdefault(event.cta, []).append(event)
+    found: list[Json] = []
+    for pid, (cta, own) in enumerate(ctas.items()):
+        found += _cta(pid, cta, own)
+    if failure is not None:
+        last = max((e["ts"] + e.get("dur", 0) for e in found if e["ph"] == "X" and e["pid"] == len(ctas) - 1), default=0)
+        found.append({"ph": "i", "s": "g", "name": failure.partition("\n")[0], "cat": "failure", "ts": last,
+                      "pid": max(len(ctas) - 1, 0), "tid": 0, "args": {"message": failure}})
+    return {"traceEvents": found, "displayTimeUnit": "ms",
+            "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
+
+
+def _cta(pid: int, cta: tuple[int, int, int], events: list[Event]) -> Iterator[Json]:
+    warpgroups: dict[int, list[Event]] = {}
+    units: dict[str, list[Event]] = {}
+    for event in events:
+        (units.setdefault(event.kind, []) if event.kind in UNITS else warpgroups.setdefault(event.warpgroup, [])).append(event)
+    yield _named("process", pid, 0, f"CTA {cta}")
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+    last = max(e.end for e in events)
+    for number, own in sorted(warpgroups.items()):
+        yield _named("thread", pid, number, f"wg{number} {own[-1].role}")
+        yield from _ordered(_warpgroup(own, last), pid, number)
+    for tid, (kind, title) in enumerate(UNITS.items(), max(warpgroups, default=0) + 1):
+        if kind in units:
+            yield _named("thread", pid, tid, title)
+            yield from _ordered(map(_unit, units[kind]), pid, tid)
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> Json:
+    return {"ph": "M", "name": f"{what}_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _ordered(events: Iterable[Json], pid: int, tid: int) -> list[Json]:
+    """By start, the longer first, so that what encloses comes before what is inside."""
+    ordered = sorted(events, key=lambda e: (e["ts"], -e["dur"]))
+    return [{**event, "pid": pid, "tid": tid} for event in ordered]
+
+
+def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
+    return {"ph": "X", "name": name, "cat": kind, "ts": int(start), "dur": int(end - start), "args": _plain(args)}
+
+
+def _plain(args: Json) -> Json:
+    """Values as JSON has them: NumPy integers as ints, coordinates as lists."""
+    def plain(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return [plain(v) for v in value]
+        return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+
+    return {key: plain(value) for key, value in args.items() if value is not None}
+
+
+def _place(mbar: str) -> Json:
+    """Ring and slot in an mbarrier's name, as rings give it: ``ready[0] of a, b @ gemm.py:41``."""
+    found = _BARRIER.fullmatch(mbar)
+    return {} if found is None else {"ring": found[3], "slot": int(found[2])}
+
+
+def _unit(event: Event) -> Json:
+    details = dict(event.details)
+    name = details.get("tensor", "wgmma")
+    end = details.pop("port_until", event.end)
+    if event.kind != "mma":
+        details["landed" if event.kind == "load" else "written"] = event.end
+    return _span(name, event.kind, event.start, end, {"warpgroup": event.warpgroup, **_place(details.get("mbar", "")), **details})
+
+
+def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
+    """What one warpgroup did, in the order it did it."""
+    note: Json = {}
+    lasting: tuple[str, int, Json] | None = None
+    for event in events:
+        details, kind = dict(event.details), event.kind
+        if kind in ("note", "end") and lasting is not None:
+            yield _span(lasting[0], lasting[0], lasting[1], event.start, lasting[2])
+            lasting = None
+        if kind == "note":
+            name = details.pop("event")
+            note = details
+            if name in _LASTING:
+                lasting = name, event.start, note
+        elif kind in _WAITS:
+            mbar = details.get("mbar", "")
+            shown = f"wait for {mbar.partition(' of ')[0]}" if mbar else _WAITS[kind]
+            yield _span(shown, kind, event.start, event.end, {**_place(mbar), **details})
+        elif kind == "arrive":
+            mbar = details["mbar"]
+            of_a_ring = _place(mbar).get("ring") == note.get("ring", "")
+            yield _span("release" if of_a_ring else "arrive", "release" if of_a_ring else kind, event.start, event.end,
+                        {**(note if of_a_ring else {}), **details})
+        elif kind == "issue":
+            yield _span(f"issue {details['tensor']}", kind, event.start, event.end, {**note, **details})
+        elif kind == "write":
+            yield _span(f"write {details['what']}", kind, event.start, event.end, details)
+    if lasting is not None:  # the run failed
+        yield _span(lasting[0], lasting[0], lasting[1], max(last, lasting[1]), {**lasting[2], "unfinished": True})
