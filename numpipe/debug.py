@@ -81,6 +81,15 @@ def not_tested(what: str) -> str:
 
 
 @op
+def simulated_only(function: Any) -> Any:
+    """`breakpoint` as the AST pass writes it: ``simulated_only(breakpoint)()``. Compiled, a CompileError.
+
+    Numba would make a trap of it, which without a debugger ends the kernel.
+    """
+    return function
+
+
+@op
 def print_line(np_: Context, format: str, *values: Any) -> None:
     """`debug_print` as the AST pass writes it."""
     parts = parse(format)

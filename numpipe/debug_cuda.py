@@ -9,7 +9,7 @@ from typing import Any
 from . import _numba as nb
 from ._format import Field, Kind, fields, missing, parse, render
 from ._op import cuda_meaning, immediate
-from .debug import BREAKPOINT, SimulatedOnly, check, not_printed, not_tested, prefix, print_line
+from .debug import BREAKPOINT, SimulatedOnly, check, not_printed, not_tested, prefix, print_line, simulated_only
 from .errors import SpecError
 from .inert_cuda import InertType
 
@@ -120,9 +120,6 @@ def _check(_context: Any, np_: Any, condition: Any, message: Any, statement: Any
     return nb.types.void(np_, condition, message, statement, file, line, always), codegen
 
 
-@nb.typing_registry.register_global(breakpoint)
-class _Breakpoint(nb.AbstractTemplate):  # type: ignore[misc]
-    key = breakpoint
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        raise SimulatedOnly(BREAKPOINT)
+@cuda_meaning(simulated_only)
+def _simulated_only(_context: Any, function: Any) -> Any:
+    raise SimulatedOnly(BREAKPOINT)

@@ -13,7 +13,7 @@ from .fold import MISSING, literal_node
 
 
 class Debugging(Calls):
-    """What looks into a running kernel. (`breakpoint()` stays as it is: CPython has it, and Numba is taught to refuse it.)"""
+    """What looks into a running kernel. `breakpoint()` stays Python's own, so that a debugger stops in the kernel's frame."""
 
     def visit_Call(self, node: ast.Call) -> Any:
         function = self.value(node.func)
@@ -22,6 +22,8 @@ class Debugging(Calls):
         if function is debug.device_assert:
             condition, message = self.bind(function, node)
             return self._check(condition, self._message(message, node), ast.unparse(node), node, always=True)
+        if function is breakpoint:
+            node.func = self.call(debug.simulated_only, [node.func], node)
         return super().visit_Call(node)
 
     def _print(self, node: ast.Call) -> ast.Call:
