@@ -4,8 +4,8 @@ The same kernel source runs on the GPU and, in CPython, on a simulated SM that f
 imported when they are first used: ``import numpipe`` needs neither Numba nor a CUDA package.
 
 =====================  ===========================================================================================
-kernels                `kernel`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
-loops                  `tiles`, `pipeline`, `BlockSpec`
+kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
+loops                  `tiles`, `pipeline`, `BlockSpec`; `emit_pipeline_warp_specialized`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `cdiv`
@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
+    "function": "functions", "emit_pipeline_warp_specialized": "emit",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "debug_print": "debug", "device_assert": "debug",
@@ -37,7 +38,7 @@ _HOME = {
 __all__ = [
     "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Kernel", "LaunchError", "NumpipeError", "PipelineDeadlock",
     "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size", "cdiv",
-    "debug_print", "device_assert", "ds",
+    "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
     "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
 ]
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .arith import cdiv
     from .context import axis_index, axis_size
     from .debug import debug_print, device_assert
+    from .emit import emit_pipeline_warp_specialized
     from .errors import (
         CompileError,
         LaunchError,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     )
     from .fragment.mma import wgmma, wgmma_wait
     from .fragment.tile import zeros
+    from .functions import function
     from .kernels import Kernel, kernel
     from .pipelines import pipeline
     from .refs import ds

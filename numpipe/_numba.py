@@ -447,4 +447,15 @@ def _line(thing: Any, first: int) -> list[int]:
 
 def _no_match(failures: Any) -> str:
     key = failures._function_type.typing_key
-    return f"{getattr(key, '__name__', key)}({', '.join(str(a) for a in failures._args)}): not for arguments of these types"
+    name, args = getattr(key, "__name__", str(key)), [str(a) for a in failures._args]
+    symbol = _SYMBOLS.get(name.strip("_") if getattr(key, "__module__", "") == "_operator" else "")
+    return f"'{symbol or name}' is not defined for " + (" and ".join(args) if symbol else f"({', '.join(args)})")
+
+
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@", "lshift": "<<",
+    "rshift": ">>", "and": "&", "or": "|", "xor": "^", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "neg": "-", "pos": "+", "invert": "~", "not": "not", "getitem": "[]", "setitem": "[] =", "contains": "in", "is": "is",
+    "iadd": "+=", "isub": "-=", "imul": "*=", "itruediv": "/=", "ifloordiv": "//=", "imod": "%=", "ipow": "**=",
+    "imatmul": "@=", "ilshift": "<<=", "irshift": ">>=", "iand": "&=", "ior": "|=", "ixor": "^=",
+}

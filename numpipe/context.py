@@ -24,6 +24,8 @@ class Context:
         self.unit = unit
         self.role = role
         self.state = [0] * COUNTERS
+        self.compute_only = False
+        """inside a function that the memory role does not run"""
 
     @property
     def memory(self) -> bool:

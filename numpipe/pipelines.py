@@ -86,12 +86,24 @@ def delay_of(specs: Any, builder: int | None, kernel: int) -> int:
     return kernel if builder is None else builder
 
 
+def reachable(np_: Context, site: str) -> None:
+    """Somebody must issue a pipeline's loads: the memory role comes by only where the AST pass saw that there are some."""
+    if np_.compute_only:
+        raise CompileError(unreachable(np_.unit.kernel, site))
+
+
+def unreachable(kernel: str, site: str) -> str:
+    return (f"kernel {kernel}, pipeline at {site}: only compute warpgroups come here, so nobody issues its loads: a body or "
+            "compute_context that runs a pipeline of its own holds it, or calls the function that holds it by name")
+
+
 @op
 def steps(pipe: Pipeline, refs: Any, nested: int, groups: int) -> Iterator[tuple[Any, Any]]:
     """``pipe(arrays)`` in a `for`: yields ``(indices), (tiles)``.
 
     `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue.
     """
+    reachable(pipe.np, pipe.site)
     if not all(isinstance(ref, GmemRef) for ref in refs):
         given = ", ".join(type(ref).__name__ for ref in refs)
         raise SpecError(f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}: called on ({given}); a pipeline is called "

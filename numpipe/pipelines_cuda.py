@@ -100,32 +100,44 @@ class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
                                             ("k", nb.types.EphemeralPointer(I32))])
 
 
-@cuda_meaning(source.steps)
-def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any) -> Any:
-    if not isinstance(pipe, PipelineType):
-        return None
+def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int) -> StepsType:
+    """The type of a pipeline's steps over arrays; plans its ring."""
     if not all(isinstance(ref, GmemType) for ref in refs):
         raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
     if len(refs) != len(pipe.specs):
         raise SpecError(f"{pipe.where}: called on {len(refs)} arrays, but in_specs has {len(pipe.specs)}")
     blocks = tuple((ref.index, spec.block_shape) for ref, spec in zip(refs, pipe.specs, strict=True))
-    plan = pipe.context.unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay)
+    unit = pipe.context.unit
+    plan = unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay)
+    unit.met[pipe.context.role].add(plan.name)
     maps = nb.types.Tuple([spec.index_map for spec in pipe.specs])
-    arrays = nb.types.Tuple(list(refs))
-    ring = RingType(pipe.context, plan, arrays, maps, nb.literal(groups))
-    result = StepsType(ring, pipe.rank, nb.literal(nested))
+    ring = RingType(pipe.context, plan, nb.types.Tuple(list(refs)), maps, groups)
+    return StepsType(ring, pipe.rank, nested)
+
+
+def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any) -> Any:
+    """A value of it, for the tuple `refs`."""
+    ring = steps.iterator_type.ring
+    source_pipe = nb.cgutils.create_struct_proxy(pipe)(context, builder, value=pipe_value)
+    ring_struct = nb.cgutils.create_struct_proxy(ring)(context, builder)
+    ring_struct.np = source_pipe.np
+    ring_struct.refs = context.make_tuple(builder, ring.refs, nb.cgutils.unpack_tuple(builder, refs))
+    ring_struct.index_maps = context.make_tuple(builder, ring.index_maps, [
+        nb.cgutils.create_struct_proxy(spec)(context, builder, value=value).index_map
+        for spec, value in zip(pipe.specs, nb.cgutils.unpack_tuple(builder, source_pipe.specs), strict=True)])
+    value = nb.cgutils.create_struct_proxy(steps)(context, builder)
+    value.ring, value.grid = ring_struct._getvalue(), source_pipe.grid
+    return value._getvalue()
+
+
+@cuda_meaning(source.steps)
+def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any) -> Any:
+    if not isinstance(pipe, PipelineType):
+        return None
+    result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        source_pipe = nb.cgutils.create_struct_proxy(pipe)(context, builder, value=args[0])
-        ring_struct = nb.cgutils.create_struct_proxy(ring)(context, builder)
-        ring_struct.np = source_pipe.np
-        ring_struct.refs = context.make_tuple(builder, arrays, nb.cgutils.unpack_tuple(builder, args[1]))
-        ring_struct.index_maps = context.make_tuple(builder, maps, [
-            nb.cgutils.create_struct_proxy(spec)(context, builder, value=value).index_map
-            for spec, value in zip(pipe.specs, nb.cgutils.unpack_tuple(builder, source_pipe.specs), strict=True)])
-        value = nb.cgutils.create_struct_proxy(result)(context, builder)
-        value.ring, value.grid = ring_struct._getvalue(), source_pipe.grid
-        return value._getvalue()
+        return steps_value(context, builder, result, pipe, args[0], args[1])
 
     return result(pipe, refs, nested, groups), codegen
 

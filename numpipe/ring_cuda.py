@@ -121,10 +121,8 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
         barrier = nb.call(context, builder, source.ready, (ring, I32), (args[0], args[2]))[1]
         pair = nb.types.UniTuple(I32, 2)
         for number, (layout, block, index_map) in enumerate(zip(plan.layouts, blocks, ring.index_maps, strict=True)):
-            sig = index_map.get_call_type(context.typing_context, tuple(indices), {})
-            captured = builder.extract_value(value.index_maps, number)
-            cast = [context.cast(builder, v, t, s) for v, t, s in zip(index_values, indices, sig.args, strict=True)]
-            found = context.get_function(index_map, sig)(builder, [captured, *cast])
+            mapped = builder.extract_value(value.index_maps, number)
+            found = nb.call_value(context, builder, index_map, mapped, indices, index_values)[1]
             start = [builder.mul(context.cast(builder, builder.extract_value(found, axis), block[axis], I32),
                                  nb.const(layout.shape[axis])) for axis in (0, 1)]
             ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import types
 from typing import Any
 
-from .. import context, pipelines, refs, specs, tile_loop
+from .. import context, emit, pipelines, refs, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import tile
+from .bodies import Bodies
 from .fold import MISSING, literal_node
-from .loops import Loops
+from .loops import PIPELINE
 from .subset import mismatch, spelled
 
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite)
@@ -21,7 +21,15 @@ _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation,
 }
 
 
-class Calls(Loops):
+def plain(function: Any) -> str:
+    """Message for a Python function of the user's that is no function of a kernel."""
+    return (f"'{function.__name__}' is a plain Python function: a kernel calls functions that are nested in it or decorated with "
+            f"@numpipe.function; put @numpipe.function above 'def {function.__name__}'" if function.__name__ != "<lambda>" else
+            "a lambda of the module is a plain Python function: write a 'def' with @numpipe.function above it, or nest it in the "
+            "kernel")
+
+
+class Calls(Bodies):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -45,8 +53,10 @@ class Calls(Loops):
                 self._index_maps_fit(args[0], args[1])
             args = [self.context_name(node)] * ("c" in extra) + args
             if "s" in extra:
-                args.append(ast.copy_location(ast.Constant(self._site(node)), node))
+                args.append(literal_node(self.session.site(self.source, node), node))
             return self.call(operation, [self.visit(a) for a in args], node)
+        if function is emit.emit_pipeline_warp_specialized:
+            return self._emit(node)
         if isinstance(function, Op) and not isinstance(function, Helper):
             node.args, node.keywords = self.bind(function, node), []
             if function is tile.zeros:
@@ -55,8 +65,7 @@ class Calls(Loops):
             self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
         elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
                 ("numpy", "numba")):
-            self.error(node, f"'{function.__name__}' is a plain Python function; a kernel calls numpipe operations, NumPy "
-                             "functions on tiles and functions nested in the kernel")
+            self.error(node, plain(function))
         if function is MISSING:
             node.func = self.visit(node.func)
         elif isinstance(node.func, ast.Name):
@@ -64,6 +73,12 @@ class Calls(Loops):
         node.args = [self.visit(a) for a in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
+        if self._emitted_call(node):
+            if node.keywords:
+                self.error(node, "an emitted pipeline is called on its arrays by position")
+            node.facts = PIPELINE  # type: ignore[attr-defined]
+        elif isinstance(node.func, ast.Name) and node.func.id in self.local:
+            node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
         return node
 
     def _fits_registers(self, node: ast.Call) -> None:
@@ -88,14 +103,6 @@ class Calls(Loops):
                     if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
                         self.error(index_map, f"in_specs[{number}]: index_map takes {len(index_map.args.args)} indices, but the "
                                               f"pipeline's grid has {len(grid.elts)}")
-
-    def _site(self, node: ast.Call) -> str:
-        """Where a pipeline is written, by which its ring is known: a line, and the column where a line has several."""
-        site = f"{os.path.basename(self.source.filename)}:{node.lineno}"
-        if site in self.sites:
-            site = f"{site}:{node.col_offset + 1}"
-        self.sites.add(site)
-        return site
 
     def _axis(self, node: ast.Call) -> str:
         """The axis that `axis_index` or `axis_size` is asked for."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import arith, context
+from ..functions import Function
 
 MISSING = object()
 
@@ -127,6 +128,8 @@ class Constants:
                     return MISSING if chosen is MISSING else get(body if chosen else orelse)
                 case ast.Call(func=func, args=args, keywords=[]):
                     return self._call(get(func), [get(a) for a in args])
+                case ast.Call(func=func, args=args, keywords=named) if isinstance(function := get(func), Function):
+                    return _called(function, [get(a) for a in args], {str(k.arg): get(k.value) for k in named})
         except Exception as error:
             self.failed[node] = error
         return MISSING
@@ -134,6 +137,8 @@ class Constants:
     def _call(self, function: Any, args: list[Any]) -> Any:
         if function is MISSING or any(a is MISSING for a in args):
             return MISSING
+        if isinstance(function, Function):
+            return _called(function, args, {})
         if function is context.axis_size and args == [self.wg_axis]:
             return self.compute_wgs
         if function is arith.cdiv:
@@ -142,6 +147,17 @@ class Constants:
             return function(*args) if function in _PURE else MISSING
         except TypeError:
             return MISSING
+
+
+def _called(function: Function[..., Any], args: list[Any], named: dict[str, Any]) -> Any:
+    """What a `@numpipe.function` returns for constants, where that is a constant; MISSING for what needs a kernel."""
+    if any(value is MISSING for value in (*args, *named.values())):
+        return MISSING
+    try:
+        value = function(*args, **named)
+    except Exception:  # an operation of kernels, or an error that its own line will show
+        return MISSING
+    return value if is_literal(value) or isinstance(value, np.dtype) else MISSING
 
 
 def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:

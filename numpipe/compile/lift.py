@@ -23,13 +23,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._unit import Unit
-from ..errors import CompileError
 from ..closure import binder
+from ..errors import CompileError, Position
+from ..functions import Function
 from .debugging import Debugging
-from .fold import Constants, StaticArray, stores
-from .nested import Nested
+from .fold import MISSING, Constants, StaticArray, stores
+from .functions import Bound, Functions
+from .nested import ENVIRONMENT
 from .positions import Positions, Source
 from .rewriter import CONTEXT
+from .session import Session
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Lifted:
     positions: Positions
     sources: tuple[Source, ...]
     """the functions it was made from: the kernel's, then those of its helpers, whichever module they are of"""
+    sites: dict[str, Position]
+    """where its pipelines are written"""
 
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
@@ -90,11 +95,11 @@ def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays:
          unit: Unit) -> Lifted:
     """The kernel function rewritten for these Statics and array types and the options of `unit`."""
     constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.compute_wgs)
-    return _Lift(source, constants, unit).kernel(parameters)
+    return _Lift(source, constants, Session(unit)).kernel(parameters)
 
 
-class _Lift(Debugging, Nested):
-    """All parts together, on one kernel."""
+class _Lift(Debugging, Functions):
+    """All parts together, on one function."""
 
     def kernel(self, parameters: list[str]) -> Lifted:
         node = self.tree
@@ -104,24 +109,62 @@ class _Lift(Debugging, Nested):
         for name, where in stores(node):
             if name in self.constants.known and not isinstance(where, ast.arg):
                 self.error(where, f"'{name}' is a parameter of the kernel and cannot be re-bound: use another name")
-        node.args = ast.arguments([], [ast.arg(CONTEXT), *(ast.arg(p) for p in parameters)], None, [], [], None, [])
-        node.decorator_list, node.returns = [], None
+        self._signature([CONTEXT, *parameters])
         self._body(node)
-        module = ast.Module([*self.out, node], [])
-        ast.fix_missing_locations(module)
-        text = ast.unparse(module)
-        simulated = self._run(module)
-        positions = Positions()
-        compiled = self._run(positions.renumber(module, self.source.position))
-        return Lifted(simulated, compiled, text, positions, (self.source,))
+        simulated, compiled = self._both(node.name)
+        session = self.session
+        return Lifted(simulated, compiled, "\n\n".join(session.texts), session.positions, tuple(reversed(session.sources)),
+                      session.sites)
 
-    def _run(self, module: ast.Module) -> Callable[..., Any]:
-        """The function that the rewritten module defines last."""
+    def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
+        """A `@numpipe.function` for some known arguments, bound to the context."""
+        source = read(function.function)
+        rebound = {name for name, where in stores(source.parse()) if not isinstance(where, ast.arg)}  # type: ignore[arg-type]
+        known = {name: value for name, value in known.items() if name not in rebound}
+        constants = Constants(source.namespace, known, self.unit.wg_axis, self.unit.compute_wgs)
+        return _Lift(source, constants, self.session).function()
+
+    def function(self) -> Bound:
+        """The function as the value that callers bind."""
+        node, known = self.tree, self.constants.known
+        every = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        parameters = [name for name in every if isinstance(known.get(name, MISSING), StaticArray) or name not in known]
+        self._signature(parameters)
+        coroutine = self._coroutine(node, always=True)
+        self._body(node)
+        facts = self._facts(node, node.name, coroutine)
+        node.args.args.insert(0, ast.arg(ENVIRONMENT))
+        node.body.insert(0, ast.parse(f"{CONTEXT} = {ENVIRONMENT}[0]").body[0])
+        ast.copy_location(node.body[0], node)
+        self.binders[node.name] = facts
+        simulated, compiled = self._both(node.name)
+        bind = binder(simulated, compiled)
+        bind.__name__ = f"bind_{node.name}_{len(self.session.functions)}"  # type: ignore[attr-defined]
+        return Bound(bind, tuple(parameters), facts)
+
+    def _signature(self, parameters: list[str]) -> None:
+        """Plain parameters, without annotations, defaults and decorators."""
+        node = self.tree
+        node.args = ast.arguments([], [ast.copy_location(ast.arg(p), node) for p in parameters], None, [], [], None, [])
+        node.decorator_list, node.returns = [], None
+
+    def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The rewritten function for each of the executions."""
+        module = ast.Module([*self.out, self.tree], [])
+        ast.fix_missing_locations(module)
+        self.session.texts.append(ast.unparse(module))
+        self.session.sources.append(self.source)
+        simulated = self._run(module, name)
+        return simulated, self._run(self.session.positions.renumber(module, self.source.position), name)
+
+    def _run(self, module: ast.Module, name: str) -> Callable[..., Any]:
+        """The function `name` of the rewritten module."""
         namespace = self.source.namespace | self.added
         exec(compile(module, self.source.filename, "exec"), namespace)
-        for name in self.binders:
-            namespace[f"__np_bind_{name}"] = binder(namespace[name])
-        function: Callable[..., Any] = namespace[self.tree.name]
+        for lifted, facts in self.binders.items():
+            namespace[lifted].__facts__ = facts
+            namespace[f"__np_bind_{lifted}"] = binder(namespace[lifted])
+        function: Callable[..., Any] = namespace[name]
         return function
 
     @staticmethod

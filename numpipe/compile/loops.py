@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from .. import arith, pipelines, tile_loop
+from .. import arith, emit, pipelines, tile_loop
+from ..closure import Facts
 from ..fragment import mma
 from .fold import MISSING, StaticArray, literal_node
 from .rewriter import Rewriter
+
+PIPELINE = Facts("a pipeline", 0, pipelines=True)
+_HELD = ("__np_make_pipeline", "__np_emitted")
 
 
 class Loops(Rewriter):
@@ -26,12 +30,42 @@ class Loops(Rewriter):
         return isinstance(made, ast.Call) and self.value(made.func) is pipelines.pipeline
 
     def _binds_pipeline(self, target: ast.AST) -> bool:
-        for function, _ in self.scopes:
-            for node in ast.walk(function):
+        return self._bound_by(target, pipelines.pipeline, "__np_make_pipeline")
+
+    def _bound_by(self, target: ast.AST, function: Any, operation: str) -> bool:
+        """Whether a name is bound to a call of `function`, which may have been rewritten to `operation`."""
+        for scope, _ in self.scopes:
+            for node in ast.walk(scope):
                 if isinstance(node, ast.Assign) and target in node.targets and isinstance(node.value, ast.Call):
                     called = node.value.func
-                    return self.value(called) is pipelines.pipeline or (
-                        isinstance(called, ast.Name) and called.id == "__np_make_pipeline")
+                    return self.value(called) is function or (isinstance(called, ast.Name) and called.id == operation)
+        return False
+
+    def _emitted_call(self, node: ast.Call) -> bool:
+        """Whether a call, already rewritten, runs an emitted pipeline: made in place or bound to a name."""
+        made = node.func
+        if isinstance(made, ast.Name):
+            return any(self._bound_by(place, emit.emit_pipeline_warp_specialized, "__np_emitted") for place in self._binds(made.id))
+        return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_emitted"
+
+    def _binds(self, name: str) -> list[ast.AST]:
+        """What binds a name, in the innermost function that does."""
+        return next((names[name] for _, names in reversed(self.scopes) if name in names), [])
+
+    def _nested_facts(self, name: str) -> Facts | None:
+        """What is known of the nested function that a name stands for."""
+        places = self._binds(name)
+        return self.facts.get(id(places[0])) if len(places) == 1 else None
+
+    @staticmethod
+    def _holds_pipeline(body: list[ast.stmt]) -> bool:
+        """Whether statements, already rewritten, run a pipeline, or call a function that does."""
+        for statement in body:
+            for node in ast.walk(statement):
+                called = node.func if isinstance(node, ast.Call) else None
+                facts: Facts | None = getattr(node, "facts", None)
+                if (isinstance(called, ast.Name) and called.id in _HELD) or (facts is not None and facts.pipelines):
+                    return True
         return False
 
     def visit_For(self, node: ast.For) -> Any:
@@ -57,17 +91,16 @@ class Loops(Rewriter):
     def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
         self._stays_inside(node)
-        nested = any(self._pipeline_call(inner.iter) for statement in node.body for inner in ast.walk(statement)
-                     if isinstance(inner, ast.For))
         self._unpacks(node.target, len(node.iter.args))
         targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
         carried = self._carried(node, targets)
         arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
         if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.error(node.iter, "a pipeline is called on its arrays by position")
-        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, literal_node(int(nested), node.iter),
-                                                literal_node(self._groups(node.body), node.iter)], node.iter)
+        nested, groups = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(2))
+        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups], node.iter)
         loop = self._plain_loop(node)
+        nested.value, groups.value = int(self._holds_pipeline(loop.body)), self._groups(loop.body)
         waits = [ast.copy_location(ast.Assign(
             [ast.Name(name, ast.Store())],
             self.call(mma.wgmma_wait, [ast.Name(name, ast.Load()), literal_node(0, node)], node)), node) for name in carried]
@@ -88,10 +121,10 @@ class Loops(Rewriter):
         """wgmma calls that every step executes: what may stay in flight is counted in them, so none may be missing."""
         sure = 0
         for statement in body:
-            if any(isinstance(node, ast.Continue) for node in ast.walk(statement)):
-                break
-            if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
+            if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)):
                 sure += self._products(statement)
+            if any(isinstance(node, (ast.Continue, ast.Return)) for node in ast.walk(statement)):
+                break
         return sure
 
     def _products(self, node: ast.AST) -> int:
@@ -101,8 +134,9 @@ class Loops(Rewriter):
                 return 0
             case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
                 return self._products(first)
+        facts: Facts | None = getattr(node, "facts", None)
         own = isinstance(node, ast.Call) and self.value(node.func) is mma.wgmma
-        return own + sum(self._products(child) for child in ast.iter_child_nodes(node))
+        return own + (facts.products if facts else 0) + sum(self._products(child) for child in ast.iter_child_nodes(node))
 
     def _stays_inside(self, node: ast.For) -> None:
         """`break` and `return` would leave slots that the memory role still fills."""

@@ -5,16 +5,25 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from .. import emit
+from ..closure import Facts
+from ..functions import function
+from .bodies import misuse, own_yields, without_yield
 from .fold import stores
-from .rewriter import CONTEXT, Rewriter
+from .loops import Loops
+from .rewriter import CONTEXT
+
+ENVIRONMENT = "__env"
+PIPELINE = "__np_pipeline"
 
 
-class Nested(Rewriter):
+class Nested(Loops):
     """``def`` and ``lambda`` in a kernel."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        if node.decorator_list:
-            self.error(node.decorator_list[0], f"nested function '{node.name}': decorators are not supported in a kernel")
+        for decorator in node.decorator_list:
+            if self.value(decorator) is not function:
+                self.error(decorator, f"nested function '{node.name}': decorators are not supported in a kernel")
         bound = self._nested(node, node.name)
         return ast.copy_location(ast.Assign([ast.copy_location(ast.Name(node.name, ast.Store()), node)], bound), node)
 
@@ -36,7 +45,9 @@ class Nested(Rewriter):
             argument.annotation = None
         self.temporaries += 1
         lifted = f"{name}__{self.temporaries}"
+        coroutine = self._coroutine(node)
         self._body(node)
+        self.facts[id(node)] = self.binders[lifted] = self._facts(node, name, coroutine)
         own = {n for n, _ in stores(node)}
         used = {n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         enclosing = self.local | {CONTEXT}
@@ -52,12 +63,44 @@ class Nested(Rewriter):
         if hasattr(node, "type_params"):  # Python 3.12
             setattr(function, "type_params", [])  # noqa: B010
         self.out.append(ast.copy_location(function, node))
-        self.binders.append(lifted)
         captured: list[ast.expr] = [ast.Name(c, ast.Load()) for c in captures] or [ast.Constant(0)]
         call = ast.Call(ast.Name(f"__np_bind_{lifted}", ast.Load()), [ast.Tuple(captured, ast.Load())], [])
         for part in ast.walk(call):
             ast.copy_location(part, node)
         return call
+
+    def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
+        """Whether a function was a carry_coroutine; it is the compute context it stands for now."""
+        yields = own_yields(node)
+        if not yields or not (always or self._carries(node.name)):
+            return False
+        if len(yields) > 1 or yields[0].value is None:
+            self.error(yields[-1], f"carry_coroutine '{node.name}' " + (
+                f"yields {len(yields)} times: it yields the initial carry, once, and receives the final one" if len(yields) > 1 else
+                "yields nothing: it yields the initial carry, and receives the final one"))
+        if node.args.args:
+            self.error(node, f"carry_coroutine '{node.name}' takes {len(node.args.args)} arguments, but is called with none")
+        without_yield(node, PIPELINE)
+        return True
+
+    def _carries(self, name: str) -> bool:
+        """Whether an enclosing function gives `name` as carry_coroutine."""
+        for scope, _ in self.scopes:
+            for call in ast.walk(scope):
+                if isinstance(call, ast.Call) and self.value(call.func) is emit.emit_pipeline_warp_specialized:
+                    given = [k.value for k in call.keywords if k.arg == "carry_coroutine"]
+                    if any(isinstance(value, ast.Name) and value.id == name for value in given):
+                        return True
+        return False
+
+    def _facts(self, node: ast.FunctionDef, name: str, coroutine: bool) -> Facts:
+        """What callers may know of a function, which has been rewritten."""
+        parameters = len(node.args.args)
+        why = misuse(node, "yields to" if coroutine else "calls")[0] if parameters == 1 else ""
+        returned = [n.value for s in node.body for n in ast.walk(s) if isinstance(n, ast.Return)]
+        return Facts(name if name != "lambda_" else "lambda", parameters, self._groups(node.body), self._holds_pipeline(node.body),
+                     any(not (value is None or (isinstance(value, ast.Constant) and value.value is None)) for value in returned),
+                     coroutine, why)
 
     def _by_value(self, node: ast.AST, name: str, captures: list[str]) -> None:
         line = getattr(node, "lineno", 0)

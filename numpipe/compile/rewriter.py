@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._op import Op
-from .._unit import Unit
+from ..closure import Facts
 from ..errors import CompileError
 from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, stores
 from .positions import Source
+from .session import Session
 from .subset import refusal
 
 CONTEXT = "__np"
@@ -20,19 +21,21 @@ CONTEXT = "__np"
 class Rewriter(ast.NodeTransformer):
     """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts."""
 
-    def __init__(self, source: Source, constants: Constants, unit: Unit) -> None:
-        self.source, self.constants, self.unit = source, constants, unit
+    def __init__(self, source: Source, constants: Constants, session: Session) -> None:
+        self.source, self.constants, self.session, self.unit = source, constants, session, session.unit
         self.tree: ast.FunctionDef = source.parse()  # type: ignore[assignment]  # `read` has looked at it
-        self.sites: set[str] = set()
         self.out: list[ast.FunctionDef] = []
         self.added: dict[str, Any] = {}
-        self.binders: list[str] = []
+        self.binders: dict[str, Facts] = {}
+        """functions lifted out of this one, by their new names"""
+        self.facts: dict[int, Facts] = {}
+        """of the nested functions, by id of their nodes"""
         self.scopes: list[tuple[ast.FunctionDef | ast.Lambda, dict[str, list[ast.AST]]]] = []
         self.temporaries = 0
 
     # ---- helpers
     def error(self, node: ast.AST, message: str) -> NoReturn:
-        raise CompileError(self.source.position(node).stamp(f"kernel {self.source.name}: {message}"))
+        raise CompileError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}"))
 
     @property
     def local(self) -> set[str]:

@@ -80,9 +80,12 @@ def wgmma(acc: Tile, a: SmemTile, b: SmemTile) -> Tile:
 def wgmma_wait(acc: Any, pending: int) -> Any:
     """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns the accumulator.
 
-    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). Anything that is not a tile is returned
-    as it is.
+    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). `acc` may be a tuple with accumulators in
+    it; anything that is neither is returned as it is.
     """
+    if isinstance(acc, tuple):
+        parts = [wgmma_wait(part, pending) for part in acc]
+        return type(acc)(*parts) if hasattr(acc, "_fields") else tuple(parts)
     if not isinstance(acc, Tile) or acc.inert:
         return acc
     current().wgmma_wait(pending)

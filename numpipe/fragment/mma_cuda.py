@@ -65,14 +65,29 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
 def _wgmma_wait(_context: Any, acc: Any, pending: Any) -> Any:
     left = nb.literal(pending)
     check_pending(left)
-    if not isinstance(acc, InFlightType):
-        kept = nb.unliteral(acc)
-        return kept(kept, pending), lambda context, builder, sig, args: args[0]
     text = f"wgmma.wait_group.sync.aligned {left};"
+    plain = nb.unliteral(acc)
+    result = plain if left else _settled(plain)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if acc.role == "memory":
-            return args[0]
-        return through(builder, acc.tile.registers, args[0], text, [], "")
+        return _waited(context, builder, plain, args[0], text, result)
 
-    return (acc if left else acc.tile)(acc, pending), codegen
+    return result(plain, pending), codegen
+
+
+def _settled(acc: Any) -> Any:
+    """The type of an accumulator, or of a tuple with some in it, that nothing writes any more."""
+    if isinstance(acc, nb.types.BaseTuple):
+        return nb.tuple_of(acc, [_settled(part) for part in acc])
+    return acc.tile if isinstance(acc, InFlightType) else acc
+
+
+def _waited(context: Any, builder: Any, acc: Any, value: Any, text: str, result: Any) -> Any:
+    """The value behind a wait that all its accumulators are tied to."""
+    if isinstance(acc, nb.types.BaseTuple):
+        parts = nb.cgutils.unpack_tuple(builder, value, len(acc))
+        return context.make_tuple(builder, result, [_waited(context, builder, ty, part, text, kind)
+                                                    for ty, part, kind in zip(acc, parts, result, strict=True)])
+    if not isinstance(acc, InFlightType) or acc.role == "memory":
+        return value
+    return through(builder, acc.tile.registers, value, text, [], "")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from .. import _numba as nb
-from .._op import Helper
+from . import _numba as nb
+from ._op import Op
+from .closure import Facts, facts_of
 
 _serials = itertools.count()
 _names: dict[int, tuple[int, Any]] = {}
@@ -21,11 +22,15 @@ def _serial(function: Any) -> int:
 
 
 class BoundType(nb.types.Callable):  # type: ignore[misc]
-    """A compiled function bound to its captures."""
+    """An operation bound to its first argument; its calls are calls of the operation."""
 
-    def __init__(self, function: Helper[..., Any], captures: Any) -> None:
+    def __init__(self, function: Op[..., Any], captures: Any) -> None:
         self.function, self.captures = function, captures
         super().__init__(name=f"bound({function.__name__}@{_serial(function)}, {captures})")  # type: ignore[attr-defined]
+
+    @property
+    def facts(self) -> Facts | None:
+        return facts_of(self.function)
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         sig = self.function._numba_type_.get_call_type(context, (self.captures, *args), kws)
@@ -57,15 +62,22 @@ def _lower_call(bound: BoundType) -> None:
     nb.lowering_registry.lower((BoundType, bound), bound, nb.types.VarArg(nb.types.Any))(call)
 
 
-def bound(function: Helper[..., Any], captures: Any) -> Any:
+def bound_type(function: Op[..., Any], captures: Any) -> BoundType:
+    """The type of `function` bound to a value of type `captures`, ready to be called."""
+    value = BoundType(function, captures)
+    _lower_call(value)
+    return value
+
+
+def bound_value(context: Any, builder: Any, ty: BoundType, captures: Any) -> Any:
+    """A value of it."""
+    struct = nb.cgutils.create_struct_proxy(ty)(context, builder)
+    struct.captures = captures
+    return struct._getvalue()
+
+
+def bound(function: Op[..., Any], captures: Any) -> Any:
     """Typing of ``bind(captures)``."""
     plain = nb.unliteral(captures)
-    value = BoundType(function, plain)
-    _lower_call(value)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        struct = nb.cgutils.create_struct_proxy(value)(context, builder)
-        struct.captures = args[0]
-        return struct._getvalue()
-
-    return value(plain), codegen
+    value = bound_type(function, plain)
+    return value(plain), lambda context, builder, sig, args: bound_value(context, builder, value, args[0])

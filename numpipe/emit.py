@@ -1,0 +1,249 @@
+"""The body form of a pipeline: a function called for each step, after the step's tiles have landed.
+
+::
+
+    def body(indices, a_tile, b_tile, acc):                     # the next carry
+        return numpipe.wgmma(acc, a_tile, b_tile.T)
+
+    def compute(pipeline):                                      # compute warpgroups only
+        acc = pipeline(numpipe.zeros((64, 256), np.float32))    # the initial carry -> the final one
+        c[ds(m * 64, 64), ds(n * 256, 256)] = acc.astype(c.dtype)
+
+    numpipe.emit_pipeline_warp_specialized(
+        body, grid=(steps,), max_concurrent_steps=4, compute_context=compute, in_specs=(
+            BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((256, 64), lambda k: (n, k))))(a, b)
+
+It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. What differs is the memory
+role: it calls neither the body nor the compute context, unless one of them holds a pipeline of its own, whose loads it
+must issue too; then it runs both with inert tiles, as it runs a loop's body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ._op import constant, helper, op
+from ._unit import Unit
+from .closure import Facts, bind, facts_of
+from .errors import CompileError, SpecError
+from .fragment.mma import wgmma_wait
+from .fragment.tile import Tile
+from .pipelines import Pipeline, reachable, steps
+
+NOT_CALLED = "a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)"
+
+
+def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...],
+                                   max_concurrent_steps: int = 2, delay_release: int | None = None,
+                                   compute_context: Callable[..., Any] | None = None,
+                                   carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
+                                   wg_axis: str | None = None, memory_registers: int | None = None) -> NoReturn:
+    """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
+
+    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
+                          tiles are in shared memory. Called by every compute warpgroup at every step.
+    grid                  steps per dimension, run-time int32 values, last one fastest
+    in_specs              one BlockSpec for each array
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1)
+    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`)
+    compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls ``pipeline(carry)`` exactly
+                          once and receives the final carry, in which no product is in flight any more. Needed for a carry.
+    carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
+    num_compute_wgs, wg_axis, memory_registers
+                          those of the kernel, for kernels that do not say themselves
+
+    A carry is a tile, a number, or a tuple of them, and keeps its types and shapes from step to step. Functions are nested
+    in the kernel or decorated with `numpipe.function`.
+
+    Raises SpecError when the ring does not fit in shared memory and for functions that do not fit the call.
+    """
+    raise RuntimeError("numpipe.emit_pipeline_warp_specialized works inside a kernel only: call it from a @numpipe.kernel function")
+
+
+class Emitted:
+    """What it returns inside a kernel, as the simulated SM holds it."""
+
+    def __init__(self, pipe: Pipeline, body: Any, compute: Any) -> None:
+        self.pipe, self.body, self.compute = pipe, body, compute
+        self.facts, mirrored = known(body), known(compute)
+        self.mirrored = self.facts.pipelines or mirrored.pipelines
+
+
+NOTHING = Facts("nothing", 0)
+
+
+def known(function: Any) -> Facts:
+    """The facts of a function that has been checked; those of nothing for None."""
+    return facts_of(function) or NOTHING
+
+
+@op
+def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
+            memory_registers: Any) -> Callable[..., Any]:
+    """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
+
+    `coroutine`: whether `compute` was given as carry_coroutine.
+    """
+    options = [constant(where(pipe), name, value) for name, value in
+               (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
+    check_options(where(pipe), pipe.np.unit, *options)
+    check_body(where(pipe), facts_of(body), type(body).__name__, len(pipe.specs), compute is not None)
+    if compute is not None:
+        check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
+    return bind(run, Emitted(pipe, body, compute))
+
+
+def where(pipe: Any) -> str:
+    return f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}"
+
+
+# ---- what both executions check
+def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: str | None, memory_registers: int | None) -> None:
+    """One CTA has one split into roles: what the pipeline says must be what the kernel has."""
+    for name, asked, have in (("num_compute_wgs", num_compute_wgs, unit.compute_wgs), ("wg_axis", wg_axis, unit.wg_axis),
+                              ("memory_registers", memory_registers, unit.memory_registers)):
+        if asked is not None and asked != have:
+            raise SpecError(f"{where}: {name}={asked!r}, but the kernel has {name}={have!r}: a CTA has one split into roles; say "
+                            "it once, on the kernel")
+
+
+A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
+
+
+def check_body(where: str, body: Facts | None, given: object, tiles: int, carry: bool) -> None:
+    """The body takes what it is called with."""
+    if body is None:
+        raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
+    if body.coroutine:
+        raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
+    wanted = 1 + tiles + carry
+    if body.parameters != wanted:
+        given = f"(indices, {tiles} tile{'s' * (tiles != 1)}{', carry' * carry})"
+        mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
+                "; a carry needs a compute_context" if body.parameters > wanted else
+                "; with a compute_context the carry comes last")
+        raise SpecError(f"{where}: body '{body.name}' takes {body.parameters} arguments, but is called with {wanted}: "
+                        f"{given}{mend}")
+    if carry and not body.returns:
+        raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
+    if body.returns and not carry:
+        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give a compute_context that calls "
+                        "pipeline(initial carry), or return nothing")
+
+
+def check_compute(where: str, compute: Facts | None, given: object, coroutine: bool) -> None:
+    """The compute context runs the pipeline exactly once."""
+    option = "carry_coroutine" if coroutine else "compute_context"
+    if compute is None:
+        raise SpecError(f"{where}: {option} {A_FUNCTION}, got {given}")
+    if compute.coroutine is not coroutine:
+        raise SpecError(f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it as "
+                        f"{'carry_coroutine' if compute.coroutine else 'compute_context'}=")
+    if compute.parameters != 1:
+        raise SpecError(f"{where}: {option} '{compute.name}' takes {compute.parameters - coroutine} arguments, but is called with "
+                        + ("none" if coroutine else "1: the pipeline"))
+    if compute.misuse:
+        raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")
+    if compute.returns:
+        raise SpecError(f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store results through the "
+                        "kernel's output references")
+
+
+# ---- the pipeline runs
+@op
+def run(emitted: Emitted, *refs: Any) -> None:
+    """``emit_pipeline_warp_specialized(...)(arrays)``."""
+    np_ = emitted.pipe.np
+    reachable(np_, emitted.pipe.site)
+    if np_.memory and not emitted.mirrored:
+        fill_steps(emitted, refs)
+        return
+    outer = np_.compute_only
+    np_.compute_only = outer or not emitted.mirrored
+    if emitted.compute is None:
+        run_steps(emitted, refs)
+    else:
+        emitted.compute(bind(run_carry, (emitted, refs)))
+    np_.compute_only = outer
+
+
+@op
+def steps_of(emitted: Emitted, refs: Any) -> Any:
+    """The steps, as the loop form has them."""
+    np_, outer = emitted.pipe.np, emitted.pipe.np.compute_only
+    np_.compute_only = False  # this one's loads are issued
+    iterator = steps(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products)
+    np_.compute_only = outer
+    return iterator
+
+
+@helper
+def fill_steps(emitted, refs):  # type: ignore[no-untyped-def]
+    """The memory role: load every step."""
+    for _ in steps_of(emitted, refs):
+        pass
+
+
+@helper
+def run_steps(emitted, refs):  # type: ignore[no-untyped-def]
+    """Without a carry."""
+    for indices, tiles in steps_of(emitted, refs):
+        step(emitted, indices, tiles)
+
+
+@helper
+def run_carry(bound, carry):  # type: ignore[no-untyped-def]
+    """``pipeline(carry)``; `bound` is what `run` knows."""
+    emitted, refs = bound
+    carry = first_carry(emitted, refs, carry)
+    for indices, tiles in steps_of(emitted, refs):
+        carry = next_carry(emitted, indices, tiles, carry)
+    return wgmma_wait(carry, 0)  # on every way out of the loop: ptxas serialises wgmmas whose wait it does not see
+
+
+@op
+def step(emitted: Emitted, indices: Any, tiles: Any) -> None:
+    """One step without a carry."""
+    emitted.body(indices, *tiles)
+
+
+@op
+def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
+    """The initial carry, as the type that the body takes and returns."""
+    return _strong(carry)
+
+
+@op
+def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
+    """One step with a carry."""
+    following = _strong(emitted.body(indices, *tiles, carry))
+    if _kind(following) != _kind(carry):
+        raise CompileError(carry_changes(where(emitted.pipe), emitted.facts.name, _kind(carry), _kind(following)))
+    return following
+
+
+def carry_changes(where: str, body: str, given: object, returned: object) -> str:
+    return (f"{where}: body '{body}' was given the carry {given} and returned {returned}: a carry keeps its shape and type from "
+            "step to step")
+
+
+def _strong(carry: Any) -> Any:
+    """Python's numbers as the types they have on the GPU."""
+    if isinstance(carry, tuple):
+        parts = [_strong(part) for part in carry]
+        return type(carry)(*parts) if hasattr(carry, "_fields") else tuple(parts)
+    if isinstance(carry, (int, float)) and not isinstance(carry, (bool, np.generic)):
+        return np.int32(carry) if isinstance(carry, int) else np.float32(carry)
+    return carry
+
+
+def _kind(carry: Any) -> str:
+    """The shape and type of a carry, as messages show it."""
+    if isinstance(carry, tuple):
+        return f"({', '.join(map(_kind, carry))})"
+    if isinstance(carry, Tile):
+        return f"tile {carry.shape} {carry.dtype}"
+    return carry.dtype.name if isinstance(carry, np.generic) else type(carry).__name__

@@ -1,0 +1,198 @@
+"""The body form on the GPU: an emitted pipeline is a callable value; its loop is that of the loop form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from . import emit as source
+from ._op import cuda_meaning, immediate
+from .closure import Facts
+from .closure_cuda import BoundType, bound_type, bound_value
+from .errors import CompileError
+from .fragment.tile_cuda import InFlightType, TileType
+from .pipelines_cuda import PipelineType, StepsType, steps_type, steps_value
+
+I32 = nb.types.int32
+
+
+class EmittedType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, pipe: PipelineType, body: Any, compute: Any) -> None:
+        self.pipe, self.body, self.compute = pipe, body, compute
+        self.facts: Facts = body.facts
+        self.mirrored = self.facts.pipelines or (isinstance(compute, BoundType) and compute.facts.pipelines)
+        super().__init__(name=f"emitted({pipe}, {body}, {compute})")
+
+    @property
+    def where(self) -> str:
+        return self.pipe.where
+
+
+@nb.register_model(EmittedType)
+class _EmittedModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: EmittedType) -> None:
+        super().__init__(manager, fe_type, [("pipe", fe_type.pipe), ("body", fe_type.body), ("compute", fe_type.compute)])
+
+
+def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
+    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+
+
+def _facts(function: Any) -> Facts | None:
+    return function.facts if isinstance(function, BoundType) else None
+
+
+@cuda_meaning(source.emitted)
+def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
+             memory_registers: Any) -> Any:
+    options = [immediate(pipe.where, name, ty) for name, ty in
+               (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
+    source.check_options(pipe.where, pipe.context.unit, *options)
+    carry = not isinstance(compute, nb.types.NoneType)
+    source.check_body(pipe.where, _facts(body), body, len(pipe.specs), carry)
+    if carry:
+        source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
+    value = EmittedType(pipe, body, compute)
+    result = bound_type(source.run, value)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        struct = nb.cgutils.create_struct_proxy(value)(context, builder)
+        struct.pipe, struct.body, struct.compute = args[:3]
+        return bound_value(context, builder, result, struct._getvalue())
+
+    return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers), codegen
+
+
+@cuda_meaning(source.run)
+def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
+    arrays = nb.types.Tuple(list(refs))
+    captured = nb.types.Tuple([emitted, arrays])
+    runner = bound_type(source.run_carry, captured)
+    if emitted.pipe.context.role == "memory" and not emitted.mirrored:
+        function, argtypes = source.fill_steps, (emitted, arrays)
+    elif isinstance(emitted.compute, nb.types.NoneType):
+        function, argtypes = source.run_steps, (emitted, arrays)
+    else:
+        function, argtypes = emitted.compute, (runner,)
+    nb.returns(typing_context, function, argtypes)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        packed = context.make_tuple(builder, arrays, args[1:])
+        if isinstance(function, BoundType):
+            value = bound_value(context, builder, runner, context.make_tuple(builder, captured, [args[0], packed]))
+            nb.call_value(context, builder, function, _fields(context, builder, emitted, args[0]).compute, argtypes, [value])
+        else:
+            nb.call(context, builder, function, argtypes, (args[0], packed))
+        return nb.nothing(context)
+
+    return nb.types.void(emitted, *refs), codegen
+
+
+def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
+    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products)
+
+
+@cuda_meaning(source.steps_of)
+def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
+    result = _steps_of(emitted, refs)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, args[1])
+
+    return result(emitted, refs), codegen
+
+
+def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ()) -> Any:
+    """``body(indices, *tiles, *extra)`` -> (type, value); `extra` are (type, value) pairs."""
+    emitted, indices, tiles = sig.args[:3]
+    argtypes = (indices, *tiles, *[ty for ty, _ in extra])
+    values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), *[value for _, value in extra]]
+    body = _fields(context, builder, emitted, args[0]).body
+    return nb.call_value(context, builder, emitted.body, body, argtypes, values)
+
+
+@cuda_meaning(source.step)
+def _step(typing_context: Any, emitted: Any, indices: Any, tiles: Any) -> Any:
+    nb.returns(typing_context, emitted.body, (indices, *tiles))
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        _call_body(context, builder, sig, args)
+        return nb.nothing(context)
+
+    return nb.types.void(emitted, indices, tiles), codegen
+
+
+@cuda_meaning(source.first_carry)
+def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
+    """The carry's type is the one that a step maps to itself: a tile becomes a tile in flight with the first product."""
+    steps = _steps_of(emitted, refs).iterator_type
+    given = kind = _strong(carry)
+    for _ in range(3):
+        returned = nb.returns(typing_context, emitted.body, (steps.indices, *steps.tiles, kind))
+        joined = _joined(typing_context, kind, returned)
+        if joined is None:
+            raise CompileError(source.carry_changes(emitted.where, emitted.facts.name, _said(given), _said(returned)))
+        if joined == kind:
+            break
+        kind = joined
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return _convert(context, builder, args[2], carry, kind)
+
+    return kind(emitted, refs, carry), codegen
+
+
+@cuda_meaning(source.next_carry)
+def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
+    returned = nb.returns(typing_context, emitted.body, (indices, *tiles, carry))
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        _, value = _call_body(context, builder, sig, args, [(carry, args[3])])
+        return _convert(context, builder, value, returned, carry)
+
+    return carry(emitted, indices, tiles, carry), codegen
+
+
+# ---- types of carries
+def _strong(carry: Any) -> Any:
+    """The type of an initial carry: Python's numbers become int32 and float32."""
+    if isinstance(carry, nb.types.BaseTuple):
+        return nb.tuple_of(carry, [_strong(part) for part in carry])
+    if isinstance(carry, nb.types.IntegerLiteral):
+        return I32
+    return nb.unliteral(carry)
+
+
+def _joined(typing_context: Any, one: Any, other: Any) -> Any:
+    """The type of a carry that is both, or None."""
+    if isinstance(one, nb.types.BaseTuple):
+        if not isinstance(other, nb.types.BaseTuple) or len(one) != len(other):
+            return None
+        parts = [_joined(typing_context, a, b) for a, b in zip(one, other, strict=True)]
+        return None if None in parts else nb.tuple_of(one, parts)
+    if one == other:
+        return one
+    in_flight = isinstance(one, InFlightType) and other == one.tile, isinstance(other, InFlightType) and one == other.tile
+    if any(in_flight):
+        return one if in_flight[0] else other
+    return one if isinstance(other, nb.types.IntegerLiteral) and isinstance(one, nb.types.Integer) else None
+
+
+def _convert(context: Any, builder: Any, value: Any, have: Any, want: Any) -> Any:
+    if have == want:
+        return value
+    if not isinstance(want, nb.types.BaseTuple):
+        return context.cast(builder, value, have, want)
+    parts = nb.cgutils.unpack_tuple(builder, value, len(have))
+    return context.make_tuple(builder, want, [_convert(context, builder, v, h, w)
+                                              for v, h, w in zip(parts, have, want, strict=True)])
+
+
+def _said(carry: Any) -> str:
+    """A carry's type as the simulated SM says it."""
+    if isinstance(carry, nb.types.BaseTuple):
+        return f"({', '.join(map(_said, carry))})"
+    tile = carry.tile if isinstance(carry, InFlightType) else carry
+    if isinstance(tile, TileType):
+        return f"tile {tile.shape} {tile.dtype}"
+    return "NoneType" if isinstance(carry, nb.types.NoneType) else str(nb.unliteral(carry))
