@@ -1,16 +1,23 @@
 """A kernel's parameters, and how the arguments of a call are bound to them.
 
-Positional parameters are arrays and scalars, inputs before outputs; keyword-only parameters annotated `Static` are
-compile-time constants. A call may name any of them.
+=============================================  =========================================================================
+``def k(a, b, c)``                             arrays and scalars, inputs before outputs: a call may leave out the outputs
+``def k(a, b, c, alpha=1.0)``                  with a default: a run-time scalar, in a call behind the outputs or by name
+``def k(a, b, c, *, alpha, beta=0.0)``         keyword-only: run-time scalars, with or without a default
+``def k(a, b, c, *, cfg: Static = Config())``  annotated `Static`: a compile-time constant
+=============================================  =========================================================================
+
+A call may name any of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +25,12 @@ from .errors import SpecError, at
 from .specs import Static
 
 SCALAR = (bool, int, float, np.generic)
+RESERVED = ("target", "stream", "seed", "trace")
+"""what calls take for themselves; ``out`` too, but an array parameter of that name means the same"""
+_MISSING = inspect.Parameter.empty
+_FLOAT32 = float(np.finfo(np.float32).max)
+_EXACT = 1 << 53
+"""ints up to here are floats without rounding"""
 
 
 class Statics(tuple[tuple[str, Any], ...]):
@@ -49,8 +62,18 @@ def _types(value: Any) -> Any:
     return type(value)
 
 
+class Call(NamedTuple):
+    """The arguments of a call, bound."""
+
+    args: tuple[Any, ...]
+    """those of `Parameters.names`: all, or all but the last ones, which are outputs"""
+    scalars: tuple[Any, ...]
+    """those of `Parameters.scalars`"""
+    statics: Statics
+
+
 class Parameters:
-    """Names of the positional parameters, names and defaults of the Statics."""
+    """A kernel function's parameters, and the one place where a call's arguments are bound to them."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if not isinstance(function, FunctionType):
@@ -61,61 +84,116 @@ class Parameters:
             raise SpecError(at(code.co_filename, code.co_firstlineno, "a kernel must be a `def`: the source of a lambda cannot be "
                                                                       "told from the line around it"))
         self.names: list[str] = []
+        """the positional parameters without a default: arrays and scalars; outputs are the last of them"""
+        self.scalars: dict[str, Any] = {}
+        """the run-time scalars that have a default or are keyword-only, with their defaults (`_MISSING`: none)"""
         self.statics: dict[str, Any] = {}
+        """the Statics, with their defaults (`_MISSING`: none)"""
+        self._positional: list[str] = []
         for name, parameter in inspect.signature(function).parameters.items():
             self._add(name, parameter, function)
         if not self.names:
             raise SpecError(f"kernel {self.kernel}: it has no array parameters")
-        self.defaults = Statics(self.statics.items())
-        self._hashable([(name, value) for name, value in self.defaults if value is not inspect.Parameter.empty])
+        self._count = len(self.names)
+        self._static_defaults = Statics(self.statics.items())
+        self._hashable([(name, value) for name, value in self._static_defaults if value is not _MISSING])
+        self._scalar_defaults = tuple(self.scalars.values())
+        self._must_name = any(value is _MISSING for value in (*self.scalars.values(), *self.statics.values()))
 
     def _add(self, name: str, parameter: inspect.Parameter, function: FunctionType) -> None:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise SpecError(f"kernel {self.kernel}: *{name} is not supported: a kernel's parameters are written out")
+        if name in RESERVED or (name == "out" and parameter.default is not _MISSING):
+            raise SpecError(f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= themselves; use "
+                            "another name")
+        keyword_only = parameter.kind is parameter.KEYWORD_ONLY
         if _is_static(parameter.annotation, function):
-            if parameter.kind is not parameter.KEYWORD_ONLY:
+            if not keyword_only:
                 raise SpecError(f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it after '*'")
             self.statics[name] = parameter.default
-        elif parameter.default is not parameter.empty:
-            default = repr(parameter.default)
-            raise SpecError(f"kernel {self.kernel}: '{name}' has a default ({default}), which only Statics can have: write "
-                            f"'*, {name}: numpipe.Static = {default}', or drop the default")
+        elif keyword_only or parameter.default is not _MISSING:
+            if parameter.default is not _MISSING:
+                self._check_default(name, parameter.default)
+            self.scalars[name] = parameter.default
         else:
             self.names.append(name)
+        if not keyword_only:
+            self._positional.append(name)
+
+    def _check_default(self, name: str, default: Any) -> None:
+        """A default makes a parameter a run-time scalar, so it is one."""
+        if not isinstance(default, SCALAR):
+            what = f"a {type(default).__name__}" if hasattr(default, "shape") else repr(default)
+            raise SpecError(f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter with a default is a run-time "
+                            "scalar (a bool, an int, a float or a NumPy scalar): for a compile-time constant write "
+                            f"'*, {name}: numpipe.Static = …', for an array drop the default")
+        check_scalar(default, name, self.kernel)
 
     # ---- a call
-    def static_values(self, named: dict[str, Any]) -> Statics:
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
+        """The arguments of a call.
+
+        Raises SpecError for arguments that are unknown, missing, given twice or too many, and for arrays where scalars belong.
+        """
+        if not named and len(args) <= self._count and not self._must_name:
+            return Call(args, self._scalar_defaults, self._static_defaults)
+        left = dict(named)
+        statics = self._static_values(left)
+        positional, more = args[:self._count], args[self._count:]
+        full = list(positional)
+        for name in self.names[len(full):]:
+            if name not in left:
+                break
+            full.append(left.pop(name))
+        scalars = self._scalar_values(len(args), more, left)
+        if left:
+            self._refuse(len(full), left)
+        return Call(tuple(full), scalars, statics)
+
+    def _static_values(self, left: dict[str, Any]) -> Statics:
         """Values of the Statics, taken out of the call's keywords."""
+        if not self.statics or (not self._must_name and left.keys().isdisjoint(self.statics)):
+            return self._static_defaults
         values = []
         for name, default in self.statics.items():
-            value = named.pop(name, default)
-            if value is inspect.Parameter.empty:
+            value = left.pop(name, default)
+            if value is _MISSING:
                 raise SpecError(f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=")
             values.append((name, value))
         self._hashable(values)
         return Statics(values)
 
-    def by_position(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments but the Statics, those given by keyword behind the positional ones."""
-        full = list(args)
-        left = dict(named)
-        for parameter in self.names[len(args):]:
-            if parameter not in left:
-                break
-            full.append(left.pop(parameter))
-        if left:
-            self._refuse(len(full), left)
-        if len(full) > len(self.names):
-            raise SpecError(f"kernel {self.kernel}: takes {len(self.names)} arguments ({', '.join(self.names)}), got {len(full)}")
-        return tuple(full)
+    def _scalar_values(self, passed: int, more: tuple[Any, ...], left: dict[str, Any]) -> tuple[Any, ...]:
+        """Values of the scalars: positional ones (`more`), then those taken out of the call's keywords, else the defaults."""
+        if passed > len(self._positional):
+            given = self._positional
+            raise SpecError(f"kernel {self.kernel}: takes {len(given)} arguments ({', '.join(given)}), got {passed}")
+        if not self.scalars:
+            return ()
+        values = []
+        for index, (name, default) in enumerate(self.scalars.items()):
+            if index < len(more):
+                value = more[index]
+            else:
+                value = left.pop(name, default)
+                if value is _MISSING:
+                    raise SpecError(f"kernel {self.kernel}: the scalar '{name}' has no default: pass {name}=")
+            if not isinstance(value, SCALAR):
+                raise SpecError(f"kernel {self.kernel}: '{name}' is a run-time scalar ("
+                                f"{'keyword-only' if default is _MISSING else f'its default is {default!r}'}), got a "
+                                f"{type(value).__name__}: pass a bool, an int, a float or a NumPy scalar")
+            if type(value) is int and type(default) is float and -_EXACT <= value <= _EXACT:
+                value = float(value)
+            values.append(value)
+        return tuple(values)
 
     def _refuse(self, bound: int, left: dict[str, Any]) -> None:
         name = next(iter(left))
-        if name in self.names[:bound]:
+        if name in self.names[:bound] or name in self.scalars:
             raise SpecError(f"kernel {self.kernel}: argument '{name}' is given by position and by name")
         if name in self.names:
             raise SpecError(f"kernel {self.kernel}: argument '{self.names[bound]}' is missing, but '{name}' behind it is given")
-        known = [*self.names, *self.statics, "out", "target", "stream"]
+        known = [*self.names, *self.scalars, *self.statics, "out", "target", "stream"]
         raise SpecError(f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}")
 
     def _hashable(self, values: list[tuple[str, Any]]) -> None:
@@ -143,6 +221,14 @@ def _a(value: Any) -> str:
 
 
 # ---- scalars ------------------------------------------------------------------------------------------------------
+def scalar_kind(value: Any) -> Any:
+    """What of a scalar's type compilation depends on: cheap, for dictionary keys."""
+    kind = type(value)
+    if kind is float or kind is int or kind is bool:
+        return kind
+    return value.dtype if isinstance(value, np.generic) else int if isinstance(value, int) else float
+
+
 def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
     """The type that a scalar has in the kernel: bool, int32 and float32 for Python's, its own for a NumPy scalar."""
     if isinstance(value, np.generic):
@@ -153,9 +239,21 @@ def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
     return np.dtype(np.bool_ if isinstance(value, bool) else np.int32 if isinstance(value, int) else np.float32)
 
 
-def scalar_value(value: Any, kernel: str, names: list[str]) -> Any:
-    """A scalar as Python's number; SpecError for an int that int32 cannot hold (`names`: the scalars', for the message)."""
-    if type(value) is int and not -(1 << 31) <= value < 1 << 31:
-        raise SpecError(f"kernel {kernel}: the scalar {value} (one of {', '.join(names)}) does not fit int32, as which Python ints "
-                        f"are passed: pass np.int64({value})")
-    return value.item() if isinstance(value, np.generic) else value
+def scalar_value(value: Any, name: str, kernel: str) -> Any:
+    """A scalar as Python's number; SpecError for an int beyond int32 and a float beyond float32."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, int):
+        if not -(1 << 31) <= value < 1 << 31:
+            raise SpecError(f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, as which Python ints are passed: "
+                            f"pass np.int64({value})")
+    elif not -_FLOAT32 <= value <= _FLOAT32 and math.isfinite(value):
+        raise SpecError(f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, as which Python floats are passed: "
+                        f"pass np.float64({value})")
+    return value
+
+
+def check_scalar(value: Any, name: str, kernel: str) -> None:
+    """Raise SpecError for a scalar that no kernel can be passed."""
+    scalar_dtype(value, name, kernel)
+    scalar_value(value, name, kernel)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ._unit import Unit
+from .compile.asked import Said, Split
 from .errors import SpecError
 from .shapes import Signature
 from .specs import CompilerParams, Persistent
@@ -16,6 +18,10 @@ from .specs import CompilerParams, Persistent
 TARGETS = ("auto", "gpu", "sim")
 MAX_GRID = ((1 << 31) - 1, 65535, 65535)
 """CTAs along x, y, z (CUDA C++ Programming Guide, "Compute Capabilities")"""
+
+
+LEAST = Split(1, "", 24)
+"""a split that whatever else is said goes with"""
 
 
 @dataclass(frozen=True)
@@ -26,18 +32,19 @@ class Options:
     grid_names: tuple[str, ...]
     out_type: Any
     signature: Signature | None
-    num_compute_wgs: int
-    wg_axis: str
-    memory_registers: int
+    split: Said
+    """num_compute_wgs, wg_axis and memory_registers, as far as they are given"""
     compiler_params: CompilerParams
     target: str | None
 
+    @property
+    def takes(self) -> set[str]:
+        """The arguments that the functions `grid` and `out_type` are called with."""
+        return {name for function in (self.grid, self.out_type) if callable(function) for name in parameter_names(function)}
+
     def check(self, kernel: str, parameters: int) -> None:
         """Raise SpecError for options that no call could have."""
-        for name, kind in (("num_compute_wgs", int), ("memory_registers", int), ("wg_axis", str)):
-            if type(getattr(self, name)) is not kind:
-                raise SpecError(f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, got "
-                                f"{getattr(self, name)!r}")
+        self.split.check(kernel)
         if not isinstance(self.compiler_params, CompilerParams):
             raise SpecError(f"kernel {kernel}: compiler_params must be numpipe.CompilerParams(…), got {self.compiler_params!r}")
         if self.out_type is not None and not callable(self.out_type):
@@ -50,7 +57,8 @@ class Options:
                             f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters")
         if not all(isinstance(name, str) for name in self.grid_names) or len(set(self.grid_names)) != len(self.grid_names):
             raise SpecError(f"kernel {kernel}: grid_names must be different strings, got {self.grid_names}")
-        Unit(kernel, (), self.grid_names, self.wg_axis, self.num_compute_wgs, self.memory_registers)  # warpgroups, registers
+        least = LEAST.given(self.split)
+        Unit(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers)  # warpgroups, registers
         if not callable(self.grid):
             dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
             self.check_names(dims, kernel)
@@ -60,6 +68,14 @@ class Options:
         if self.grid_names and len(self.grid_names) != len(dims):
             raise SpecError(f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} dimensions, but the grid "
                             f"{dims} has {len(dims)}")
+
+
+def parameter_names(function: Callable[..., Any]) -> list[str]:
+    """The arguments that a `grid` or `out_type` function takes; SpecError for one that does not tell (a C function)."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (ValueError, TypeError):
+        raise SpecError(f"{function!r} as grid or out_type does not tell its parameters' names: write a lambda or a def") from None
 
 
 def names(given: Sequence[str] | str) -> tuple[str, ...]:

@@ -117,11 +117,27 @@ def test_a_static_is_keyword_only() -> None:
             pass
 
 
-def test_only_statics_have_defaults() -> None:
-    with pytest.raises(SpecError, match=r"kernel k: 'n' has a default \(3\), which only Statics can have: write '\*, n: numpipe"):
-        @numpipe.kernel
-        def k(a, n=3):
-            pass
+@pytest.mark.parametrize("default, said_of_it", [
+    (None, "None"), ("fast", "'fast'"), ((1, 2), "(1, 2)"), (np.ones(3), "a ndarray"), (np.complex64(1), "complex64"),
+    (1 << 31, "2147483648"), (1e39, "1e+39")])
+def test_a_default_is_a_scalar(default: Any, said_of_it: str) -> None:
+    def k(a, n=default):
+        pass
+
+    told = said(SpecError, lambda: numpipe.kernel(k))
+    assert told.startswith("kernel k: ") and "'n'" in told and said_of_it in told
+    if not isinstance(default, (float, int, np.generic)):
+        assert "write '*, n: numpipe.Static = …', for an array drop the default" in told
+
+
+@pytest.mark.parametrize("source, name", [
+    ("def k(a, target): pass", "target"), ("def k(a, stream=3): pass", "stream"), ("def k(a, *, seed: S = 3): pass", "seed"),
+    ("def k(a, trace): pass", "trace"), ("def k(a, out=3): pass", "out")])
+def test_a_parameter_is_not_called_as_what_calls_take_themselves(source: str, name: str) -> None:
+    namespace: dict[str, Any] = {"S": numpipe.Static}
+    exec(source, namespace)
+    told = said(SpecError, lambda: numpipe.kernel(namespace["k"]))
+    assert told == f"kernel k: a parameter cannot be called '{name}': calls take {name}= themselves; use another name"
 
 
 @pytest.mark.parametrize("source, name", [("def k(a, *more): pass", "more"), ("def k(a, **named): pass", "named")])
@@ -202,7 +218,15 @@ def test_a_read_only_output_is_refused_after_a_good_call_too(call: Any) -> None:
 @pytest.mark.parametrize("value", [1 << 31, -(1 << 31) - 1])
 def test_an_int_beyond_int32(call: Any, value: int) -> None:
     told = said(SpecError, lambda: call(scaled, A, np.zeros((64, 64), np.float32), value))
-    assert f"the scalar {value} (one of scale) does not fit int32" in told and f"pass np.int64({value})" in told
+    assert told == (f"kernel scaled: the scalar 'scale' = {value} does not fit int32, as which Python ints are passed: pass "
+                    f"np.int64({value})")
+
+
+@every_run
+def test_a_float_beyond_float32(call: Any) -> None:
+    told = said(SpecError, lambda: call(scaled, A, np.zeros((64, 64), np.float32), -1e300))
+    assert "kernel scaled: the scalar 'scale' = -1e+300 does not fit float32" in told and "pass np.float64(-1e+300)" in told
+    call(scaled, A, np.zeros((64, 64), np.float32), float("inf"))
 
 
 @every_call
@@ -226,7 +250,7 @@ def decorated(**options: Any) -> Any:
     ({"num_compute_wgs": 2.0}, ["num_compute_wgs must be an int, got 2.0"]),
     ({"memory_registers": 25}, ["memory_registers must be a multiple of 8 in 24…256, got 25"]),
     ({"memory_registers": 16}, ["memory_registers must be a multiple of 8 in 24…256, got 16"]),
-    ({"grid_names": ("wg",)}, ["wg_axis 'wg' is also a grid axis ('wg',)"]),
+    ({"grid_names": ("m",), "wg_axis": "m"}, ["wg_axis 'm' is also a grid axis ('m',)"]),
     ({"wg_axis": 3}, ["wg_axis must be a string, got 3"]),
     ({"grid": (1, 2), "grid_names": ("x",)}, ["grid_names ('x',) name 1 dimensions, but the grid (1, 2) has 2"]),
     ({"grid": numpipe.persistent(), "grid_names": ("x", "y")}, ["('x', 'y') name 2 dimensions, but the grid (1,) has 1"]),
