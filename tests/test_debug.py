@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import math
 import pdb
 import re
 import sys
@@ -54,7 +55,7 @@ def test_a_value_is_printed_as(format: str, value: Any, expected: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="the C library's snprintf is not exported by the process")
 @given(st.sampled_from(["", "<", ">"]), st.sampled_from(["", "+", " "]), st.sampled_from(["", "0"]),
        st.sampled_from(["", "1", "7", "12"]), st.sampled_from(["", ".0", ".2", ".11"]), st.sampled_from(["", *"dxXfeEgG"]),
-       st.one_of(st.integers(-2**31, 2**31 - 1), st.floats(allow_nan=False), st.floats(width=32, allow_nan=False)))
+       st.one_of(st.integers(-2**31, 2**31 - 1), st.floats(), st.floats(width=32)))
 def test_a_number_is_printed_as_c_prints_it(align: str, sign: str, zero: str, width: str, precision: str, letter: str,
                                             value: Any) -> None:
     """The GPU's printf is C's: what the field becomes there and what it prints here are the same text."""
@@ -64,6 +65,7 @@ def test_a_number_is_printed_as_c_prints_it(align: str, sign: str, zero: str, wi
         conversion = field.conversion(kind_of(value) or "text")
     except SpecError:
         return
+    value = math.nan if value != value else value  # which has no sign, on the GPU neither
     libc, buffer = ctypes.CDLL(None), ctypes.create_string_buffer(512)
     if conversion[-1] in "dxX":
         bits = value & 0xFFFFFFFF if conversion[-1] != "d" else value
