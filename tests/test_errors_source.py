@@ -43,11 +43,6 @@ def with_raise(a, b, c):
         raise ValueError("too many rows")  # <-
 
 
-@refused("'assert a.shape[0] == 3' depends on run-time values", "before the call")
-def with_a_run_time_assert(a, b, c):
-    assert a.shape[0] == 3  # <-
-
-
 @refused("'assert ROWS % 48 == 0' failed: rows come in blocks of 48")
 def with_a_failing_assert(a, b, c):
     assert ROWS % 48 == 0, "rows come in blocks of 48"  # <-
