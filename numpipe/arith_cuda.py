@@ -1,18 +1,464 @@
-"""int32 arithmetic as single instructions."""
+"""The arithmetic of kernels on the GPU: typed by `arith.common`, the rule of the simulator too."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from . import _numba as nb
 from . import arith
-from ._op import cuda_meaning
-from .inert_cuda import InertType
+from ._op import Op, cuda_meaning
+from .errors import CompileError, SpecError
+from .inert import REASON
+from .inert_cuda import STEERLESS, InertType
 
 I32 = nb.types.int32
+BOOLEAN = nb.types.boolean
+FLOAT16 = np.dtype(np.float16)
 
 
-def _binary(function: Any) -> Any:
+# ---- types and values ---------------------------------------------------------------------------------------------
+def _kind(ty: Any) -> arith.Kind | None:
+    """`arith.kind` of a value of this Numba type. What Numba types as a literal is one in the source."""
+    if isinstance(ty, nb.types.Boolean):
+        return bool
+    if isinstance(ty, nb.types.IntegerLiteral):
+        return int
+    return np.dtype(str(ty)) if isinstance(ty, (nb.types.Integer, nb.types.Float)) else None
+
+
+def _kinds(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | None]:
+    """Kinds of operands; bit i of `literals` says that operand i is a float literal."""
+    mask = literals if isinstance(literals, int) else nb.literal(literals)
+    return [float if mask >> i & 1 else _kind(ty) for i, ty in enumerate(operands)]
+
+
+def _type(dtype: np.dtype) -> Any:
+    return BOOLEAN if dtype.kind == "b" else getattr(nb.types, dtype.name)
+
+
+def _fits(operands: Sequence[Any], dtype: np.dtype) -> None:
+    """SpecError for an int literal that the type it takes cannot hold."""
+    for ty in operands:
+        if dtype.kind != "f" and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
+            raise arith.misfit(ty.literal_value, dtype)
+
+
+def _taken_as(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
+    """Types of the parameters: Numba converts arguments to them, but float16 is converted here (`_convert`)."""
+    plain = [nb.types.unliteral(ty) for ty in operands]
+    return plain if FLOAT16 in [dtype, *_kinds(plain)] else [_type(dtype)] * len(plain)
+
+
+def _convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
+    """A number of another type. float16 is 16 bits in an integer register, converted by one instruction."""
+    if of == to:
+        return value
+    if of == nb.types.float16:
+        wide = builder.call(nb.pure_asm(nb.f32, [nb.i16], "cvt.f32.f16 $0, $1;", "=f,h"), [value])
+        return _convert(context, builder, wide, nb.types.float32, to)
+    if to == nb.types.float16:
+        if of not in (nb.types.float32, nb.types.float64):
+            value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64  # exact: all that does not overflow
+        single = of == nb.types.float32
+        statement, register = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;", "f" if single else "d"
+        return builder.call(nb.pure_asm(nb.i16, [value.type], statement, f"=h,{register}"), [value])
+    return context.cast(builder, value, of, to)
+
+
+def _no_number(symbol: str, operands: Sequence[Any]) -> Exception:
+    return nb.TypingError(f"'{symbol}' is not defined for {' and '.join(str(ty) for ty in operands)}")
+
+
+def _otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
+    """(signature, code) of Numba's own operator; what is computed with an inert value is inert too."""
+    inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
+    if inert is not None and all(isinstance(ty, InertType) or _kind(ty) is not None for ty in operands):
+        return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)
+    function = typing_context.resolve_value_type(python)
+    try:
+        chosen = function.get_call_type(typing_context, operands, {})
+    except nb.TypingError:
+        chosen = None
+    if chosen is None:
+        raise _no_number(symbol, operands)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return context.get_function(function, chosen)(builder, args[:len(operands)])
+
+    return chosen.return_type(*chosen.args), codegen
+
+
+def _operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
+    """A number in the type it is computed in; float16 is computed in float32, and rounded before and after."""
+    if isinstance(of, nb.types.IntegerLiteral):
+        return context.get_constant(_type(dtype), of.literal_value)
+    return _convert(context, builder, _convert(context, builder, value, of, _type(dtype)), _type(dtype), _inside(dtype))
+
+
+def _inside(dtype: np.dtype) -> Any:
+    return nb.types.float32 if dtype == FLOAT16 else _type(dtype)
+
+
+def _with(sig: Any, literals: Sequence[Any]) -> Any:
+    """The signature with the operation's last argument, where it is given."""
+    return sig.return_type(*sig.args, *literals)
+
+
+# ---- operators ----------------------------------------------------------------------------------------------------
+Emit = Callable[[Any, np.dtype, Any, Any], Any]
+"""(builder, dtype, a, b) -> value; a and b are of `dtype`, float32 for float16"""
+
+
+def _emitted(dtype: np.dtype, emit: Emit, *, compares: bool = False) -> Any:
+    """Code of a binary operation in `dtype` on parameters of whichever types."""
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        x, y = (_operand(context, builder, v, t, dtype) for v, t in zip(args, sig.args[:2], strict=False))
+        value = emit(builder, dtype, x, y)
+        return value if compares else _convert(context, builder, value, _inside(dtype), _type(dtype))
+
+    return codegen
+
+
+def _integer(instruction: str, unsigned: str = "") -> Emit:
+    return lambda builder, dtype, a, b: getattr(builder, (dtype.kind == "u" and unsigned) or instruction)(a, b)
+
+
+def _any(integers: str, floats: str) -> Emit:
+    return lambda builder, dtype, a, b: getattr(builder, floats if dtype.kind == "f" else integers)(a, b)
+
+
+def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, integers: bool = False, literal: bool = False) -> None:
+    """The typer of an operator. `integers`: it has no meaning on floats; `literal`: its code looks at an int literal on the right."""
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
+        kinds = _kinds((a, b), *literals)
+        if any(k is None for k in kinds):
+            sig, codegen = _otherwise(typing_context, symbol, python, (a, b))
+            return _with(sig, literals), codegen
+        if kinds == [bool, bool] and symbol in "&|^":
+            return _with(BOOLEAN(BOOLEAN, BOOLEAN), literals), _emitted(np.dtype(bool), emit)
+        dtype = arith.integer_type(symbol, *kinds) if integers else arith.common(*kinds)
+        _fits((a, b), dtype)
+        parameters = _taken_as((a, b), dtype)
+        if literal and dtype.kind != "f" and isinstance(b, nb.types.IntegerLiteral):
+            parameters[1] = b
+        return _type(dtype)(*parameters, *literals), _emitted(dtype, emit)
+
+
+def _power_of_2(value: Any) -> int | None:
+    """log2 of a constant that is a positive power of 2."""
+    n = getattr(value, "constant", None)
+    return n.bit_length() - 1 if isinstance(n, int) and n > 0 and n & (n - 1) == 0 else None
+
+
+def _floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
+    """(a // b, a % b): the machine's division truncates, one division serves both."""
+    if dtype.kind == "f":
+        return _floored_floats(builder, a, b)
+    if dtype.kind == "u":
+        quotient = builder.udiv(a, b)
+        return quotient, builder.sub(a, builder.mul(quotient, b))
+    zero = nb.const(0, a.type)
+    bits = _power_of_2(b)
+    if bits is not None:
+        return builder.ashr(a, nb.const(bits, a.type)), builder.and_(a, nb.const((1 << bits) - 1, a.type))
+    quotient = builder.sdiv(a, b)
+    rest = builder.sub(a, builder.mul(quotient, b))
+    low = builder.and_(builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, b), zero))
+    return (builder.sub(quotient, builder.zext(low, a.type)),
+            builder.add(rest, builder.select(low, b, zero)))
+
+
+def _libdevice(builder: Any, name: str, *args: Any) -> Any:
+    """A function of libdevice, in the variant of the arguments' type."""
+    return nb.external(builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args)
+
+
+def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Floats as NumPy does it: the exact remainder first (fmod), then the quotient it leaves, corrected to an integer."""
+    def const(value: float) -> Any:
+        return nb.ir.Constant(a.type, value)
+
+    rest = exact = _libdevice(builder, "fmod", a, b)
+    quotient = builder.fdiv(builder.fsub(a, rest), b)
+    some = builder.fcmp_unordered("!=", rest, const(0.0))
+    low = builder.and_(some, builder.xor(builder.fcmp_ordered("<", b, const(0.0)), builder.fcmp_ordered("<", rest, const(0.0))))
+    quotient = builder.select(low, builder.fsub(quotient, const(1.0)), quotient)
+    rest = builder.select(low, builder.fadd(rest, b), rest)
+    rest = builder.select(some, rest, _libdevice(builder, "copysign", const(0.0), b))
+    floor = _libdevice(builder, "floor", quotient)
+    up = builder.fcmp_ordered(">", builder.fsub(quotient, floor), const(0.5))
+    floor = builder.select(up, builder.fadd(floor, const(1.0)), floor)
+    true = builder.fdiv(a, b)
+    floor = builder.select(builder.fcmp_unordered("!=", quotient, const(0.0)), floor,
+                           _libdevice(builder, "copysign", const(0.0), true))
+    by_zero = builder.fcmp_ordered("==", b, const(0.0))
+    return builder.select(by_zero, true, floor), builder.select(by_zero, exact, rest)
+
+
+_binary(arith.add, "+", operator.add, _any("add", "fadd"))
+_binary(arith.sub, "-", operator.sub, _any("sub", "fsub"))
+_binary(arith.mul, "*", operator.mul, _any("mul", "fmul"))
+_binary(arith.floordiv, "//", operator.floordiv, lambda *args: _floored(*args)[0], literal=True)
+_binary(arith.mod, "%", operator.mod, lambda *args: _floored(*args)[1], literal=True)
+_binary(arith.and_, "&", operator.and_, _integer("and_"), integers=True)
+_binary(arith.or_, "|", operator.or_, _integer("or_"), integers=True)
+_binary(arith.xor, "^", operator.xor, _integer("xor"), integers=True)
+_binary(arith.lshift, "<<", operator.lshift, _integer("shl"), integers=True)
+_binary(arith.rshift, ">>", operator.rshift, _integer("ashr", "lshr"), integers=True)
+
+
+@cuda_meaning(arith.truediv)
+def _truediv(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
+    kinds = _kinds((a, b), *literals)
+    if any(k is None for k in kinds):
+        sig, codegen = _otherwise(typing_context, "/", operator.truediv, (a, b))
+        return _with(sig, literals), codegen
+    dtype = arith.quotient_type(*kinds)
+    return (_type(dtype)(*_taken_as((a, b), dtype), *literals),
+            _emitted(dtype, lambda builder, _, x, y: builder.fdiv(x, y)))
+
+
+@cuda_meaning(arith.quotient_remainder)
+def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
+    parts = [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
+    result = nb.types.Tuple(parts)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [nb.call(context, builder, f, sig.args, args)[1] for f in (arith.floordiv, arith.mod)]
+        return context.make_tuple(builder, result, values)
+
+    return result(a, b, *literals), codegen
+
+
+@cuda_meaning(arith.power)
+def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
+    of, = _kinds((a,), *literals)
+    if of is None:
+        sig, codegen = _otherwise(typing_context, "**", operator.pow, (a, n))
+        return _with(sig, literals), codegen
+    count = arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
+    dtype = arith.common(of, int)
+    ty = _type(dtype)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        def product(x: Any, y: Any) -> Any:
+            return nb.call(context, builder, arith.mul, (ty, ty), (x, y))[1]
+
+        if not count:
+            return _convert(context, builder, nb.const(1), I32, ty)
+        base = result = _convert(context, builder, args[0], sig.args[0], ty)
+        for bit in f"{count:b}"[1:]:
+            result = product(result, result)
+            result = product(result, base) if bit == "1" else result
+        return result
+
+    return ty(nb.types.unliteral(a), n, *literals), codegen
+
+
+def _unary(operation: Op[..., Any], symbol: str, python: Any, emit: Callable[[Any, np.dtype, Any], Any]) -> None:
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, a: Any) -> Any:
+        of = _kind(a)
+        if of is None:
+            return _otherwise(typing_context, symbol, python, (a,))
+        dtype = arith.inverted_type(of) if symbol == "~" else arith.common(of)
+        _fits((a,), dtype)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            value = emit(builder, dtype, _operand(context, builder, args[0], sig.args[0], dtype))
+            return _convert(context, builder, value, _inside(dtype), _type(dtype))
+
+        return _type(dtype)(*_taken_as((a,), dtype)), codegen
+
+
+def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
+    return builder.fsub(nb.ir.Constant(a.type, -0.0), a) if dtype.kind == "f" else builder.sub(nb.const(0, a.type), a)
+
+
+def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
+    if dtype.kind == "f":
+        return _libdevice(builder, "fabs", a)
+    return a if dtype.kind == "u" else builder.select(builder.icmp_signed("<", a, nb.const(0, a.type)), _negative(builder, dtype, a), a)
+
+
+_unary(arith.negative, "-", operator.neg, _negative)
+_unary(arith.positive, "+", operator.pos, lambda builder, dtype, a: a)
+_unary(arith.absolute, "abs", abs, _absolute)
+_unary(arith.invert, "~", operator.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
+
+
+# ---- comparisons --------------------------------------------------------------------------------------------------
+def _compare(symbol: str) -> Emit:
+    def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
+        if dtype.kind == "f":
+            return (builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered)(symbol, a, b)
+        return (builder.icmp_unsigned if dtype.kind == "u" else builder.icmp_signed)(symbol, a, b)
+
+    return emit
+
+
+def _comparison(operation: Op[..., Any], symbol: str, python: Any) -> None:
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
+        kinds = _kinds((a, b), *literals)
+        if any(k is None for k in kinds):
+            sig, codegen = _otherwise(typing_context, symbol, python, (a, b))
+            return _with(sig, literals), codegen
+        dtype = arith.common(*kinds)
+        _fits((a, b), dtype)
+        return BOOLEAN(*_taken_as((a, b), dtype), *literals), _emitted(dtype, _compare(symbol), compares=True)
+
+
+for _operation, _symbol, _python in ((arith.lt, "<", operator.lt), (arith.le, "<=", operator.le), (arith.gt, ">", operator.gt),
+                                     (arith.ge, ">=", operator.ge), (arith.eq, "==", operator.eq), (arith.ne, "!=", operator.ne)):
+    _comparison(_operation, _symbol, _python)
+
+
+# ---- builtins -----------------------------------------------------------------------------------------------------
+def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, literals: Any, *values: Any) -> Any:
+        of_tuple = len(values) == 1 and isinstance(values[0], nb.types.BaseTuple)
+        parts = tuple(values[0]) if of_tuple else values
+        kinds = _kinds(parts, literals)
+        if any(k is None for k in kinds) or not kinds:
+            if not any(isinstance(ty, InertType) for ty in parts):
+                raise _no_number(builtin.__name__, parts)
+            sig, codegen = _otherwise(typing_context, builtin.__name__, builtin, parts)
+            return sig.return_type(literals, *values), codegen
+        dtype = arith.common(*kinds)
+        _fits(parts, dtype)
+        types = _taken_as(parts, dtype)
+        result = _type(dtype)
+        better = _compare(symbol)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            given = nb.cgutils.unpack_tuple(builder, args[1]) if of_tuple else args[1:]
+            have = sig.args[1] if of_tuple else sig.args[1:]
+            found, *rest = (_operand(context, builder, v, t, dtype) for v, t in zip(given, have, strict=True))
+            for value in rest:
+                found = builder.select(better(builder, dtype, value, found), value, found)
+            return _convert(context, builder, found, _inside(dtype), result)
+
+        return result(literals, *(values if of_tuple else types)), codegen
+
+
+_extreme(arith.least, "<", min)
+_extreme(arith.greatest, ">", max)
+
+
+def _refuse_steering(operands: Sequence[Any]) -> None:
+    for ty in operands:
+        if isinstance(ty, tuple(STEERLESS)):
+            raise CompileError(f"{getattr(ty, 'what', ty)} {REASON}")
+
+
+@cuda_meaning(arith.cast)
+def _cast(_context: Any, value: Any, dtype: Any) -> Any:
+    to = np.dtype(nb.literal(dtype))
+    of = _kind(value)
+    if of is None:
+        _refuse_steering((value,))
+        raise arith.not_a_number(to.name, str(value))
+    if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
+        raise arith.misfit(value.literal_value, to)
+    result = _type(to)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        have, number = sig.args[0], args[0]
+        if have == nb.types.float16 and result != have:
+            have, number = nb.types.float32, _convert(context, builder, number, have, nb.types.float32)
+        if to.kind != "b" or have == BOOLEAN:
+            return _convert(context, builder, number, have, result)
+        zero = nb.ir.Constant(number.type, 0.0 if isinstance(have, nb.types.Float) else 0)
+        return builder.fcmp_unordered("!=", number, zero) if isinstance(have, nb.types.Float) else builder.icmp_signed("!=", number, zero)
+
+    return result(nb.types.unliteral(value), dtype), codegen
+
+
+@cuda_meaning(arith.rounded)
+def _rounded(_context: Any, value: Any) -> Any:
+    of = _kind(value)
+    if of is None:
+        raise arith.not_a_number("round", str(value))
+    plain = nb.types.unliteral(value)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        have, number = plain, args[0]
+        if isinstance(have, nb.types.Float):
+            if have == nb.types.float16:
+                have, number = nb.types.float32, _convert(context, builder, number, have, nb.types.float32)
+            number = _libdevice(builder, "rint", number)
+        return context.cast(builder, number, have, I32)
+
+    return I32(plain), codegen
+
+
+@cuda_meaning(arith.counting)
+def _counting(typing_context: Any, *bounds: Any) -> Any:
+    _refuse_steering(bounds)
+    kinds = _kinds(bounds)
+    if any(k is None for k in kinds):
+        raise arith.not_a_number("range", " and ".join(str(ty) for ty in bounds))
+    dtype = arith.range_type(*kinds)
+    _fits(bounds, dtype)
+    function = typing_context.resolve_value_type(range)
+    types = (_type(dtype),) * len(bounds)
+    result = nb.returns(typing_context, function, types)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return nb.call(context, builder, function, types, args)[1]
+
+    return result(*types), codegen
+
+
+@cuda_meaning(arith.length)
+def _length(typing_context: Any, value: Any) -> Any:
+    if isinstance(value, nb.types.BaseTuple):
+        return I32(value), lambda context, builder, sig, args: nb.const(len(value))
+    sig, found = _otherwise(typing_context, "len", len, (value,))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return context.cast(builder, found(context, builder, sig, args), sig.return_type, I32)
+
+    return I32(*sig.args), codegen
+
+
+@cuda_meaning(arith.number)
+def _number(_context: Any, value: Any, *literals: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _settle(context, builder, args[0], sig.args[0], sig.return_type)
+
+    return _settled(value, *literals)(value, *literals), codegen
+
+
+def _settled(ty: Any, literals: Any = 0) -> Any:
+    """The type of a constant at run time, of any other value its own."""
+    if isinstance(ty, (nb.types.Tuple, nb.types.UniTuple)):
+        parts = [_settled(t) for t in ty]
+        return ty if parts == list(ty) else nb.types.Tuple(parts)
+    of, = _kinds((ty,), literals)
+    if of is int:
+        _fits((ty,), arith.INT32)
+    return I32 if of is int else nb.types.float32 if of is float else BOOLEAN if of is bool else ty
+
+
+def _settle(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
+    if of == to:
+        return value
+    if isinstance(to, nb.types.BaseTuple):
+        parts = nb.cgutils.unpack_tuple(builder, value)
+        return context.make_tuple(builder, to, [_settle(context, builder, v, f, t) for v, f, t in zip(parts, of, to, strict=True)])
+    return context.cast(builder, value, of, to)
+
+
+# ---- of int32 values that are not negative ------------------------------------------------------------------------
+def _unsigned(function: Any) -> Any:
     def typer(_context: Any, a: Any, b: Any) -> Any:
         inert = next((t for t in (a, b) if isinstance(t, InertType)), None)
         if inert is not None:
@@ -61,7 +507,6 @@ def _divide(_context: Any, a: Any, by: Any) -> Any:
     return I32(I32, by), codegen
 
 
-cuda_meaning(arith.add)(_binary(lambda builder, a, b: builder.add(a, b)))
-cuda_meaning(arith.quotient)(_binary(lambda builder, a, b: builder.udiv(a, b)))
-cuda_meaning(arith.remainder)(_binary(lambda builder, a, b: builder.urem(a, b)))
-cuda_meaning(arith.cdiv)(_binary(_cdiv))
+cuda_meaning(arith.quotient)(_unsigned(lambda builder, a, b: builder.udiv(a, b)))
+cuda_meaning(arith.remainder)(_unsigned(lambda builder, a, b: builder.urem(a, b)))
+cuda_meaning(arith.cdiv)(_unsigned(_cdiv))

@@ -26,6 +26,7 @@ from .._unit import Unit
 from ..closure import binder
 from ..errors import CompileError, Position
 from ..functions import Function
+from .arithmetic import Arithmetic
 from .debugging import Debugging
 from .fold import MISSING, Constants, StaticArray, stores
 from .functions import Bound, Functions
@@ -98,7 +99,7 @@ def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays:
     return _Lift(source, constants, Session(unit)).kernel(parameters)
 
 
-class _Lift(Debugging, Functions):
+class _Lift(Arithmetic, Debugging, Functions):
     """All parts together, on one function."""
 
     def kernel(self, parameters: list[str]) -> Lifted:
