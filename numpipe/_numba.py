@@ -201,6 +201,17 @@ def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
     lowering_registry.lower_getattr(type_class, name)(codegen)
 
 
+def constant_attribute(type_class: type, name: str, value: Callable[[Any], Any]) -> None:
+    """Attribute `name` whose value ``value(type)``, an int, a string or a tuple of them, is known at compile time."""
+    def typer(ty: Any) -> Any:
+        found = value(ty)
+        return types.Tuple([types.literal(v) for v in found]) if isinstance(found, tuple) else types.literal(found)
+
+    attribute(type_class, name, typer, lambda context, builder, ty, _:
+              context.get_constant_generic(builder, typer(ty), value(ty)) if isinstance(value(ty), tuple) else
+              context.get_constant_undef(typer(ty)))
+
+
 def method(type_class: type, name: str, function: Any) -> None:
     """Method `name` of values of `type_class`: ``function(value, *args)`` for an operation `function`."""
 
@@ -299,6 +310,8 @@ class _Hopper:
 
 
 _lock = threading.RLock()
+_APART = {types.int32, types.float32}
+"""types of which no variable can have both: Numba would make it a float64"""
 
 
 @contextlib.contextmanager
@@ -312,9 +325,12 @@ def compiling_for_hopper() -> Iterator[None]:
         codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: SM_90A if cc is None else cc
         whole = codegen.CUDACodeLibrary.get_asm_str  # Numba reads the PTX only to look for runtime calls we never make
         codegen.CUDACodeLibrary.get_asm_str = lambda self, cc=None: ""
+        unify = types.Number.unify
+        types.Number.unify = lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)
         try:
             yield
         finally:
+            types.Number.unify = unify
             (dispatcher.get_current_device, compiler.get_current_device, codegen.CUDACodeLibrary._ensure_cc) = asked
             codegen.CUDACodeLibrary.get_asm_str = whole
 

@@ -138,6 +138,7 @@ class GmemRef:
         self.tensor_maps: dict[MapRequest, TensorMap] = {}
         self.shape = tuple(np.int32(n) for n in array.shape)
         self.dtype = array.dtype
+        self.ndim = array.ndim
 
     @property
     def name(self) -> str:

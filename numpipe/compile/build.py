@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import pipelines
 from .._unit import MapRequest, Unit
-from ..errors import SpecError, TargetError
+from ..errors import CompileError, SpecError, TargetError
 from . import blame
 from .lift import Lifted
 
@@ -159,6 +160,9 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         if told is error:
             raise
         raise told from (None if isinstance(error, nb.NumbaError) else error)
+    for name in unit.met["compute"] - unit.met["memory"]:
+        site = name.rsplit(" @ ", 1)[1]
+        raise CompileError(lifted.sites[site].stamp(pipelines.unreachable(unit.kernel, site)))
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
     for symbol in undefined:
         unit.axis(re.sub(r"^np_axis_(index|size)_", "", symbol))

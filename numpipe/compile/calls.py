@@ -79,7 +79,24 @@ class Calls(Bodies):
             node.facts = PIPELINE  # type: ignore[attr-defined]
         elif isinstance(node.func, ast.Name) and node.func.id in self.local:
             node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
+            self._by_position(node.func.id, node)
         return node
+
+    def _by_position(self, name: str, node: ast.Call) -> None:
+        """A call of a nested function: keywords become positions, in place."""
+        places = self._binds(name)
+        if len(places) != 1 or not isinstance(places[0], ast.FunctionDef) or not self._nested_facts(name):
+            if node.keywords:
+                self.error(node, f"'{name}' is called with keywords: of a function that is not known by its name only the positions "
+                                 "of the arguments are known")
+            return
+        names = [argument.arg for argument in places[0].args.args]
+        signature = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
+        keywords = {str(k.arg): k.value for k in node.keywords}
+        wrong = mismatch(signature, len(node.args), list(keywords))
+        if wrong is not None:
+            self.error(node, f"{name}({', '.join(names)}): {wrong}")
+        node.args, node.keywords = [*node.args, *(keywords[n] for n in names[len(node.args):])], []
 
     def _fits_registers(self, node: ast.Call) -> None:
         """One accumulator alone must leave a register to compute with: what ptxas does with more is memory traffic."""

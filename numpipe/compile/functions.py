@@ -38,9 +38,9 @@ class Functions(Calls, Nested):
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load):
             value = self.value(node)
             if isinstance(value, Function):
-                return self._bind(self._bound(value, {}, node), node)
+                return self._bind(self._lifted(value, {}, node), node)
             if isinstance(value, tuple) and any(isinstance(part, Function) for part in value):
-                parts = [self._bind(self._bound(part, {}, node), node) if isinstance(part, Function) else
+                parts = [self._bind(self._lifted(part, {}, node), node) if isinstance(part, Function) else
                          self.visit(ast.copy_location(ast.Constant(part), node)) for part in value]
                 return ast.copy_location(ast.Tuple(parts, ast.Load()), node)
             if isinstance(value, FunctionType) and not str(value.__module__).startswith(("numpy", "numba", "numpipe.")):
@@ -57,7 +57,7 @@ class Functions(Calls, Nested):
         args = dict(zip(names, self.bind(function, node), strict=True))
         values = {name: self.value(arg) for name, arg in args.items()}
         known = {name: value for name, value in values.items() if value is not MISSING}
-        bound = self._bound(function, known, node)
+        bound = self._lifted(function, known, node)
         left = [self.visit(args[name]) for name in bound.parameters]
         call = ast.copy_location(ast.Call(self._bind(bound, node), left, []), node)
         call.facts = bound.facts  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ class Functions(Calls, Nested):
         """The function as a value of the kernel."""
         return self.call(bound.binder, [ast.copy_location(ast.Tuple([self.context_name(node)], ast.Load()), node)], node)
 
-    def _bound(self, function: Function[..., Any], known: dict[str, Any], node: ast.AST) -> Bound:
+    def _lifted(self, function: Function[..., Any], known: dict[str, Any], node: ast.AST) -> Bound:
         key = (function, *[(name, *_key(value)) for name, value in known.items()])
         bound: Bound | None = self.session.functions.get(key)
         if bound is None:

@@ -34,8 +34,12 @@ class Nested(Loops):
 
     def _nested(self, node: ast.FunctionDef, name: str) -> ast.expr:
         arguments = node.args
-        if arguments.defaults or arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
-            self.error(node, f"nested function '{name}': plain positional parameters only")
+        called = "a lambda" if name == "lambda_" else f"nested function '{name}'"
+        if arguments.defaults or arguments.kw_defaults:
+            self.error(node, f"{called}: its parameters have no defaults: it captures by value what it uses of the kernel, or use "
+                             "@numpipe.function")
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+            self.error(node, f"{called}: plain positional parameters only")
         for inner in ast.walk(node):
             if isinstance(inner, (ast.Nonlocal, ast.Global)):
                 self.error(inner, f"'{type(inner).__name__.lower()}' cannot be compiled: captures are by value; return the "

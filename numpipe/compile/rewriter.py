@@ -135,12 +135,25 @@ class Rewriter(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> Any:
         target = node.targets[0]
         if len(node.targets) == 1 and isinstance(target, ast.Name):
+            if self._known(target, self.value(node.value)) and not is_literal(self.constants.known[target.id]):
+                return None
+        elif len(node.targets) == 1 and isinstance(target, ast.Tuple):
             value = self.value(node.value)
-            if value is not MISSING and not isinstance(value, StaticArray) and len(self.scopes[-1][1].get(target.id, [])) == 1:
-                self.constants.known[target.id] = value
-                if not is_literal(value):
-                    return None
+            parts = ([self.value(part) for part in node.value.elts] if isinstance(node.value, ast.Tuple) else
+                     value if isinstance(value, tuple) else ())
+            if len(parts) == len(target.elts):
+                for name, part in zip(target.elts, parts, strict=True):
+                    self._known(name, part)
         return self.generic_visit(node)
+
+    def _known(self, target: ast.expr, value: Any) -> bool:
+        """Note what a name stands for, if that is a constant and the name is bound nowhere else."""
+        if not isinstance(target, ast.Name) or value is MISSING or isinstance(value, StaticArray):
+            return False
+        once = len(self.scopes[-1][1].get(target.id, [])) == 1
+        if once:
+            self.constants.known[target.id] = value
+        return once
 
     def visit_If(self, node: ast.If) -> Any:
         test = self.value(node.test)

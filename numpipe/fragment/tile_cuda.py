@@ -112,6 +112,10 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
 
 for _cls in (TileType, InFlightType):
     nb.method(_cls, "astype", source.astype)
+nb.constant_attribute(TileType, "shape", lambda ty: ty.shape)
+nb.constant_attribute(TileType, "dtype", lambda ty: ty.dtype.name)
+nb.constant_attribute(InFlightType, "shape", lambda ty: ty.tile.shape)
+nb.constant_attribute(InFlightType, "dtype", lambda ty: ty.tile.dtype.name)
 
 
 def _arithmetic(function: Any, instruction: str) -> None:
