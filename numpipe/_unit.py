@@ -46,6 +46,8 @@ class ArrayArg:
     order: str = "row"
     tma: bool = True
     tma_store: bool = True
+    output: bool = True
+    """whether the call treats it as one: checks that it is writable, copies it back to the host"""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Generic, ParamSpec, TypeVar
 
+from ._source import remember
 from .errors import SpecError, at
 
 P = ParamSpec("P")
@@ -31,6 +32,7 @@ class Function(Generic[P, R]):
                                                                           "written out"))
         functools.update_wrapper(self, function)
         self.function = function
+        remember(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

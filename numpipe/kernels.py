@@ -7,7 +7,6 @@ call on device arrays is a few dictionary look-ups and one driver call.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import os
@@ -19,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from . import launch, targets
+from ._source import remember
 from ._unit import ArrayArg, Unit
 from .arguments import SCALAR, Call, Parameters, scalar_dtype, scalar_kind, scalar_value
 from .compile import asked, blame
 from .compile.fold import StaticArray
 from .compile.lift import Lifted, lift, read
 from .compile.positions import Source
+from .compile.stored import stored
 from .debug import SimulatedOnly
 from .errors import SpecError
 from .launch.arrays import ArrayInfo
@@ -98,6 +99,7 @@ class Kernel:
         self._arguments = Parameters(function)
         functools.update_wrapper(self, function)
         self.function, self.options = function, options
+        remember(function)
         self.name = self._arguments.kernel
         self.parameters, self.statics = self._arguments.names, self._arguments.statics
         options.check(self.name, len(self.parameters))
@@ -122,14 +124,15 @@ class Kernel:
     @functools.cached_property
     def stored(self) -> set[str]:
         """The names that the kernel stores to."""
-        return {node.targets[0].value.id for node in ast.walk(self.source.parse())
-                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
-                and isinstance(node.targets[0].value, ast.Name)}
+        return stored(self.source)
 
     @functools.cached_property
     def first_output(self) -> int:
         """Index of the first parameter that the kernel stores to; from there on parameters are outputs."""
         return next((i for i, name in enumerate(self.parameters) if name in self.stored), len(self.parameters))
+
+    def _output(self, name: str) -> bool:
+        return name in self.parameters[self.first_output:]
 
     def _check_outputs(self, call: Call) -> None:
         """No scalar stands where an output belongs."""
@@ -213,9 +216,9 @@ class Kernel:
     def _array_arg(self, name: str, info: ArrayInfo) -> ArrayArg:
         """An array as far as compilation depends on it; host arrays are copied to padded rows."""
         host = info.kind == "host"
-        output = name in self.parameters[self.first_output:]
+        output = self._output(name)
         return ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), host or launch.tma_addressable(info) is None,
-                        host or not output or not info.shape or info.shape[-1] * info.dtype.itemsize % 16 == 0)
+                        host or not output or not info.shape or info.shape[-1] * info.dtype.itemsize % 16 == 0, output)
 
     def _obstacle(self, arrays: list[ArrayArg], info: ArrayInfo, obstacles: dict[int, str]) -> None:
         """Note why TMA cannot address the last of `arrays`: the error that its use in a pipeline gives."""
@@ -242,7 +245,7 @@ class Kernel:
             kinds = tuple(scalar_dtype(s, p, self.name) for s, p in zip(scalars, unnamed, strict=True))
             unit_key = (tuple(arrays), kinds, call.statics)
             grid = targets.ctas(self.name, self.options, choice, lambda grid: self._results.ask(grid, "grid", call))
-            outputs = sum(name in self.parameters[self.first_output:] for name in names)
+            outputs = sum(map(self._output, names))
             written = infos[len(infos) - outputs:]
             for name, info in zip(names[len(infos) - outputs:], written, strict=True):
                 launch.check_writable(info, name, self.name)
@@ -345,7 +348,7 @@ class Kernel:
             if isinstance(value, SCALAR):
                 kinds.append(scalar_dtype(value, name, self.name))
             elif isinstance(value, ArrayType):
-                arrays.append(ArrayArg(name, value.dtype, len(value.shape)))
+                arrays.append(ArrayArg(name, value.dtype, len(value.shape), output=self._output(name)))
             else:
                 info = launch.describe(value, name, self.name)
                 arrays.append(self._array_arg(name, info))

@@ -29,6 +29,14 @@ def check(name: str, dtype: Any, ndim: int, sizes: tuple[int | None, int | None]
         raise SpecError(f"'{name}[…] = tile': the array is {dtype}, the tile {tile}: store tile.astype({name}.dtype)")
 
 
+def check_output(array: Any) -> None:
+    """A store must be one that the call knew of: to an input it would be lost, or overwrite what may not be written."""
+    if not array.output:
+        raise SpecError(f"'{array.name}[…] = tile': the call took '{array.name}' for an input, because the kernel's source shows "
+                        "no store to it: store to it by its own name, or in a function that is called by name and gets it as an "
+                        "argument")
+
+
 def through_tma(array: Any) -> bool:
     """Whether stores to this array take the store ring."""
     return bool(array.tma and array.tma_store and array.order == "row")
@@ -39,6 +47,7 @@ def store_tile(ref: GmemRef, rows: Any, columns: Any, tile: Any) -> None:
     """Store `tile` to ``ref[rows, columns]``; nothing in the memory role."""
     if not isinstance(tile, Tile):
         raise SpecError(f"'{ref.name}[…] = value': the value must be a register tile, got {type(tile).__name__}")
+    check_output(ref.unit.arrays[ref.index])
     sizes = tuple(None if isinstance(part, All) else part.size for part in (rows, columns))
     check(ref.name, ref.dtype, ref.array.ndim, sizes, tile.shape, tile.dtype)  # type: ignore[arg-type]
     if tile.inert:

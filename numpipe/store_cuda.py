@@ -24,6 +24,7 @@ I32 = nb.types.int32
 def _store_tile(typing_context: Any, ref: Any, rows: Any, columns: Any, tile: Any) -> Any:
     if not isinstance(tile, (TileType, InFlightType)):
         raise SpecError(f"'{ref.arg.name}[…] = value': the value must be a register tile, got {tile}")
+    source.check_output(ref.arg)
     value_type = settled(tile, f"'{ref.arg.name}[…] = tile'")
     sizes = tuple(part.size if isinstance(part, DsType) else None for part in (rows, columns))
     source.check(ref.arg.name, ref.arg.dtype, ref.arg.ndim, sizes, value_type.shape, value_type.dtype)  # type: ignore[arg-type]

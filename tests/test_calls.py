@@ -302,3 +302,96 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
     types = ["float32", "int32", "float32", "bool"]
     assert seen == [(types, [2.0, 3, 0.5, True], 7), (["float32", "int32", "float64", "bool"], [3.0, 4, 0.25, True], 7),
                     (["float32", "int32", "int32", "bool"], [5.0, 3, 1, False], 7)]
+
+
+# ---- which parameters are outputs
+@numpipe.function
+def put(ref, x):
+    ref[ds(0, 64), ds(0, 64)] = x
+
+
+@numpipe.function
+def put_by_name(x, *, to):
+    put(to, x)
+
+
+STORES = (put, put_by_name)
+
+
+def stores_itself(a, c):
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+def stores_in_a_function(a, c):
+    put(c, numpipe.zeros((64, 64), np.float32) + 1.0)
+
+
+def stores_two_functions_deep(a, c):
+    put_by_name(numpipe.zeros((64, 64), np.float32) + 1.0, to=c)
+
+
+def stores_in_a_nested_function(a, c):
+    def keep(value):
+        c[ds(0, 64), ds(0, 64)] = value
+
+    keep(numpipe.zeros((64, 64), np.float32) + 1.0)
+
+
+def stores_in_a_nested_function_that_is_passed_it(a, c):
+    def keep(a, value):
+        a[ds(0, 64), ds(0, 64)] = value
+
+    keep(c, numpipe.zeros((64, 64), np.float32) + 1.0)
+
+
+def stores_through_another_name(a, c):
+    other = c
+    other[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+def stores_through_a_tuple_of_functions(a, c):
+    STORES[0](c, numpipe.zeros((64, 64), np.float32) + 1.0)
+
+
+def stores_in_a_function_that_is_passed_on(a, c):
+    def apply(f, ref):
+        f(ref, numpipe.zeros((64, 64), np.float32) + 1.0)
+
+    apply(put, c)
+
+
+def stores_in_a_function_of_another_name(a, c):
+    write = put
+    write(c, numpipe.zeros((64, 64), np.float32) + 1.0)
+
+
+STORING = {name: f for name, f in list(globals().items()) if name.startswith("stores_")}
+
+
+@every_run
+@pytest.mark.parametrize("function", STORING.values(), ids=STORING)
+def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -> None:
+    kernel = numpipe.kernel(num_compute_wgs=1)(function)
+    a, c = A.copy(), new()
+    a.setflags(write=False)  # an input may be read-only
+    call(kernel, a, c)
+    assert (c == 1).all() and kernel.first_output == 1
+    with pytest.raises(SpecError, match="argument 'c' of kernel .* read-only; pass a writable array"):
+        call(kernel, A, a)
+    assert [arg.output for arg in kernel.compiled(a, c).unit.arrays] == [False, True]
+
+
+@every_run
+def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
+    """On the GPU it would be lost: only outputs are copied back."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def hidden(a, b, c):
+        for i in range(1):
+            pairs = ((put, a), (put, b))
+            f, ref = pairs[0]
+            f(ref, numpipe.zeros((64, 64), np.float32))
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    for way in (call, CALLS["compiled"]):
+        with pytest.raises(SpecError, match=r"kernel hidden: 'a\[…\] = tile': the call took 'a' for an input"):
+            way(hidden, A, B, new())

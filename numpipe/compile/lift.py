@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .. import _source
 from .._unit import Unit
 from ..closure import binder
 from ..errors import CompileError, Position
@@ -54,9 +55,8 @@ class Lifted:
 
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
-    return CompileError(f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}): numpipe "
-                        "rewrites kernels from their source; define it in a file or a notebook cell, not in exec() or at a "
-                        "prompt that keeps no source")
+    return CompileError(f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}), and numpipe "
+                        f"rewrites kernels from their source: {_source.missing(function)}")
 
 
 def read(function: Callable[..., Any]) -> Source:
@@ -65,7 +65,7 @@ def read(function: Callable[..., Any]) -> Source:
         raise CompileError(f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels are compiled from "
                            "their source, without it: put @numpipe.kernel next to the 'def'")
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = _source.lines(function)
     except (OSError, TypeError):
         raise _no_source(function) from None
     filename = inspect.getsourcefile(function) or function.__code__.co_filename

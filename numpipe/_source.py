@@ -1,0 +1,45 @@
+"""The text of a function as it was when the function was made.
+
+Kernels are rewritten when they are first used, maybe long after they were defined. By then their file may have been edited,
+the cell of a notebook run again, the prompt gone on: so a decorator remembers the text at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+_ATTRIBUTE = "__numpipe_source__"
+
+
+def remember(function: Callable[..., Any]) -> None:
+    """Keep the text of a function that has just been defined; nothing where there is none."""
+    if _remembered(function) is None:
+        with contextlib.suppress(OSError, TypeError):
+            setattr(function, _ATTRIBUTE, (function.__code__, inspect.getsourcelines(function)))
+
+
+def lines(function: Callable[..., Any]) -> tuple[list[str], int]:
+    """The lines of a function, its decorators' included, and the number of the first; OSError, TypeError where there are none."""
+    return _remembered(function) or inspect.getsourcelines(function)
+
+
+def _remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
+    code, text = getattr(function, _ATTRIBUTE, (None, None))
+    return text if code is function.__code__ else None  # tools that reload modules give old functions new code
+
+
+def missing(function: Callable[..., Any]) -> str:
+    """What is wrong where a function has no text, and the mend."""
+    filename = function.__code__.co_filename
+    if filename == "<stdin>":
+        return ("it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a file, "
+                "or use a notebook or IPython")
+    if filename == "<string>":
+        return "it was made by exec() or 'python -c': write it to a file"
+    if filename.startswith("<"):
+        return (f"nothing in Python's linecache is called {filename}: write it to a file; what generates source enters it there, "
+                f"linecache.cache[{filename!r}] = (len(text), None, text.splitlines(True), {filename!r}), before it runs it")
+    return "the file cannot be read, or is not the one that was compiled: run python where the file is, and import it again"

@@ -1,0 +1,121 @@
+"""Which parameters a kernel stores to: its outputs.
+
+A store may be in a nested function, in a `@numpipe.function` that the array is passed to, or go through another name.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ..errors import CompileError
+from ..functions import Function
+from .fold import Constants, stores
+from .lift import read
+from .positions import Source
+
+
+def stored(source: Source) -> set[str]:
+    """Names that a function stores to, by itself or through the functions that it calls."""
+    return _Stores(source).of(source.parse(), {}, ())  # type: ignore[arg-type]
+
+
+Node = ast.FunctionDef | ast.Lambda
+
+
+class _Stores:
+    """The stores of one source."""
+
+    def __init__(self, source: Source) -> None:
+        self.constants = Constants(source.namespace, {}, "", 0)
+
+    def of(self, function: Node, outer: dict[str, Any], active: tuple[Any, ...]) -> set[str]:
+        """Names that `function` stores to, those that it binds itself included.
+
+        `outer` are the functions that it sees, by name (None: one that is passed to it); `active` those
+        whose stores are being looked for.
+        """
+        nodes, inner = _own(function)
+        local = {name for name, _ in stores(function)}
+        nested = {name: f for name, f in outer.items() if name not in local}
+        nested |= {f.name: f for f in inner if isinstance(f, ast.FunctionDef)}
+        aliases: list[tuple[str, set[str]]] = []
+        for node in nodes:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                aliases.append((node.targets[0].id, _names(node.value)))
+                value = node.value if isinstance(node.value, ast.Lambda) else self.constants.evaluate(node.value, local)
+                if isinstance(value, (ast.Lambda, Function)):
+                    nested[node.targets[0].id] = value
+        found = {_root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
+        for f in inner:
+            found |= self.of(f, nested, active) - {name for name, _ in stores(f)}
+        parameters = {name: None for name in _parameters(function)}
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                found |= self._through(node, parameters | nested, local, active)
+        while more := {name for target, names in aliases if target in found for name in names} - found:
+            found |= more
+        return found
+
+    def _through(self, call: ast.Call, nested: dict[str, Any], local: set[str], active: tuple[Any, ...]) -> set[str]:
+        """Names among a call's arguments that the function it calls stores to."""
+        given = [*enumerate(call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]
+        passed = {where: names for where, value in given if (names := _names(value))}
+        here = isinstance(call.func, ast.Name) and call.func.id in nested
+        callee: Any = nested[_root(call.func)] if here else self.constants.evaluate(call.func, local)
+        if not passed or callee in active:
+            return set()
+        if callee is None and here:  # a function that was passed on: it may store to all that it gets
+            return {name for names in passed.values() for name in names}
+        if isinstance(callee, Function):
+            try:
+                source = read(callee.function)
+            except CompileError:
+                return set()  # said where it is rewritten
+            function: Node = source.parse()  # type: ignore[assignment]
+            found = _Stores(source).of(function, {}, (*active, callee))
+        elif isinstance(callee, Node):
+            function, found = callee, self.of(callee, nested, (*active, callee))
+        else:
+            return set()
+        parameters = _parameters(function)
+        return {name for where, names in passed.items() for name in names
+                if (parameters[where] if isinstance(where, int) and where < len(parameters) else where) in found}
+
+
+def _parameters(function: Node) -> list[str]:
+    return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+
+
+def _own(function: Node) -> tuple[list[ast.AST], list[Node]]:
+    """The nodes of a function, without those of functions in it; and these functions."""
+    nodes: list[ast.AST] = []
+    inner: list[Node] = []
+    todo: list[ast.AST] = [*function.body] if isinstance(function, ast.FunctionDef) else [function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Node):
+            inner.append(node)
+        else:
+            nodes.append(node)
+            todo.extend(ast.iter_child_nodes(node))
+    return nodes, inner
+
+
+def _root(node: ast.AST) -> str:
+    """The name that ``name.at[…][…]`` starts from; "" for none."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _names(value: ast.AST) -> set[str]:
+    """The names whose array a value may be."""
+    match value:
+        case ast.Name(id=name):
+            return {name}
+        case ast.IfExp(body=body, orelse=orelse):
+            return _names(body) | _names(orelse)
+        case ast.Tuple(elts=elts):
+            return {name for part in elts for name in _names(part)}
+    return set()
