@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import A, B, C, Case, Cases, marked
+from refusals import EXECUTIONS, A, B, C, marked
 
 import numpipe
 from numpipe import BlockSpec, CompileError, CompilerParams, SimulationError, SpecError, ds
 from numpipe._format import Field, kind_of, parse, render
 
-refused = Cases()
 HERE = Path(__file__).resolve()
 
 
@@ -143,103 +142,14 @@ def test_scalars_of_every_type_are_printed(value: Any, capsys: pytest.CaptureFix
     assert f"] {conversion}\\0a\\00" in one.inspect("llvm", C, value)
 
 
-@refused("debug_print: the format is a compile-time string", "debug_print(\"k={}\", k)")
-def a_format_of_a_run_time_value(a, b, c):
-    numpipe.debug_print(a.shape[0])  # <-
-
-
-@refused("debug_print: the format has 2 fields, but 1 values are given")
-def a_value_missing(a, b, c):
-    numpipe.debug_print("{} {}", 3)  # <-
-
-
-@refused("debug_print: the format has 0 fields, but 1 values are given")
-def a_value_too_many(a, b, c):
-    numpipe.debug_print("done", 3)  # <-
-
-
-@refused("debug_print: field 1 {k}: fields are filled in order, without names and numbers: write {}")
-def a_field_with_a_name(a, b, c):
-    numpipe.debug_print("{k}", 3)  # <-
-
-
-@refused("debug_print: field 2 {!r} is not printed alike on the GPU and simulated: a field is {} or")
-def a_conversion(a, b, c):
-    numpipe.debug_print("{} {!r}", 3, 4)  # <-
-
-
-@refused("debug_print: field 1 {:^5} is not printed alike on the GPU and simulated")
-def a_centred_field(a, b, c):
-    numpipe.debug_print("{:^5}", 3)  # <-
-
-
-@refused("debug_print: field 1 {:.3}: a precision needs f, e or g: {:.3f}")
-def a_precision_without_a_type(a, b, c):
-    numpipe.debug_print("{:.3}", 0.5)  # <-
-
-
-@refused("debug_print: '{' is no format", "a brace is written {{ or }}")
-def a_brace_that_nothing_closes(a, b, c):
-    numpipe.debug_print("{")  # <-
-
-
-@refused("has a control character: a call prints one line, which ends by itself")
-def two_lines(a, b, c):
-    numpipe.debug_print("a\nb")  # <-
-
-
-@refused("debug_print: field 1 {:d} prints an int, got a float: use {}, {:f}, {:e} or {:g}", kind=SpecError,
-         args=(A, B, C, np.float32(1)))
-def a_float_as_an_int(a, b, c, s):
-    numpipe.debug_print("{:d}", s)  # <-
-
-
-@refused("debug_print: value 1 is a register tile", "stop in it with breakpoint()", kind=SpecError)
-def a_tile(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
-    numpipe.debug_print("{}", acc)  # <-
-
-
-@refused("debug_print: value 2 is", "array", "stop in it with breakpoint()", kind=SpecError)
-def an_array(a, b, c):
-    numpipe.debug_print("{} {}", 1, a)  # <-
-
-
-@refused("debug_print: 29 values in a line: printf on the GPU takes at most 28")
-def too_many_values(a, b, c):
-    numpipe.debug_print("{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,  # <-
-                        13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29)
-
-
 # ---- device_assert and assert ----------------------------------------------------------------------------------------------
-@refused("'numpipe.device_assert(k < 1, 'one step')' failed in compute warpgroup 0 of CTA (0, 0, 0): one step",
-         kind=SimulationError, executions=("simulated",))
-def a_device_assert_that_fails(a, b, c):
-    for (k,), (tile,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
-        numpipe.device_assert(k < 1, "one step")  # <-
-
-
-@refused("'assert a.shape[0] == 3' failed in the memory role of CTA (0, 0, 0): rows", kind=SimulationError,
-         executions=("simulated",))
-def an_assert_that_fails(a, b, c):
-    assert a.shape[0] == 3, "rows"  # <-
-
-
-@refused("the message of an assertion on run-time values is a constant string", "f'{a.shape[0]} rows'", "numpipe.debug_print")
-def an_assert_with_an_f_string(a, b, c):
-    assert a.shape[0] == 3, f"{a.shape[0]} rows"  # <-
-
-
-@refused("an assertion tests a bool, integer or float scalar, got a register tile", kind=SpecError)
-def an_assert_on_a_tile(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
-    assert acc  # <-
 
 
 @numpipe.kernel(num_compute_wgs=2)
 def checked(a, c, limit):
     wg = numpipe.axis_index("wg")
     assert wg >= 0, "the memory role has no warpgroup index and checks nothing"
+    assert 0 <= wg < 2 and limit > 0, "each part for itself"
     assert a.shape[0] < limit, "rows"
     numpipe.device_assert(wg < 2)
 
@@ -258,6 +168,11 @@ def test_a_device_assert_is_compiled_in_with_its_place_and_an_assert_is_not() ->
     llvm = checked.inspect("llvm", A, C, 3)
     assert llvm.count("call void @\"__assertfail\"") == 1, "in the compute role: the memory role has no condition"
     assert "numpipe.device_assert(wg < 2)\\00" in llvm and f"{HERE}\\00" in llvm and "kernel checked, compute role\\00" in llvm
+
+
+def test_of_conditions_that_hold_together_the_memory_role_checks_what_it_knows() -> None:
+    with pytest.raises(SimulationError, match=r"'assert 0 <= wg < 2 and limit > 0' failed in the memory role of CTA \(0, 0, 0\)"):
+        checked.simulate(A, C, 0)
 
 
 def with_asserts(a, c, limit):
@@ -293,15 +208,56 @@ def test_asserts_is_true_or_false() -> None:
         CompilerParams(asserts=1)  # type: ignore[arg-type]
 
 
-@refused.tests
-def test_it_is_refused_at_its_line(case: Case, execution: str) -> None:
-    case.check(execution)
-
-
 @pytest.mark.parametrize("function", [numpipe.debug_print, numpipe.device_assert])
 def test_outside_a_kernel_it_says_where_it_works(function: Any) -> None:
     with pytest.raises(RuntimeError, match=f"numpipe.{function.__name__} works inside a kernel only"):
         function("x")
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_pythons_print_is_refused(execution: str) -> None:
+    @numpipe.kernel
+    def printer(a):
+        print(a.shape[0])
+
+    with pytest.raises(CompileError, match="'print' would be called by every lane of a warpgroup: use numpipe.debug_print"):
+        EXECUTIONS[execution](printer, A)
+
+
+# ---- in helpers and bodies -----------------------------------------------------------------------------------------------
+@numpipe.function
+def told_by_a_helper(k, limit):
+    numpipe.debug_print("helper {}", k)
+    assert k < limit, "in a helper"
+    return k + 1
+
+
+@numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(asserts=True))
+def with_a_body(a, b, c, limit):
+    def body(indices, a_tile, b_tile, acc):
+        (k,) = indices
+        numpipe.debug_print("body {}", told_by_a_helper(k, limit))
+        return numpipe.wgmma(acc, a_tile, b_tile.T)
+
+    def compute(pipeline):
+        acc = pipeline(numpipe.zeros((64, 64), np.float32))
+        numpipe.debug_print("stores")
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    numpipe.emit_pipeline_warp_specialized(
+        body, grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        max_concurrent_steps=2, compute_context=compute)(a, b)
+
+
+def test_helpers_and_bodies_print_and_assert_for_their_warpgroup(capsys: pytest.CaptureFixture[str]) -> None:
+    with_a_body.simulate(A, B, C, 2)
+    who = "[with_a_body cta (0, 0, 0) compute 0] "
+    lines = [line.removeprefix(who) for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["helper 0", "body 1", "helper 1", "body 2", "stores"]
+    with pytest.raises(SimulationError, match="'assert k < limit' failed in compute warpgroup 0 of CTA .*: in a helper"):
+        with_a_body.simulate(A, B, C, 1)
+    llvm = with_a_body.inspect("llvm", A, B, C, 2)
+    assert "compute %d] helper %lld" in llvm and "compute %d] stores" in llvm and "assert k < limit: in a helper\\00" in llvm
 
 
 # ---- breakpoint ------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ class Debugging(Calls):
         if function is debug.device_assert:
             condition, message = self.bind(function, node)
             return self._check(condition, self._message(message, node), ast.unparse(node), node, always=True)
+        if function is print:
+            self.error(node, "'print' would be called by every lane of a warpgroup: use numpipe.debug_print(\"…{}…\", value)")
         if function is breakpoint:
             node.func = self.call(debug.simulated_only, [node.func], node)
         return super().visit_Call(node)
@@ -60,7 +62,22 @@ class Debugging(Calls):
                        "values with numpipe.debug_print")
         return told
 
-    def _check(self, condition: ast.expr, message: str, statement: str, node: ast.AST, *, always: bool) -> ast.Call:
+    def _check(self, condition: ast.expr, message: str, statement: str, node: ast.AST, *, always: bool) -> ast.expr:
         place = (message, statement, self.source.filename, node.lineno, always)  # type: ignore[attr-defined]
-        return self.call(debug.check, [self.context_name(node), self.visit(condition), *(literal_node(p, node) for p in place)],
-                         node)
+        checks: list[ast.expr] = [
+            self.call(debug.check, [self.context_name(node), self.visit(part), *(literal_node(p, node) for p in place)], node)
+            for part in _conjuncts(condition)]
+        return checks[0] if len(checks) == 1 else ast.copy_location(ast.Tuple(checks, ast.Load()), node)
+
+
+def _conjuncts(condition: ast.expr) -> list[ast.expr]:
+    """Conditions that must hold together, each to be checked for itself: `and` would ask the memory role for the truth of what
+    it does not have."""
+    match condition:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return [c for part in parts for c in _conjuncts(part)]
+        case ast.Compare(left=left, ops=[_, _, *_] as ops, comparators=rights):
+            if all(isinstance(middle, (ast.Name, ast.Constant, ast.Attribute)) for middle in rights[:-1]):  # looked at twice
+                return [ast.copy_location(ast.Compare(a, [o], [b]), condition)
+                        for a, o, b in zip([left, *rights], ops, rights, strict=False)]
+    return [condition]
