@@ -142,7 +142,7 @@ def render(field: Field, value: Any) -> str:
             return conversion % int(value)
         case "x" | "X":
             bits = value.dtype.itemsize * 8 if isinstance(value, np.integer) else 32 if -2**31 <= value < 2**31 else 64
-            return conversion % (int(value) & (2**max(32, bits) - 1))
+            return conversion % (int(value) & (1 << max(32, bits)) - 1)
     number = float(value)
     if not math.isfinite(number):
         conversion = conversion.replace("0", "", 1) if field.zero else conversion  # printf fills words with blanks
