@@ -21,6 +21,9 @@ class Inert:
     def __init__(self, what: str) -> None:
         self.what = what
 
+    def __repr__(self) -> str:
+        return self.what
+
     def _steers(self, *_: Any) -> NoReturn:
         raise CompileError(f"{self.what} {REASON}")
 

@@ -9,6 +9,7 @@ own errors become one line of ours (Numba's run to 40 kB and rarely name the use
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import sys
 from itertools import islice
@@ -20,7 +21,7 @@ from ..errors import CompileError, NumpipeError, Position, SimulationError
 from .lift import Lifted
 from .positions import FIRST, Source
 
-LONGEST = 600
+LONGEST = 300
 """characters of a reason that Numba or Python gave"""
 
 
@@ -28,7 +29,8 @@ def stamp(error: NumpipeError, unit: Unit, lifted: Lifted, places: list[Position
     """Put the innermost of `places` and the kernel in front of an error's message, once, and the calls on the way below it."""
     message = str(error)
     files = "|".join(re.escape(source.filename) for source in lifted.sources)
-    stamped = re.match(rf"({files}|[^ ,]+):(\d+): ", message)  # by who knew better: a report names the access, not the wait that found it
+    # by who knew better: a report names the access, not the wait that found it
+    stamped = re.match(rf"({files}|[^ ,]+):(\d+): ", message)
     if stamped is not None:
         written = _position(lifted, stamped[1], int(stamped[2]), places)
         error.args = (message if written is None else written.stamp(message[stamped.end():]),)
@@ -37,7 +39,8 @@ def stamp(error: NumpipeError, unit: Unit, lifted: Lifted, places: list[Position
         message = f"kernel {unit.kernel}: {message}"
     if places:
         *outer, inner = places
-        calls = dict.fromkeys(f"{p.filename}:{p.line}" for p in reversed(outer) if (p.filename, p.line) != (inner.filename, inner.line))
+        calls = dict.fromkeys(f"{place.filename}:{place.line}" for place in reversed(outer))
+        calls.pop(f"{inner.filename}:{inner.line}", None)
         message = "\n".join([inner.stamp(message), *(f"  called at {call}" for call in calls)])
     error.args = (message,)
     return error
@@ -77,7 +80,7 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     places = [running(*frame) for frame in found]
     if isinstance(error, NumpipeError):
         return stamp(error, unit, lifted, places)
-    what = f"{type(error).__name__}: {_first_line(str(error))}"
+    what = f"{type(error).__name__}: {_sentence(spoken(str(error)))}"
     told: NumpipeError
     if found and (foreign := numba_call(found[-1][1].parse(), found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals)):
         told = CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
@@ -116,14 +119,37 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
         error.args = (readable(str(error), unit),)
         return stamp(error, unit, lifted, places)
     places = places or [lifted.sources[0].statement(lifted.sources[0].first)]
+    reason = _sentence(readable(reason, unit))
+    if missing := re.search(r"has no attribute '(\w+)'$", reason):
+        places[-1] = _attribute(places[-1], missing[1])
     written = places[-1].text[slice(*places[-1].columns)]
-    what = f"`{written[:200]}`" if written else "it"
-    return stamp(CompileError(f"{what} cannot be compiled: {_first_line(readable(reason, unit))}"), unit, lifted, places)
+    what = f"`{written[:LONGEST]}`" if written else "it"
+    return stamp(CompileError(f"{what} cannot be compiled: {reason}"), unit, lifted, places)
+
+
+def _attribute(called: Position, name: str) -> Position:
+    """Of a method's call the part up to its name, where it is that which is wrong: one line of Numba's stands for both."""
+    start, end = called.columns
+    found = re.search(rf"\b{name}\s*\(", called.text[start:end])
+    if found is None:
+        return called
+    return dataclasses.replace(called, end_line=called.line, end_column=start + found.start() + len(name))
 
 
 _SAID = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in flight", "pipeline": "pipeline",
          "bound": "nested function", "BlockSpec": "BlockSpec", "context": "context", "steps": "pipeline loop", "ring": "ring",
          "at": "view", "omitted": "default"}
+_NUMBA_SAYS = (
+    (r"\('wrong tuple length for .*?: ', '(.*?)'\)", r"wrong tuple length: \1"),
+    (r"Cannot unify (.+) and (.+) for '([\w$]+)[\w.]*'", r"'\3' is not of one type here (\1 and \2): "
+                                                         "bind it in one place, or to one type in each"),
+    (r"Cannot resolve setattr: \((.+)\)\.(\w+) = .*", r"'\2' of \1 cannot be set"),
+    (r"Invalid use of (.+?) with parameters [\s\S]*", r"\1 is not a function"),
+    (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
+    (r"\btile\((\([^()]*\)), (\w+)\)", r"tile \1 \2"),
+    (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
+    (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
+)
 _TYPE = re.compile(rf"\b({'|'.join(_SAID)})\(")
 
 
@@ -131,7 +157,8 @@ def readable(text: str, unit: Unit) -> str:
     """Names of types, which tell Numba everything, as a user would say them."""
     text = re.sub(r",? ?defined at \S+ \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
     text = re.sub(r"Literal\[\w+\]\(([^()]*)\)", r"\1", text)
-    text = re.sub(r"\('wrong tuple length for .*?: ', '(.*?)'\)", r"wrong tuple length: \1", text)
+    for pattern, said in _NUMBA_SAYS:
+        text = re.sub(pattern, said, text)
     parts, start = [], 0
     while (found := _TYPE.search(text, start)) is not None:
         end, depth = found.end(), 1
@@ -148,9 +175,26 @@ def readable(text: str, unit: Unit) -> str:
             said = _SAID[found[1]] if internal else f"{found[0]}{inside})"
         parts += [text[start:found.start()], said]
         start = end
-    return "".join([*parts, text[start:]])
+    return _tuples("".join([*parts, text[start:]]))
 
 
-def _first_line(text: str) -> str:
+def _tuples(text: str) -> str:
+    """Tuple types as tuples are written."""
+    text = re.sub(r"UniTuple\(([^()]+) x (\d+)\)", lambda m: f"({', '.join([m[1]] * int(m[2]))}{',' * (m[2] == '1')})", text)
+    return re.sub(r"\bTuple\(", "(", text)
+
+
+_CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "Tile": "tile"}
+
+
+def spoken(text: str) -> str:
+    """Python's message, its names of classes as a user would say them."""
+    text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], re.sub(r"(?<=')numpy\.| at 0x\w+", "", text))
+    return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)  # a nested function's, numbered while it was lifted
+
+
+def _sentence(text: str) -> str:
+    """The first sentence, on one line."""
     line = " ".join(text.strip().split("\n\n")[0].split())
+    line = re.split(r"(?<=[\w)\]'\"])\.(?: +(?=[A-Z])|$)", line)[0]
     return line if len(line) <= LONGEST else line[:LONGEST] + " …"

@@ -68,16 +68,23 @@ class Source:
         return filename == self.filename and self.first <= line < self.first + len(self.lines)
 
     @functools.cached_property
-    def _headers(self) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """Where the headers of compound statements end, by the span of the whole statement."""
-        ends: dict[tuple[int, ...], tuple[int, ...]] = {}
+    def _telling(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """The part to underline of what is long, by the span of the whole.
+
+        Of a compound statement it is the header; of an attribute that stands on a later line than the value it is taken from,
+        and of a call of it, the name, as Python does.
+        """
+        parts: dict[tuple[int, ...], tuple[int, ...]] = {}
         for node in ast.walk(self.parse()):
+            line, column, *_ = whole = _span(node) if hasattr(node, "lineno") else (0, 0)
             match node:
                 case ast.For(iter=last) | ast.While(test=last) | ast.If(test=last):
-                    ends[_span(node)] = _span(last)[2:]
+                    parts[whole] = (line, column, *_span(last)[2:])
                 case ast.stmt(body=_):
-                    ends[_span(node)] = (0, 0)
-        return ends
+                    parts[whole] = (line, column, 0, 0)
+                case ast.Call(func=ast.Attribute() as named) | (ast.Attribute() as named) if named.end_lineno != line:
+                    parts[whole] = (named.end_lineno or 0, (named.end_col_offset or 0) - len(named.attr.encode()), *whole[2:])
+        return parts
 
     def position(self, node: ast.AST) -> Position:
         """Where a node of this function stands; the `def` for one that stands nowhere."""
@@ -92,11 +99,9 @@ class Source:
         return found or self.span(line, 0, 0, 0)
 
     def span(self, line: int, column: int, end_line: int, end_column: int) -> Position:
-        """The Position of these lines and columns, the columns in bytes of UTF-8 as Python's parser counts them.
-
-        Of a compound statement it is the header, without what is in its block.
-        """
-        end_line, end_column = self._headers.get((line, column, end_line, end_column), (end_line, end_column))
+        """The Position of what stands at these lines and columns, the columns in bytes of UTF-8 as Python's parser counts them."""
+        whole = line, column, end_line, end_column
+        line, column, end_line, end_column = self._telling.get(whole, whole)
         if not self.covers(self.filename, line):
             return Position(self.filename, line)
         text = self.lines[line - self.first].rstrip("\r\n\f")

@@ -1,0 +1,224 @@
+"""Products, tiles, views and stores that do not fit: shapes, types, and what has no value."""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from refusals import A, B, C, Cases
+
+import numpipe
+from numpipe import BlockSpec, SpecError, ds
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+refused = Cases()
+
+
+# ---- shapes and types of products and stores -----------------------------------------------------------------------
+@refused("wgmma: a and b must both be float16 or both bfloat16, got float32 and float32",
+         kind=SpecError, args=(A.astype("f4"), B.astype("f4"), C))
+def a_product(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for (k,), (x, y) in pipe(a, b):
+        acc = numpipe.wgmma(acc, x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+refused.also(a_product, "wgmma: a and b must both be float16 or both bfloat16, got int8 and int8",
+             kind=SpecError, args=(A.astype(np.int8), B.astype(np.int8), C))
+refused.also(a_product, "wgmma: a and b must both be float16 or both bfloat16, got float16 and bfloat16",
+             kind=SpecError, args=(A, B.astype(BF16), C))
+
+
+@refused("wgmma: a (64, 32) has K = 32, b (64, 32) has K = 64: b is (K, N), use b_tile.T for a tile loaded as (N, K)",
+         kind=SpecError)
+def a_product_without_the_transpose(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 32), lambda k: (0, k)), BlockSpec((64, 32), lambda k: (0, k))))
+    for (k,), (x, y) in pipe(a, b):
+        acc = numpipe.wgmma(acc, x, y)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) gives (64, 64)", kind=SpecError)
+def an_accumulator_of_another_shape(a, b, c):
+    acc = numpipe.zeros((64, 128), np.float32)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for (k,), (x, y) in pipe(a, b):
+        acc = numpipe.wgmma(acc, x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (Tile, int, "
+                   "int)",
+         compiled="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (tile (64, 64) "
+                  "float32, 1, 2)", kind=SpecError)
+def a_product_of_numbers(a, b, c):
+    acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), 1, 2)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("zeros: accumulators are float32, got float16: use .astype afterwards", kind=SpecError)
+def zeros_of_float16(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float16)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("zeros: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (65, 64)", kind=SpecError)
+def zeros_of_65_rows(a, b, c):
+    acc = numpipe.zeros((65, 64), np.float32)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="zeros: shape must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
+                   "module or a Static field",
+         compiled="zeros: shape must be a compile-time constant, not a run-time (int32, 64): pass a literal, a constant of the "
+                  "module or a Static field", kind=SpecError)
+def zeros_of_a_run_time_shape(a, b, c):
+    acc = numpipe.zeros((a.shape[0], 64), np.float32)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the array is float32, the tile float16: store tile.astype(c.dtype)", kind=SpecError)
+def a_store_of_another_type(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(np.float16)
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the index selects (128, 64), the tile is (64, 64)", kind=SpecError)
+def a_store_of_another_shape(a, b, c):
+    c[ds(0, 128), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the array has 3 dimensions, tiles are stored to 2-D arrays",
+         kind=SpecError, args=(A, B, np.zeros((2, 64, 64), np.float32)))
+def a_store_to_three_dimensions(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="'c[…] = value': the value must be a register tile, got float",
+         compiled="'c[…] = value': the value must be a register tile, got float64", kind=SpecError)
+def a_store_of_a_number(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = 1.0
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="array 'c' is indexed by two of ds(start, size) and ':', got (0, 0)",
+         compiled="array 'c' is indexed by two of ds(start, size) and ':', got (int64, int64)", kind=SpecError)
+def a_store_of_an_element(a, b, c):
+    c[0, 0] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^
+
+
+@refused("'c[…] = tile': ':' has no compile-time size here; use ds(start, size) in both dimensions", kind=SpecError)
+def a_store_to_a_whole_dimension(a, b, c):
+    c[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^
+
+
+@refused("array 'c' is read through a pipeline (BlockSpec), c[…] has no value in a kernel: only 'c[…] = tile' is supported",
+         kind=SpecError)
+def an_array_read_in_place(a, b, c):
+    c[ds(0, 64), ds(0, 64)] += numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("a shared-memory tile is read by wgmma only: tile[…] has no value; tile.at[…] is a view of a part of it", kind=SpecError)
+def an_element_of_a_tile(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x[0, 0]
+        #   ^^^^^^^
+
+
+@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", kind=SpecError)
+def a_store_to_a_tile(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        x[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+      # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[…]: ds(start, 12) along axis 0 of a tile (64, 64) must have a size that is a multiple of 8 and at most 64 "
+         "(the shared-memory layout has 128-byte rows, swizzled in groups of 8)", kind=SpecError)
+def a_view_that_splits_the_swizzle(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.at[ds(0, 12), :]
+        #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="a tile is indexed by two of ds(start, size) and ':', got ds(0, 64)",
+         compiled="a tile is indexed by two of ds(start, size) and ':', got ds(64)", kind=SpecError)
+def a_view_of_one_dimension(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.at[ds(0, 64)]
+        #   ^^^^^^^^^^^^^^^
+
+
+# ---- arithmetic, conversions, attributes ---------------------------------------------------------------------------------
+@refused(simulated="TypeError: unsupported operand type(s) for +: 'array' and 'int'",
+         compiled="`a + 1` cannot be compiled: '+' is not defined for array 'a' and 1")
+def an_array_in_arithmetic(a, b, c):
+    x = a + 1
+    #   ^^^^^
+
+
+@refused("tiles of shapes (64, 64) and (64, 128) do not combine", kind=SpecError)
+def tiles_of_two_shapes(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) + numpipe.zeros((64, 128), np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("arithmetic is on float32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
+def arithmetic_on_float16(a, b, c):
+    half = numpipe.zeros((64, 64), np.float32).astype(np.float16)
+    x = half * 2.0
+    #   ^^^^^^^^^^
+
+
+@refused(simulated="TypeError: '<' not supported between instances of 'tile' and 'int'",
+         compiled="`numpipe.zeros((64, 64), np.float32) < 3` cannot be compiled: '<' is not defined for tile (64, 64) float32 "
+                  "and 3")
+def a_tile_compared(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) < 3
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="'c[…] = value': the value must be a register tile, got int32", kind=SpecError)
+def a_tile_or_a_number(a, b, c):
+    x = 1
+    if a.shape[0] > 3:
+        x = numpipe.zeros((64, 64), np.float32)
+    c[ds(0, 64), ds(0, 64)] = x
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="TypeError: data type 'flaot16' not understood",
+         compiled='`numpipe.zeros((64, 64), np.float32).astype("flaot16")` cannot be compiled: TypeError: data type '
+                  "'flaot16' not understood")
+def a_type_with_a_slip_of_the_pen(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).astype("flaot16")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("astype: float32 tiles convert to float16 and bfloat16, got float32 -> int32", kind=SpecError)
+def a_conversion_to_integers(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).astype(np.int32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="AttributeError: 'tile' object has no attribute 'nothing'",
+         compiled="`nothing` cannot be compiled: tile (64, 64) float16 has no attribute 'nothing'")
+def an_attribute_on_a_line_of_its_own(a, b, c):
+    x = (numpipe.zeros((64, 64), np.float32)
+         .astype(np.float16)
+         .nothing)
+        # ^^^^^^^
+
+
+@refused("'c[…] = tile': the index selects (64, 32), the tile is (64, 64)", kind=SpecError)
+def a_store_over_two_lines(a, b, c):
+    c[ds(0, 64),
+  # ^^^^^^^^^^^^
+      ds(0, 32)] = numpipe.zeros((64, 64), np.float32)
