@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from emitted_kernels import HALF, KERNELS, Config, gemm_loop, product
+from misuse_bodies import a_pipeline_that_only_the_compute_role_reaches
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, PipelineRace, cdiv, ds
@@ -335,6 +336,12 @@ def test_a_body_may_steer_with_what_only_the_compute_role_has() -> None:
     np.testing.assert_allclose(c[:64], product(a, b), atol=0.05)
     assert (c[64:] == 0).all()
     first_only.compiled(a, b, c)
+
+
+def test_a_pipeline_that_nobody_fills_does_not_compile() -> None:
+    """The simulated run is refused too: see misuse_bodies.py."""
+    with pytest.raises(numpipe.CompileError, match=r"misuse_bodies\.py:\d+: .*nobody issues its loads"):
+        a_pipeline_that_only_the_compute_role_reaches.compiled(*arrays((64, 64, 64)), np.empty((64, 64), np.float32))
 
 
 # ---- the kernel's split into roles, said by the pipeline --------------------------------------------------------------------

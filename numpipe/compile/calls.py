@@ -29,6 +29,10 @@ def plain(function: Any) -> str:
             "kernel")
 
 
+def by_position_only(function: str) -> str:
+    return f"'{function}' is called with keywords: names of parameters are known only of functions called by their own name"
+
+
 class Calls(Bodies):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
 
@@ -80,6 +84,8 @@ class Calls(Bodies):
         elif isinstance(node.func, ast.Name) and node.func.id in self.local:
             node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
             self._by_position(node.func.id, node)
+        elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
+            self.error(node, by_position_only(ast.unparse(node.func)))
         return node
 
     def _by_position(self, name: str, node: ast.Call) -> None:
@@ -87,8 +93,7 @@ class Calls(Bodies):
         places = self._binds(name)
         if len(places) != 1 or not isinstance(places[0], ast.FunctionDef) or not self._nested_facts(name):
             if node.keywords:
-                self.error(node, f"'{name}' is called with keywords: of a function that is not known by its name only the positions "
-                                 "of the arguments are known")
+                self.error(node, by_position_only(name))
             return
         names = [argument.arg for argument in places[0].args.args]
         signature = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])

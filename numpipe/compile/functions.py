@@ -10,6 +10,7 @@ from typing import Any
 
 from .._op import Op
 from ..closure import Facts
+from ..errors import NumpipeError
 from ..functions import Function
 from .calls import Calls, plain
 from .fold import MISSING, StaticArray
@@ -76,8 +77,14 @@ class Functions(Calls, Nested):
                 chain = " -> ".join(f.__name__ for f in (*active[active.index(function):], function))
                 self.error(node, f"function '{function.__name__}' calls itself ({chain}): recursion cannot be compiled")  # type: ignore[attr-defined]
             active.append(function)
-            bound = self.session.functions[key] = self.lift_function(function, known)
-            active.pop()
+            try:
+                bound = self.session.functions[key] = self.lift_function(function, known)
+            except NumpipeError as error:
+                place = self.source.position(node)
+                error.args = (f"{error}\n  called at {place.filename}:{place.line}",)
+                raise
+            finally:
+                active.pop()
         return bound
 
 

@@ -83,7 +83,7 @@ class Nested(Loops):
                 f"yields {len(yields)} times: it yields the initial carry, once, and receives the final one" if len(yields) > 1 else
                 "yields nothing: it yields the initial carry, and receives the final one"))
         if node.args.args:
-            self.error(node, f"carry_coroutine '{node.name}' takes {len(node.args.args)} arguments, but is called with none")
+            self.error(node, f"carry_coroutine '{node.name}' takes arguments, but is called with none")
         without_yield(node, PIPELINE)
         return True
 
