@@ -80,15 +80,6 @@ def test_an_error_of_typing_and_one_of_the_simulator_are_stamped_alike() -> None
 
 
 # ---- where the source comes from ----------------------------------------------------------------------------------------
-def test_a_function_without_source_is_refused() -> None:
-    namespace: dict[str, Any] = {"np": np}
-    exec("def ghost(a, c):\n    x = 1\n", namespace)
-    kernel = numpipe.kernel(namespace["ghost"])
-    for execution in EXECUTIONS.values():
-        with pytest.raises(CompileError, match=r"^kernel ghost: its source is not available \(<string>\), .* exec\(\) or 'python -c'"):
-            execution(kernel, A, C)
-
-
 def test_a_lambda_is_no_kernel() -> None:
     with pytest.raises(SpecError, match=r"test_errors_source.py:\d+: a kernel must be a `def`"):
         numpipe.kernel(lambda a, c: None)

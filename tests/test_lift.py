@@ -355,18 +355,6 @@ def test_a_static_is_one_compile_a_value() -> None:
     assert kernel.compiled(a) is kernel.compiled(a, value=2.0) is not kernel.compiled(a, value=3.0)
 
 
-def test_a_method_like_kernel_in_a_class() -> None:
-    class Kernels:
-        @staticmethod
-        @numpipe.kernel(num_compute_wgs=1)
-        def fill(c):
-            c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 5.0
-
-    c = np.zeros((64, 64), np.float32)
-    Kernels.fill.simulate(c)
-    assert (c == 5).all()
-
-
 def test_equal_statics_of_different_types_are_compiled_apart() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def scaled(c, *, by: numpipe.Static):  # type: ignore[no-untyped-def]
