@@ -395,12 +395,12 @@ def an_argument_it_does_not_have(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated=", pipeline at {file}:{line}: only compute warpgroups come here, so nobody issues its loads: a body or compute_context"
-         " that runs a pipeline of its own holds it, or calls the function that holds it by name")
+@refused(simulated=", pipeline at {file}:{line}: only compute warpgroups come here, so nobody issues its loads: a body or "
+         "compute_context that runs a pipeline of its own holds it, or calls the function that holds it by name")
 def a_pipeline_that_only_the_compute_role_reaches(a, b, c):
     def inner():
         for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
-        #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
             pass
 
     functions = (inner, inner)

@@ -154,7 +154,7 @@ def test_a_static_and_a_run_time_grid_of_two_dimensions() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def sums(a, b, c, n):
         def body(indices, a_tile, b_tile, acc):
-            i, k = indices
+            i, _ = indices
             return numpipe.wgmma(acc, a_tile, b_tile.T) if i < 3 else acc
 
         def compute(pipeline):
