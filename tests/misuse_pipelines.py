@@ -184,10 +184,8 @@ def an_index_map_to_one_number(a, b, c):
         pass
 
 
-@refused(simulated=", pipeline at {file}:{line-1}: in_specs[1] for 'b': index_map must return a tuple of 2 integer block "
-                   "indices, got (np.int32(0), np.int32(0), np.int32(0))",
-         compiled=", pipeline at {file}:{line-1}: in_specs[1] for 'b': index_map must return a tuple of 2 integer block "
-                  "indices, got (int32, int32, int32)", kind=SpecError)
+@refused(", pipeline at {file}:{line-1}: in_specs[1] for 'b': index_map must return a tuple of 2 integer block indices, got "
+         "(int32, int32, int32)", kind=SpecError)
 def an_index_map_to_three_numbers(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (k, k, k))))
     for (k,), (x, y) in pipe(a, b):
@@ -195,10 +193,8 @@ def an_index_map_to_three_numbers(a, b, c):
         pass
 
 
-@refused(simulated=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block "
-                   "indices, got (np.int32(0), np.float32(0.5))",
-         compiled=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block "
-                  "indices, got (int32, float32)", kind=SpecError)
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block indices, got "
+         "(int32, float32)", kind=SpecError)
 def an_index_map_to_floats(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0.5)),))
     for (k,), (x,) in pipe(a):

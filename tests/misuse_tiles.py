@@ -50,7 +50,7 @@ def an_accumulator_of_another_shape(a, b, c):
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (Tile, int, "
+@refused(simulated="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (tile, int, "
                    "int)",
          compiled="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (tile (64, 64) "
                   "float32, 1, 2)", kind=SpecError)

@@ -33,7 +33,8 @@ def stamp(error: NumpipeError, unit: Unit, lifted: Lifted, places: list[Position
     stamped = re.match(rf"({files}|[^ ,]+):(\d+): ", message)
     if stamped is not None:
         written = _position(lifted, stamped[1], int(stamped[2]), places)
-        error.args = (message if written is None else written.stamp(message[stamped.end():]),)
+        if written is not None and written.snippet() not in message:
+            error.args = (written.stamp(message[stamped.end():]),)
         return error
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"
@@ -79,6 +80,8 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     found = frames(error, lifted)
     places = [running(*frame) for frame in found]
     if isinstance(error, NumpipeError):
+        if not isinstance(error, SimulationError):  # whose values are what a report is about
+            error.args = (spoken(str(error)),)
         return stamp(error, unit, lifted, places)
     what = f"{type(error).__name__}: {_sentence(spoken(str(error)))}"
     told: NumpipeError
@@ -118,12 +121,13 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     if isinstance(error, NumpipeError):
         error.args = (readable(str(error), unit),)
         return stamp(error, unit, lifted, places)
-    places = places or [lifted.sources[0].statement(lifted.sources[0].first)]
+    places = places or [lifted.sources[0].definition]
     reason = _sentence(readable(reason, unit))
     if missing := re.search(r"has no attribute '(\w+)'$", reason):
         places[-1] = _attribute(places[-1], missing[1])
-    written = places[-1].text[slice(*places[-1].columns)]
-    what = f"`{written[:LONGEST]}`" if written else "it"
+    start, end = places[-1].columns
+    more = " …" if places[-1].end_line > places[-1].line or end - start > LONGEST else ""
+    what = f"`{places[-1].text[start:min(end, start + LONGEST)]}{more}`" if end > start else "it"
     return stamp(CompileError(f"{what} cannot be compiled: {reason}"), unit, lifted, places)
 
 
@@ -188,8 +192,10 @@ _CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "Tile": "tile"
 
 
 def spoken(text: str) -> str:
-    """Python's message, its names of classes as a user would say them."""
-    text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], re.sub(r"(?<=')numpy\.| at 0x\w+", "", text))
+    """A message of CPython's execution, its names of classes and functions as a user would say them."""
+    text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], text)
+    text = re.sub(r"\bnp\.([a-z]+\d+)\([-+.e\d]*\)", r"\1", text)  # run-time values differ from one step to the next: their type
+    text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
     return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)  # a nested function's, numbered while it was lifted
 
 

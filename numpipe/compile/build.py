@@ -186,7 +186,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
         refused = _too_few_registers(unit, str(error))
         if refused is None:
             raise
-        raise refused from error
+        raise blame.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
     return Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, lifted.text,
                  {"numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm})

@@ -88,7 +88,12 @@ class Source:
 
     def position(self, node: ast.AST) -> Position:
         """Where a node of this function stands; the `def` for one that stands nowhere."""
-        return self.span(*_span(node)) if hasattr(node, "lineno") else self.span(self.first, 0, 0, 0)
+        return self.span(*_span(node)) if hasattr(node, "lineno") else self.definition
+
+    @property
+    def definition(self) -> Position:
+        """The `def`."""
+        return self.position(self.parse())
 
     def statement(self, line: int) -> Position:
         """The innermost statement that `line` belongs to."""

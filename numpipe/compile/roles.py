@@ -87,5 +87,4 @@ def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern
             name = ast.unparse(call.func).rpartition(".")[2]
             if f"{len(name)}{name}" in function:  # as a mangled name spells it
                 return source.position(call).stamp(message.format(f" in '{name}'"))
-    source = lifted.sources[0]
-    return source.statement(source.first).stamp(message.format(""))
+    return lifted.sources[0].definition.stamp(message.format(""))
