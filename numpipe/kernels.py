@@ -136,12 +136,12 @@ class Kernel:
 
     def _check_outputs(self, call: Call) -> None:
         """No scalar stands where an output belongs."""
-        for name, value in zip(self.parameters, call.args, strict=False):
-            if isinstance(value, SCALAR) and name in self.stored:
-                scalar = next(iter(self._arguments.scalars), None)
-                raise SpecError(f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
-                                + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")
-                                + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
+        scalars = {name: value for name, value in zip(self.parameters, call.args, strict=False) if isinstance(value, SCALAR)}
+        for name in scalars and scalars.keys() & stored(self.source, surely=True):
+            value, scalar = scalars[name], next(iter(self._arguments.scalars), None)
+            raise SpecError(f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
+                            + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")
+                            + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
 
     # ---- calls
     def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, **named: Any) -> Any:

@@ -128,7 +128,7 @@ class Constants:
                     return MISSING if chosen is MISSING else get(body if chosen else orelse)
                 case ast.Call(func=func, args=args, keywords=[]):
                     return self._call(get(func), [get(a) for a in args])
-                case ast.Call(func=func, args=args, keywords=named) if isinstance(function := get(func), Function):
+                case ast.Call(func=func, args=args, keywords=named) if evaluated(function := get(func)):
                     return _called(function, [get(a) for a in args], {str(k.arg): get(k.value) for k in named})
         except Exception as error:
             self.failed[node] = error
@@ -137,7 +137,7 @@ class Constants:
     def _call(self, function: Any, args: list[Any]) -> Any:
         if function is MISSING or any(a is MISSING for a in args):
             return MISSING
-        if isinstance(function, Function):
+        if evaluated(function):
             return _called(function, args, {})
         if function is context.axis_size and args == [self.wg_axis]:
             return self.compute_wgs
@@ -149,15 +149,21 @@ class Constants:
             return MISSING
 
 
-def _called(function: Function[..., Any], args: list[Any], named: dict[str, Any]) -> Any:
-    """What a `@numpipe.function` returns for constants, where that is a constant; MISSING for what needs a kernel."""
+def evaluated(function: Any) -> bool:
+    """Whether calls with constants are evaluated: of a `@numpipe.function`, of a frozen dataclass."""
+    parameters = getattr(function, "__dataclass_params__", None) if isinstance(function, type) else None
+    return isinstance(function, Function) or getattr(parameters, "frozen", False)
+
+
+def _called(function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """What it returns for constants, where that is a constant; MISSING for what needs a kernel."""
     if any(value is MISSING for value in (*args, *named.values())):
         return MISSING
     try:
         value = function(*args, **named)
     except Exception:  # an operation of kernels, or an error that its own line will show
         return MISSING
-    return value if is_literal(value) or isinstance(value, np.dtype) else MISSING
+    return value if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type) else MISSING
 
 
 def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:

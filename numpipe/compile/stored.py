@@ -15,9 +15,12 @@ from .lift import read
 from .positions import Source
 
 
-def stored(source: Source) -> set[str]:
-    """Names that a function stores to, by itself or through the functions that it calls."""
-    return _Stores(source).of(source.parse(), {}, ())  # type: ignore[arg-type]
+def stored(source: Source, *, surely: bool = False) -> set[str]:
+    """Names that a function stores to, by itself or through the functions that it calls.
+
+    A function that was passed to it may store to all that it gets; `surely`: names whose stores were seen only.
+    """
+    return _Stores(source, surely).of(source.parse(), {}, ())  # type: ignore[arg-type]
 
 
 Node = ast.FunctionDef | ast.Lambda
@@ -26,7 +29,8 @@ Node = ast.FunctionDef | ast.Lambda
 class _Stores:
     """The stores of one source."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, surely: bool) -> None:
+        self.surely = surely
         self.constants = Constants(source.namespace, {}, "", 0)
 
     def of(self, function: Node, outer: dict[str, Any], active: tuple[Any, ...]) -> set[str]:
@@ -65,15 +69,15 @@ class _Stores:
         callee: Any = nested[_root(call.func)] if here else self.constants.evaluate(call.func, local)
         if not passed or callee in active:
             return set()
-        if callee is None and here:  # a function that was passed on: it may store to all that it gets
-            return {name for names in passed.values() for name in names}
+        if callee is None and here:  # a function that was passed on
+            return set() if self.surely else {name for names in passed.values() for name in names}
         if isinstance(callee, Function):
             try:
                 source = read(callee.function)
             except CompileError:
                 return set()  # said where it is rewritten
             function: Node = source.parse()  # type: ignore[assignment]
-            found = _Stores(source).of(function, {}, (*active, callee))
+            found = _Stores(source, self.surely).of(function, {}, (*active, callee))
         elif isinstance(callee, Node):
             function, found = callee, self.of(callee, nested, (*active, callee))
         else:
