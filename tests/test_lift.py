@@ -274,6 +274,18 @@ def test_lambdas_that_return_lambdas() -> None:
     nested.compiled(a, c)
 
 
+def test_a_name_may_be_bound_outside_after_an_inner_one_was_captured() -> None:
+    def kernel(a):
+        def inner():
+            m = a.shape[0]
+            return (lambda k: (m, k))(1)
+
+        x = inner()
+        m, n = x
+
+    assert body(kernel)[-1] == "m, n = x"
+
+
 # ---- lines ---------------------------------------------------------------------------------------------------------------
 def test_statements_keep_their_file_and_line() -> None:
     def kernel(a, c, *, cfg):

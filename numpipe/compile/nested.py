@@ -110,9 +110,8 @@ class Nested(Loops):
         line = getattr(node, "lineno", 0)
         if name in captures and name != "lambda_":
             self.error(node, f"nested function '{name}' calls itself: recursion cannot be compiled")
-        for _, names in self.scopes:
-            for capture in captures:
-                for place in names.get(capture, []):
-                    if getattr(place, "lineno", 0) > line:
-                        self.error(place, f"'{capture}' is re-bound after '{name}' of line {line} captured it: captures are by "
-                                          "value in a kernel; use another name")
+        for capture in captures:
+            for place in next((names[capture] for _, names in reversed(self.scopes) if capture in names), []):
+                if getattr(place, "lineno", 0) > line:
+                    self.error(place, f"'{capture}' is re-bound after '{name}' of line {line} captured it: captures are by "
+                                      "value in a kernel; use another name")
