@@ -34,8 +34,8 @@ def test_on_the_host_it_is_the_python_function() -> None:
 
 
 def test_out_type_and_grid_may_use_it() -> None:
-    @numpipe.kernel(out_type=lambda a: numpipe.ArrayType((share(Config(), 2), 64), np.float32), grid=lambda a: (share(Config(), 128),),
-                    num_compute_wgs=1)
+    @numpipe.kernel(out_type=lambda a: numpipe.ArrayType((share(Config(), 2), 64), np.float32),
+                    grid=lambda a: (share(Config(), 128),), num_compute_wgs=1)
     def zero(a, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 

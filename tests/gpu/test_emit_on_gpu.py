@@ -1,4 +1,4 @@
-"""The body form and @numpipe.function on the hardware: the kernels of tests/test_emit.py, and the same results as the loop form's."""
+"""The body form and @numpipe.function on the hardware: the results of the loop form, bit for bit."""
 
 from __future__ import annotations
 
