@@ -258,7 +258,7 @@ def a_context_that_returns_the_carry(a, b, c):
 
 
 @refused(simulated=", pipeline at {file}:{line}: compute_context must be a function nested in the kernel or decorated with "
-                   "@numpipe.function, got Tile",
+                   "@numpipe.function, got tile",
          compiled=", pipeline at {file}:{line}: compute_context must be a function nested in the kernel or decorated with "
                   "@numpipe.function, got tile (64, 64) float32", kind=SpecError)
 def a_context_that_is_a_tile(a, b, c):

@@ -80,7 +80,7 @@ class Source:
             match node:
                 case ast.For(iter=last) | ast.While(test=last) | ast.If(test=last):
                     parts[whole] = (line, column, *_span(last)[2:])
-                case ast.stmt(body=_):
+                case ast.stmt() if hasattr(node, "body"):
                     parts[whole] = (line, column, 0, 0)
                 case ast.Call(func=ast.Attribute() as named) | (ast.Attribute() as named) if named.end_lineno != line:
                     parts[whole] = (named.end_lineno or 0, (named.end_col_offset or 0) - len(named.attr.encode()), *whole[2:])
