@@ -10,6 +10,7 @@ from ._op import cuda_meaning, immediate
 from .closure import Facts
 from .closure_cuda import BoundType, bound_type, bound_value
 from .errors import CompileError
+from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType
 from .pipelines_cuda import PipelineType, StepsType, steps_type, steps_value
 
@@ -124,17 +125,26 @@ def _step(typing_context: Any, emitted: Any, indices: Any, tiles: Any) -> Any:
 
 @cuda_meaning(source.first_carry)
 def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
-    """The carry's type is the one that a step maps to itself: a tile becomes a tile in flight with the first product."""
+    """The carry's type is the one that a step maps to itself."""
     steps = _steps_of(emitted, refs).iterator_type
-    given = kind = _strong(carry)
-    for _ in range(3):
-        returned = nb.returns(typing_context, emitted.body, (steps.indices, *steps.tiles, kind))
-        joined = _joined(typing_context, kind, returned)
-        if joined is None:
-            raise CompileError(source.carry_changes(emitted.where, emitted.facts.name, _said(given), _said(returned)))
-        if joined == kind:
-            break
-        kind = joined
+
+    def fixed(kind: Any) -> Any:
+        """The type that the steps keep when they begin with `kind`: a tile becomes a tile in flight with its first product."""
+        for _ in range(3):
+            returned = nb.returns(typing_context, emitted.body, (steps.indices, *steps.tiles, kind))
+            joined = _joined(kind, returned)
+            if joined is None:
+                raise CompileError(source.carry_changes(emitted.where, emitted.facts.name, _said(given), _said(returned)))
+            if joined == kind:
+                break
+            kind = joined
+        return kind
+
+    given = _strong(carry)
+    try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
+        kind = fixed(_in_flight(given, emitted.pipe.context.role) if emitted.facts.products else given)
+    except CompileError:
+        kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return _convert(context, builder, args[2], carry, kind)
@@ -163,12 +173,19 @@ def _strong(carry: Any) -> Any:
     return nb.unliteral(carry)
 
 
-def _joined(typing_context: Any, one: Any, other: Any) -> Any:
+def _in_flight(carry: Any, role: str) -> Any:
+    """The type of a carry whose tiles may be in flight."""
+    if isinstance(carry, nb.types.BaseTuple):
+        return nb.tuple_of(carry, [_in_flight(part, role) for part in carry])
+    return InFlightType(carry, role) if isinstance(carry, TileType) and carry.dtype == FLOAT32 else carry
+
+
+def _joined(one: Any, other: Any) -> Any:
     """The type of a carry that is both, or None."""
     if isinstance(one, nb.types.BaseTuple):
         if not isinstance(other, nb.types.BaseTuple) or len(one) != len(other):
             return None
-        parts = [_joined(typing_context, a, b) for a, b in zip(one, other, strict=True)]
+        parts = [_joined(a, b) for a, b in zip(one, other, strict=True)]
         return None if None in parts else nb.tuple_of(one, parts)
     if one == other:
         return one

@@ -2,7 +2,8 @@
 
     python examples/benchmarks/compile_and_launch.py --out result.json
 
-cold compile   first signature in a fresh process, Numba's import included; the next signature after it
+cold compile   first signature in a fresh process, Numba's import included; the next signature after it; of the loop form
+               (examples/gemm.py) and of the body form (examples/gemm_body.py)
 simulation     512 x 512 x 512 float16, tile 128 x 128 x 64, races and deadlocks watched, on one core
 call           host microseconds of a call on torch tensors with out= given, torch.mm beside it (with a GPU only)
 
@@ -12,6 +13,7 @@ Each figure is the median of `--processes` processes; the raw values go into the
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -24,11 +26,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-UNITS = {"import numpipe": "s", "cold compile": "s", "next signature": "s", "simulated 512^3": "s",
+UNITS = {"import numpipe": "s", "cold compile": "s", "next signature": "s", "cold compile, body form": "s",
+         "next signature, body form": "s", "simulated 512^3": "s",
          "call, numpipe": "us", "call, torch.mm": "us"}
 
 
-def compile_times() -> dict[str, float]:
+def compile_times(module: str = "gemm", suffix: str = "") -> dict[str, float]:
     begun = time.perf_counter()
     import numpipe  # noqa: F401
 
@@ -36,15 +39,18 @@ def compile_times() -> dict[str, float]:
     import ml_dtypes
     import numpy as np
 
-    from gemm import matmul
-
+    matmul = importlib.import_module(module).matmul
     times = [time.perf_counter()]
     for dtype in (ml_dtypes.bfloat16, np.float16):
         a, b = np.zeros((512, 512), dtype), np.zeros((512, 512), dtype)
         matmul.inspect("resources", a, b)
         times.append(time.perf_counter())
-    return {"import numpipe": imported - begun, "cold compile": times[1] - times[0],
-            "next signature": times[2] - times[1]}
+    own = {} if suffix else {"import numpipe": imported - begun}
+    return own | {"cold compile" + suffix: times[1] - times[0], "next signature" + suffix: times[2] - times[1]}
+
+
+def body_form_compile_times() -> dict[str, float]:
+    return compile_times("gemm_body", ", body form")
 
 
 def simulation_time() -> dict[str, float]:
@@ -91,7 +97,8 @@ def call_times() -> dict[str, float]:
             "call, torch.mm": per_call(lambda: torch.mm(a, b.T, out=c))}
 
 
-MEASUREMENTS = {"compile": compile_times, "simulation": simulation_time, "call": call_times}
+MEASUREMENTS = {"compile": compile_times, "compile body form": body_form_compile_times, "simulation": simulation_time,
+                "call": call_times}
 
 
 def gpu_for_calls() -> str:
@@ -124,14 +131,14 @@ def main() -> int:
         wanted = [name for name in wanted if name != "call"]
     one_core = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     raw: dict[str, list[float]] = {}
-    for name in wanted:
-        for _ in range(options.processes):
+    for _ in range(options.processes):  # in turn: the machine is not the same all the time
+        for name in wanted:
             answer = subprocess.run([sys.executable, __file__, "--worker", name], stdout=subprocess.PIPE, text=True,
                                     check=True, env=one_core).stdout
             for what, value in json.loads(answer.splitlines()[-1]).items():
                 raw.setdefault(what, []).append(value)
     for what, values in raw.items():
-        print(f"{what:16}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})")
+        print(f"{what:25}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})")
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(record(raw), indent=1) + "\n", encoding="utf8")

@@ -1,6 +1,7 @@
 """The GEMM of examples/gemm.py against cuBLAS (through torch), by the three protocols of numpipe.bench.
 
     python examples/benchmarks/gemm.py --shapes 4096,4096,4096 8192,8192,8192 --dtype bf16,f16 --out result.json
+    python examples/benchmarks/gemm.py --forms --out result.json    # examples/gemm_body.py against examples/gemm.py
 
 A row takes about 12 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times it
 holds the relative error of both (Frobenius norm, against float64); 50 repeats that are not bit-identical are a failure.
@@ -9,8 +10,10 @@ holds the relative error of both (Frobenius norm, against float64); 50 repeats t
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,10 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     """One case in this process -> its entry of the result file."""
     import torch
 
-    from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
+    from gemm import Config  # type: ignore[import-not-found]  # examples/gemm.py
 
+    functions = competitors(options.forms)
+    first, reference = functions
     m, n, k = (int(v) for v in case["shape"].split(","))
     dtype = getattr(torch, DTYPES[case["dtype"]])
     config = Config(*(int(v) for v in case["config"].split(","))) if "config" in case else Config()
@@ -40,16 +45,14 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     sets = range(bench.rotation_sets(2 * (m * k + n * k + m * n), l2))
     a = [torch.randn(m, k, device="cuda").to(dtype) for _ in sets]
     b = [torch.randn(n, k, device="cuda").to(dtype) for _ in sets]
-    outputs = {name: [torch.empty(m, n, device="cuda", dtype=dtype) for _ in sets] for name in ("numpipe", "cuBLAS")}
-    ours, cublas = outputs["numpipe"], outputs["cuBLAS"]
+    outputs = {name: [torch.empty(m, n, device="cuda", dtype=dtype) for _ in sets] for name in functions}
+    ours = outputs[first]
 
-    def numpipe_call(i: int) -> None:
+    def call(name: str, i: int) -> None:
         i %= len(sets)
-        matmul(a[i], b[i], out=ours[i], cfg=config)
+        functions[name](a[i], b[i], outputs[name][i], config)
 
-    def cublas_call(i: int) -> None:
-        i %= len(sets)
-        torch.mm(a[i], b[i].T, out=cublas[i])
+    calls = {name: functools.partial(call, name) for name in functions}
 
     def poison() -> None:
         for each in outputs.values():
@@ -58,8 +61,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 
     poison()
     for i in sets:
-        numpipe_call(i)
-        cublas_call(i)
+        for each in calls.values():
+            each(i)
     errors = {name: relative_error(a[0], b[0], out[0]) for name, out in outputs.items()}
     print(f"{case['shape']} {case['dtype']} {config}: relative error",
           ", ".join(f"{name} {error:.3e}" for name, error in errors.items()), flush=True)
@@ -73,16 +76,31 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
                 raise AssertionError(f"{name} gave another result {when} than in its first call, {case}")
 
     samples = bench.compare(
-        {"numpipe": numpipe_call, "cuBLAS": cublas_call}, reference="cuBLAS", protocols=tuple(options.protocols),
+        calls, reference=reference, protocols=tuple(options.protocols),
         plan=options.plan, sensors=bench.sensors(), poison=poison, check=lambda protocol: check(f"under {protocol}"))
 
     for _ in range(REPEATS):
         poison()
-        numpipe_call(0)
-        if not torch.equal(ours[0], expected["numpipe"][0]):
-            raise AssertionError(f"numpipe: {REPEATS} repeats of {case} are not bit-identical")
+        calls[first](0)
+        if not torch.equal(ours[0], expected[first][0]):
+            raise AssertionError(f"{first}: {REPEATS} repeats of {case} are not bit-identical")
     return bench.run_entry(process, case, 2e-12 * m * n * k, samples, errors=errors, bit_identical_repeats=REPEATS,
                            rotation_sets=len(sets), resolved_config=str(config))
+
+
+def competitors(forms: bool) -> dict[str, Callable[[Any, Any, Any, Any], object]]:
+    """Name -> function(a, b, out, config); the last one is the reference."""
+    import torch
+
+    import gemm
+
+    if forms:
+        import gemm_body  # type: ignore[import-not-found]
+
+        return {"body form": lambda a, b, out, config: gemm_body.matmul(a, b, out=out, cfg=config),
+                "loop form": lambda a, b, out, config: gemm.matmul(a, b, out=out, cfg=config)}
+    return {"numpipe": lambda a, b, out, config: gemm.matmul(a, b, out=out, cfg=config),
+            "cuBLAS": lambda a, b, out, config: torch.mm(a, b.T, out=out)}
 
 
 def relative_error(a: Any, b: Any, c: Any) -> float:
@@ -100,6 +118,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="M,N,K")
     parser.add_argument("--dtype", default="bf16,f16", help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--forms", action="store_true", help="the body form against the loop form")
     parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
                         help="tile sizes and slots of a shape; others take Config()")
     parser.add_argument("--processes", type=int, default=3)
@@ -121,7 +140,7 @@ def main() -> int:
     configs = dict(text.split("=") for text in options.config)
     cases = [{"shape": shape, "dtype": dtype} | ({"config": configs[shape]} if shape in configs else {})
              for shape in options.shapes for dtype in options.dtypes]
-    return bench.main("gemm", cases, lambda process, case: measure(process, dict(case), options),
+    return bench.main("gemm_forms" if options.forms else "gemm", cases, lambda process, case: measure(process, dict(case), options),
                       processes=options.processes, out=options.out, method=vars(options.plan))
 
 
