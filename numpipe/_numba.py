@@ -163,7 +163,8 @@ def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], arg
     return sig.return_type, context.get_function(fnty, sig)(builder, values)
 
 
-def call_value(context: Any, builder: Any, function: Any, value: Any, argtypes: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+def call_value(context: Any, builder: Any, function: Any, value: Any, argtypes: Sequence[Any],
+               args: Sequence[Any]) -> tuple[Any, Any]:
     """Call a callable value of type `function` while generating code -> (return type, value)."""
     sig = function.get_call_type(context.typing_context, tuple(argtypes), {})
     values = [context.cast(builder, v, t, s) for v, t, s in zip(args, argtypes, sig.args, strict=True)]
@@ -349,6 +350,23 @@ nvvm.CompilationUnit.verify = _with_log(nvvm.CompilationUnit.verify)
 nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 
 
+class _Printed:
+    """The text of a module that is complete, in place of llvmlite's objects.
+
+    Numba remembers what it compiled for as long as the process lives, although what was compiled for one kernel serves no
+    other: three quarters of the memory of a compile were these objects. All functions have got their linkage, which is all
+    that Numba would still do to them.
+    """
+
+    functions = ()
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
     """A `@cuda.jit` kernel of this signature, compiled for sm_90a down to LLVM IR; Numba's own kernel object.
 
@@ -359,6 +377,9 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
         kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)
         dispatcher_.overloads[tuple(argtypes)] = kernel
         kernel.dispatcher = dispatcher_
+        library = kernel._codelibrary
+        for part in (library, *library.linking_libraries):
+            part._module = _Printed(str(part._module))
     return kernel
 
 

@@ -99,7 +99,7 @@ def with_nested_functions(names: tuple[str, str]) -> Any:
 FACTORIES = {"functions": with_functions, "nested functions": with_nested_functions}
 every_factory = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
 every_order = pytest.mark.parametrize("order", [[("m", "n"), ("n", "m")], [("n", "m"), ("m", "n")]], ids=["m n first", "n m first"])
-A, B = operands(256, 192, 192)
+A, B = operands(256, 192, 128)
 
 
 @every_factory
