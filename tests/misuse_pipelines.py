@@ -10,6 +10,7 @@ import numpipe
 from numpipe import BlockSpec, SpecError, ds
 
 refused = Cases()
+SPEC = BlockSpec((64, 64), lambda k: (0, k))
 
 
 # ---- blocks, rings, budgets ----------------------------------------------------------------------------------------
@@ -213,6 +214,14 @@ def an_index_map_of_another_grid(a, b, c):
 def an_index_map_that_is_a_tuple(a, b, c):
     spec = BlockSpec((64, 64), (0, 0))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its index map is compiled")
+def a_spec_of_the_module(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(SPEC,))
+    #                                            ^^^^
+    for (k,), (x,) in pipe(a):
+        pass
 
 
 @refused("a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")

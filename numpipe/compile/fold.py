@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import arith, context
+from .. import arith, context, specs
 from ..functions import Function
 
 MISSING = object()
@@ -150,7 +150,9 @@ class Constants:
 
 
 def evaluated(function: Any) -> bool:
-    """Whether calls with constants are evaluated: of a `@numpipe.function`, of a frozen dataclass."""
+    """Whether calls with constants are evaluated: of a `@numpipe.function`, of a frozen dataclass of the user's."""
+    if function is specs.BlockSpec:
+        return False  # an operation of kernels: its index map is compiled with them
     parameters = getattr(function, "__dataclass_params__", None) if isinstance(function, type) else None
     return isinstance(function, Function) or getattr(parameters, "frozen", False)
 

@@ -12,6 +12,7 @@ from .._op import Op
 from ..closure import Facts
 from ..errors import NumpipeError
 from ..functions import Function
+from ..specs import BlockSpec
 from .calls import Calls, plain
 from .fold import MISSING, StaticArray
 from .nested import Nested
@@ -46,6 +47,9 @@ class Functions(Calls, Nested):
                 return ast.copy_location(ast.Tuple(parts, ast.Load()), node)
             if isinstance(value, FunctionType) and not str(value.__module__).startswith(("numpy", "numba", "numpipe.")):
                 self.error(node, plain(value))
+            if any(isinstance(part, BlockSpec) for part in (value if isinstance(value, tuple) else (value,))):
+                self.error(node, f"{ast.unparse(node)} is a BlockSpec made outside the kernel: make it in the kernel, with which "
+                                 "its index map is compiled")
         return super().visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
