@@ -12,7 +12,7 @@ from .fold import MISSING, StaticArray, literal_node
 from .rewriter import Rewriter
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
-_HELD = ("__np_make_pipeline", "__np_emitted")
+_HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
 
 
 class Loops(Rewriter):
