@@ -106,8 +106,8 @@ def exponent(n: Any) -> int:
     """A legal exponent of ``**``; SpecError for others. None stands for a run-time value."""
     if type(n) is not int or not 0 <= n <= POWERS:
         given = "a run-time value" if n is None or isinstance(n, np.generic) else repr(n)
-        raise SpecError(f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, got {given}; a power of 2 "
-                        "is 1 << n")
+        raise SpecError(f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, got {given}; a power "
+                        "of 2 is 1 << n")
     return n
 
 
@@ -119,7 +119,8 @@ def holds(dtype: np.dtype, value: int) -> bool:
 
 def misfit(value: int, dtype: np.dtype) -> SpecError:
     """The error for an int literal beside values whose type cannot hold it."""
-    return SpecError(f"the constant {value} does not fit {dtype}, the type it takes here: write np.int64({value}) to compute in 64 bits")
+    return SpecError(f"the constant {value} does not fit {dtype}, the type it takes here; as an np.int64 it would be computed with "
+                     "in 64 bits")
 
 
 def spelled(*kinds: Kind) -> str:
@@ -198,8 +199,8 @@ def _nonzero(a: int, b: int, symbol: str) -> int:
 
 def _count(a: int, b: int, width: int, symbol: str) -> int:
     if not 0 <= b < width:
-        raise SimulationError(f"{a} {symbol} {b}: a shift of {width}-bit integers by a count outside 0 … {width - 1} is undefined on "
-                              "the GPU")
+        raise SimulationError(f"{a} {symbol} {b}: a shift of {width}-bit integers by a count outside 0 … {width - 1} is "
+                              "undefined on the GPU")
     return b
 
 
@@ -317,8 +318,7 @@ def cast(value: Any, dtype: str) -> Any:
     """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …: floats become integers by truncation."""
     to, of = np.dtype(dtype), kind(value)
     if of is None:
-        {"b": bool, "f": float}.get(to.kind, int)(value)  # tiles and inert values say why they have none
-        raise not_a_number(dtype, type(value).__name__)
+        raise _not_a_number(dtype, value)
     if to.kind == "b":
         return bool(value)
     with np.errstate(all="ignore"):
@@ -330,9 +330,16 @@ def cast(value: Any, dtype: str) -> Any:
         return to.type(int(value))
 
 
-def not_a_number(dtype: str, given: str) -> SpecError:
-    """The error of `cast` for what is no number."""
-    return SpecError(f"{dtype}(x) converts a number, got {given}")
+def not_a_number(what: str, given: str) -> SpecError:
+    """The error of `cast`, `rounded` and `counting` for what is no number."""
+    return SpecError(f"{what}(…) takes a number, got {given}")
+
+
+def _not_a_number(what: str, *values: Any) -> SpecError:
+    for value in values:
+        if hasattr(value, "_steers"):  # a tile, an inert value: they say why they are none
+            value._steers()
+    return not_a_number(what, " and ".join(type(v).__name__ for v in values))
 
 
 @op
@@ -340,7 +347,7 @@ def rounded(value: Any) -> Any:
     """``round(x)``: the nearest integer, of two the even one, as int32."""
     of = kind(value)
     if of is None:
-        raise not_a_number("round", type(value).__name__)
+        raise _not_a_number("round", value)
     return cast(value if common(of).kind != "f" else np.rint(_as(value, common(of))), "int32")
 
 
@@ -362,8 +369,7 @@ def counting(*bounds: Any) -> Range:
     """``range(…)``: int32 numbers, int64 where a bound is."""
     kinds = [kind(b) for b in bounds]
     if any(k is None for k in kinds):
-        range(*bounds)
-        raise not_a_number("range", " and ".join(type(b).__name__ for b in bounds))
+        raise _not_a_number("range", *bounds)
     dtype = range_type(*kinds)
     values = [_as(b, dtype) for b in bounds]
     if len(values) == 3 and values[2] == 0:

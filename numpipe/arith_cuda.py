@@ -11,7 +11,7 @@ import numpy as np
 from . import _numba as nb
 from . import arith
 from ._op import Op, cuda_meaning
-from .errors import CompileError, SpecError
+from .errors import CompileError
 from .inert import REASON
 from .inert_cuda import STEERLESS, InertType
 
@@ -48,9 +48,11 @@ def _fits(operands: Sequence[Any], dtype: np.dtype) -> None:
 
 
 def _taken_as(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Types of the parameters: Numba converts arguments to them, but float16 is converted here (`_convert`)."""
-    plain = [nb.types.unliteral(ty) for ty in operands]
-    return plain if FLOAT16 in [dtype, *_kinds(plain)] else [_type(dtype)] * len(plain)
+    """Types of the parameters: Numba converts arguments to them, but float16 is converted here (`_convert`).
+
+    They must tell apart all that `dtype` depends on: code is found by them.
+    """
+    return list(operands) if FLOAT16 in (dtype, *_kinds(operands)) else [_type(dtype)] * len(operands)
 
 
 def _convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
@@ -61,6 +63,8 @@ def _convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
         wide = builder.call(nb.pure_asm(nb.f32, [nb.i16], "cvt.f32.f16 $0, $1;", "=f,h"), [value])
         return _convert(context, builder, wide, nb.types.float32, to)
     if to == nb.types.float16:
+        if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
+            return nb.const(int(np.float16(value.constant).view(np.uint16)), nb.i16)
         if of not in (nb.types.float32, nb.types.float64):
             value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64  # exact: all that does not overflow
         single = of == nb.types.float32
@@ -69,18 +73,18 @@ def _convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
     return context.cast(builder, value, of, to)
 
 
-def _no_number(symbol: str, operands: Sequence[Any]) -> Exception:
+def _no_number(symbol: str, operands: Sequence[Any]) -> Any:
     return nb.TypingError(f"'{symbol}' is not defined for {' and '.join(str(ty) for ty in operands)}")
 
 
 def _otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
-    """(signature, code) of Numba's own operator; what is computed with an inert value is inert too."""
+    """(signature, code) of Numba's own operator; what is computed with an inert value is inert too, and a bool is an int."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
     if inert is not None and all(isinstance(ty, InertType) or _kind(ty) is not None for ty in operands):
         return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)
     function = typing_context.resolve_value_type(python)
     try:
-        chosen = function.get_call_type(typing_context, operands, {})
+        chosen = function.get_call_type(typing_context, tuple(I32 if _kind(ty) is bool else ty for ty in operands), {})
     except nb.TypingError:
         chosen = None
     if chosen is None:
@@ -95,7 +99,7 @@ def _otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[An
 def _operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
     """A number in the type it is computed in; float16 is computed in float32, and rounded before and after."""
     if isinstance(of, nb.types.IntegerLiteral):
-        return context.get_constant(_type(dtype), of.literal_value)
+        return context.get_constant(_inside(dtype), dtype.type(of.literal_value).item())
     return _convert(context, builder, _convert(context, builder, value, of, _type(dtype)), _type(dtype), _inside(dtype))
 
 
@@ -131,8 +135,9 @@ def _any(integers: str, floats: str) -> Emit:
     return lambda builder, dtype, a, b: getattr(builder, floats if dtype.kind == "f" else integers)(a, b)
 
 
-def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, integers: bool = False, literal: bool = False) -> None:
-    """The typer of an operator. `integers`: it has no meaning on floats; `literal`: its code looks at an int literal on the right."""
+def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, integers: bool = False,
+            literal: bool = False) -> None:
+    """The typer of an operator. `integers`: floats have none; `literal`: its code looks at an int literal on the right."""
     @cuda_meaning(operation)
     def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
         kinds = _kinds((a, b), *literals)
@@ -239,8 +244,8 @@ def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> 
 def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
     of, = _kinds((a,), *literals)
     if of is None:
-        sig, codegen = _otherwise(typing_context, "**", operator.pow, (a, n))
-        return _with(sig, literals), codegen
+        sig, otherwise = _otherwise(typing_context, "**", operator.pow, (a, n))
+        return _with(sig, literals), otherwise
     count = arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
     dtype = arith.common(of, int)
     ty = _type(dtype)
@@ -251,13 +256,13 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
 
         if not count:
             return _convert(context, builder, nb.const(1), I32, ty)
-        base = result = _convert(context, builder, args[0], sig.args[0], ty)
+        base = result = _convert(context, builder, args[0], nb.types.unliteral(a), ty)
         for bit in f"{count:b}"[1:]:
             result = product(result, result)
             result = product(result, base) if bit == "1" else result
         return result
 
-    return ty(nb.types.unliteral(a), n, *literals), codegen
+    return ty(a, n, *literals), codegen
 
 
 def _unary(operation: Op[..., Any], symbol: str, python: Any, emit: Callable[[Any, np.dtype, Any], Any]) -> None:
@@ -283,7 +288,8 @@ def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
 def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
     if dtype.kind == "f":
         return _libdevice(builder, "fabs", a)
-    return a if dtype.kind == "u" else builder.select(builder.icmp_signed("<", a, nb.const(0, a.type)), _negative(builder, dtype, a), a)
+    below = nb.const(0, nb.i1) if dtype.kind == "u" else builder.icmp_signed("<", a, nb.const(0, a.type))
+    return builder.select(below, _negative(builder, dtype, a), a)
 
 
 _unary(arith.negative, "-", operator.neg, _negative)
@@ -329,8 +335,8 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
         if any(k is None for k in kinds) or not kinds:
             if not any(isinstance(ty, InertType) for ty in parts):
                 raise _no_number(builtin.__name__, parts)
-            sig, codegen = _otherwise(typing_context, builtin.__name__, builtin, parts)
-            return sig.return_type(literals, *values), codegen
+            sig, otherwise = _otherwise(typing_context, builtin.__name__, builtin, parts)
+            return sig.return_type(literals, *values), otherwise
         dtype = arith.common(*kinds)
         _fits(parts, dtype)
         types = _taken_as(parts, dtype)
@@ -375,8 +381,9 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
             have, number = nb.types.float32, _convert(context, builder, number, have, nb.types.float32)
         if to.kind != "b" or have == BOOLEAN:
             return _convert(context, builder, number, have, result)
-        zero = nb.ir.Constant(number.type, 0.0 if isinstance(have, nb.types.Float) else 0)
-        return builder.fcmp_unordered("!=", number, zero) if isinstance(have, nb.types.Float) else builder.icmp_signed("!=", number, zero)
+        if isinstance(have, nb.types.Float):
+            return builder.fcmp_unordered("!=", number, nb.ir.Constant(number.type, 0.0))
+        return builder.icmp_signed("!=", number, nb.const(0, number.type))
 
     return result(nb.types.unliteral(value), dtype), codegen
 
@@ -385,6 +392,7 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
 def _rounded(_context: Any, value: Any) -> Any:
     of = _kind(value)
     if of is None:
+        _refuse_steering((value,))
         raise arith.not_a_number("round", str(value))
     plain = nb.types.unliteral(value)
 

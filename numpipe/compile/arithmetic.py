@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import itertools
+import copy
 from typing import Any
 
 import numpy as np
 
-from .. import arith
+from .. import arith, context
 from .._op import Op
 from ..functions import Function
 from .fold import MISSING, stores
@@ -83,14 +83,19 @@ class Arithmetic(Rewriter):
         parts: list[ast.expr] = []
         left = node.left
         for position, (op, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
-            operand = right
-            if position < len(node.ops) - 1 and not isinstance(right, (ast.Name, ast.Constant)):
-                name = self.temporary("between")  # each operand is computed once, and only if the comparisons before hold
-                operand = ast.copy_location(ast.NamedExpr(ast.copy_location(ast.Name(name, ast.Store()), right), right), right)
-                right = ast.copy_location(ast.Name(name, ast.Load()), right)
-            parts.append(self._compute(_COMPARE[type(op)], [left, operand], node))
-            left = right
+            between = position < len(node.ops) - 1
+            if between and not self._repeatable(right):
+                self.error(right, f"'{ast.unparse(right)}' calls a function between two comparisons: bind its value to a name "
+                                  "first")
+            parts.append(self._compute(_COMPARE[type(op)], [left, right], node))
+            left = copy.deepcopy(right)
         return parts[0] if len(parts) == 1 else ast.copy_location(ast.BoolOp(ast.And(), parts), node)
+
+    def _repeatable(self, node: ast.expr) -> bool:
+        """Whether evaluating an expression twice is evaluating it once: it only computes."""
+        calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+        functions = [self.added.get(ast.unparse(c.func), self.value(c.func)) for c in calls]
+        return all(isinstance(f, Op) and f.__module__ in (arith.__name__, context.__name__) for f in functions)
 
     # ---- builtins and NumPy's types
     def visit_Call(self, node: ast.Call) -> Any:
@@ -122,6 +127,8 @@ class Arithmetic(Rewriter):
         if function in _EXTREMES:
             mask = ast.copy_location(ast.Constant(_float_literals(args)), node)
             return self.call(_EXTREMES[function], [mask, *args], node)
+        if function is range:
+            return self.call(arith.counting, args, node)
         if function in _BUILTINS:
             return self._compute(_BUILTINS[function][0], args, node)
         dtype = _CASTS[function] if function in _CASTS else np.dtype(function).name
@@ -147,7 +154,7 @@ class Arithmetic(Rewriter):
         return self._settled(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        new = super().visit_Subscript(node)  # type: ignore[misc]
+        new = super().visit_Subscript(node)
         if isinstance(new, ast.Subscript) and isinstance(new.value, ast.Tuple) and not _constant(new.slice, int):
             new.value = self._settled(new.value, ints=True)
         return new
@@ -165,7 +172,7 @@ class Arithmetic(Rewriter):
         return new
 
     def visit_For(self, node: ast.For) -> Any:
-        new = super().visit_For(node)  # type: ignore[misc]
+        new = super().visit_For(node)
         if isinstance(new, ast.For):
             new.iter = self._settled(new.iter, ints=True)
         return new
