@@ -313,3 +313,13 @@ def test_an_error_is_stamped_once() -> None:
     assert once.startswith(f"{__file__}:{place.line}: kernel kernel: wrong\n    def kernel")
     inner = result.sources[0].statement(place.line + 1)
     assert str(blame.stamp(error, unit, result, [place, inner])) == once
+
+
+@pytest.mark.parametrize("said, told", [
+    ("index_map must return a tuple, got (np.int32(0), np.float32(-0.5))", "index_map must return a tuple, got (int32, float32)"),
+    ("5000000000 does not fit: write np.int64(5000000000)", "5000000000 does not fit: write np.int64(5000000000)"),
+    ("unsupported operand type(s) for +: 'GmemRef' and 'numpy.int32'", "unsupported operand type(s) for +: 'array' and 'int32'"),
+    ("rows__12() takes 1 positional argument", "rows() takes 1 positional argument"),
+])
+def test_pythons_words_become_ours(said: str, told: str) -> None:
+    assert blame.spoken(said) == told

@@ -188,13 +188,15 @@ def _tuples(text: str) -> str:
     return re.sub(r"\bTuple\(", "(", text)
 
 
+_VALUE = re.compile(r"\bnp\.([a-z]+\d+)\([-+.e\d]*\)")
+"""a run-time value of the simulator, as NumPy writes it"""
 _CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "Tile": "tile"}
 
 
 def spoken(text: str) -> str:
     """A message of CPython's execution, its names of classes and functions as a user would say them."""
     text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], text)
-    text = re.sub(r"\bnp\.([a-z]+\d+)\([-+.e\d]*\)", r"\1", text)  # run-time values differ from one step to the next: their type
+    text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)  # their types, as when compiled
     text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
     return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)  # a nested function's, numbered while it was lifted
 
