@@ -29,8 +29,8 @@ class Inert:
 
     __bool__ = __int__ = __index__ = __float__ = _steers
 
-    def _stays(self, *_: Any) -> Inert:
-        return self
+    def _stays(self, *other: Any) -> Any:
+        return NotImplemented if any(getattr(o, "inert", False) for o in other) else self  # with a tile it is one: the tile's turn
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _stays
     __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __and__ = __or__ = __xor__ = _stays

@@ -32,7 +32,8 @@ def _arithmetic(function: Any) -> None:
 
         def generic(self, args: Any, kws: Any) -> Any:
             inert = next((a for a in args if isinstance(a, InertType)), None)
-            return None if inert is None else inert(*args)
+            tiles = any(isinstance(a, tuple(STEERLESS)) and not isinstance(a, InertType) for a in args)  # stay tiles: see tile_cuda
+            return None if inert is None or tiles else inert(*args)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return nb.nothing(context)

@@ -10,7 +10,7 @@ import numpy as np
 from .. import _numba as nb
 from .._op import cuda_meaning, immediate
 from ..errors import CompileError, SpecError
-from ..inert_cuda import STEERLESS
+from ..inert_cuda import STEERLESS, InertType
 from . import tile as source
 from .tile import BFLOAT16, FLOAT16, FLOAT32, check_shape
 
@@ -128,6 +128,8 @@ def _arithmetic(function: Any, instruction: str) -> None:
                 raise SpecError(f"arithmetic is on float32 tiles, got {tile.dtype}: use .astype(np.float32) first")
         if len(tiles) == 2 and left != right:
             raise SpecError(f"tiles of shapes {left.shape} and {right.shape} do not combine")
+        if any(isinstance(t, InertType) for t in (left, right)):  # in the memory role, where a tile is a type without data
+            return tiles[0](left, right), lambda context, builder, sig, args: args[int(isinstance(left, InertType))]
         kinds = [t if isinstance(t, TileType) else nb.types.float32 for t in (left, right)]
         if not all(isinstance(t, (TileType, nb.types.Number)) for t in (left, right)):
             return None
