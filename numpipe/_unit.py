@@ -51,12 +51,16 @@ class ArrayArg:
 
 @dataclass(frozen=True)
 class MapRequest:
-    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes."""
+    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes.
+
+    `written`: it is one of a store.
+    """
 
     arg: int
     box: tuple[int, ...]
     swizzle: int
     fill: str = "zeros"
+    written: bool = False
 
 
 @dataclass(frozen=True)

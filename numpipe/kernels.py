@@ -47,7 +47,7 @@ class _Plan:
     """names of the run-time scalars, as both executions pass them"""
     prepared: Any
     empty: bool
-    """an output without elements: nothing to do"""
+    """no output has an element: nothing to do"""
     device: int
     """CUDA ordinal for host arrays"""
     outputs: int
@@ -249,7 +249,8 @@ class Kernel:
             written = infos[len(infos) - outputs:]
             for name, info in zip(names[len(infos) - outputs:], written, strict=True):
                 launch.check_writable(info, name, self.name)
-            plan = _Plan(grid, unit_key, tuple(unnamed), None, any(0 in info.shape for info in written) or 0 in grid,
+            nothing = 0 in grid or (bool(written) and all(0 in info.shape for info in written))
+            plan = _Plan(grid, unit_key, tuple(unnamed), None, nothing,
                          choice.device.ordinal if choice.device else 0, outputs)
             if choice.target == "gpu" and not plan.empty:
                 plan.prepared = self._prepare(unit_key, infos, obstacles)

@@ -262,7 +262,7 @@ def copy_out(ref: GmemRef, batch: Any, row: Any, column: Any) -> None:
 
 def store_map(index: int, shape: tuple[int, int], itemsize: int) -> MapRequest:
     """The tensor map of a panel's store."""
-    return MapRequest(index, shape, swizzle_of(shape[1] * itemsize))
+    return MapRequest(index, shape, swizzle_of(shape[1] * itemsize), written=True)
 
 
 @helper

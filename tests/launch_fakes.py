@@ -92,6 +92,9 @@ class FakeDriver:
         self.calls.append(("allocate", nbytes, stream, ordinal))
         return address
 
+    def blank(self, ordinal: int, written: bool) -> int:
+        return 1 << 12
+
     def free(self, address: int, stream: int, ordinal: int) -> None:
         storage = self.live.pop(address)
         ctypes.memset(storage, 0xAB, len(storage))

@@ -248,6 +248,32 @@ def test_products_of_the_body_are_counted_for_the_delay() -> None:
     assert "wgmma.wait_group.sync.aligned 1" not in KERNELS[0].inspect("ptx", half, half)
 
 
+# ---- arrays without elements -------------------------------------------------------------------------------------------------
+EMPTY = [((64, 0), (64, 64), (64, 64)), ((64, 128), (64, 64), (0, 64)), ((64, 128), (64, 0), (64, 64)), ((0, 0), (0, 0), (3, 5))]
+
+
+def check_sum_of_squares(shapes: tuple[tuple[int, int], ...], **named: Any) -> None:
+    """A pipeline of two steps whatever the arrays hold, and two outputs."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def squares(a, c, d):
+        acc = numpipe.zeros((64, 64), np.float32)
+        for (_,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+            acc = numpipe.wgmma(acc, x, x.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+        d[ds(0, 64), ds(0, 64)] = acc + 1
+
+    a = np.ones(shapes[0], np.float16)
+    c, d = (np.full(shape, np.nan, np.float32) for shape in shapes[1:])
+    squares(a, c, d, **named)
+    for found, exact in ((c, a.shape[1]), (d, a.shape[1] + 1)):
+        assert (found == exact).all()
+
+
+@pytest.mark.parametrize("shapes", EMPTY, ids=str)
+def test_arrays_without_elements_are_zeros_and_written_nowhere(shapes: tuple[tuple[int, int], ...]) -> None:
+    check_sum_of_squares(shapes, target="sim")
+
+
 # ---- pipelines in bodies ---------------------------------------------------------------------------------------------------
 def nested_kernel(form: str) -> Any:
     """Row blocks of a outside, steps of the product inside."""

@@ -13,7 +13,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import LaunchError
+
+_BLANK = np.zeros(16, np.uint8)
 
 INVALID_VALUE = 1
 INVALID_CONTEXT = 201
@@ -89,7 +93,8 @@ class Driver:
         self._launch: Callable[..., tuple[Any]] = api.cuLaunchKernelEx
         self._contexts: dict[int, Any] = {}
         self._pools: dict[int, Any] = {}
-        self._lock = threading.Lock()
+        self._blanks: dict[tuple[int, bool], int] = {}
+        self._lock = threading.RLock()
 
     def _call(self, function: str, *args: Any) -> Any:
         result = getattr(self._api, function)(*args)
@@ -243,6 +248,19 @@ class Driver:
         """Device memory, 256-byte aligned, usable by work queued on `stream` from now on."""
         with self.on(ordinal):
             return int(self._call("cuMemAllocFromPoolAsync", nbytes, self._pool(ordinal), stream))
+
+    def blank(self, ordinal: int, written: bool) -> int:
+        """16 bytes of zeros that stand for an array without elements, which TMA does not know.
+
+        What lies outside an array is read as zeros, so all of it is. For stores there are other 16 bytes (`written`).
+        """
+        with self._lock:
+            if (ordinal, written) not in self._blanks:
+                address = self.allocate(_BLANK.nbytes, 0, ordinal)
+                self.copy_in(address, 0, _BLANK.ctypes.data, 0, _BLANK.nbytes, 1, 0, ordinal)
+                self.synchronize(0, ordinal)
+                self._blanks[ordinal, written] = address
+            return self._blanks[ordinal, written]
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
         """Give memory back once everything queued on `stream` so far is done with it."""

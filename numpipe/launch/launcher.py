@@ -214,7 +214,8 @@ class Prepared:
         if reason:
             raise not_addressable(info, reason, name, self.compiled.name)
         try:
-            return encode(info.ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
+            ptr = driver.get().blank(info.device, request.written) if 0 in info.shape else info.ptr
+            return encode(ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
                           request.box, request.swizzle, request.fill)
         except (SpecError, driver.DriverError) as error:
             kind = SpecError if isinstance(error, SpecError) else LaunchError

@@ -32,8 +32,6 @@ _NAMES = {
 }
 _NAN_CAPABLE = ("FLOAT16", "BFLOAT16", "FLOAT32", "FLOAT64")
 _MAX_BOX = 256
-_NOWHERE = 1 << 12
-"""Stands for the address of an array without elements, which may be null; nothing is ever read there."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -41,8 +39,8 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
            swizzle: int, fill: str = "zeros") -> bytes:
     """The 128 bytes of a CUtensorMap; `strides` in bytes.
 
-    A dimension of size 0 becomes 1, which the driver demands: a kernel must not load from an array without elements
-    (an H200 answers with CUDA_ERROR_ILLEGAL_ADDRESS).
+    A dimension of size 0 becomes 1, which the driver demands: `ptr` is then where a copy finds an element (see
+    `Driver.blank`), because a load from nowhere is a CUDA_ERROR_ILLEGAL_ADDRESS on an H200.
     Raises SpecError for arrays and boxes that TMA cannot take, DriverError when the driver refuses all the same.
     """
     size = dtype.itemsize
@@ -50,10 +48,9 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
     if obstacle:
         raise SpecError(f"no tensor map for a {dtype.name} array of shape {shape}, strides {strides} bytes, "
                         f"box {box}, swizzle {swizzle}: {obstacle}")
-    address = ptr if 0 not in shape else _NOWHERE
     dims = [max(dim, 1) for dim in reversed(shape)]
     outer = tuple(reversed(tma_strides(shape, strides, size)))[1:]
-    encoded = driver.get().encode_tiled(_NAMES[dtype.name], address, dims, outer, box[::-1], swizzle, fill == "nan")
+    encoded = driver.get().encode_tiled(_NAMES[dtype.name], ptr, dims, outer, box[::-1], swizzle, fill == "nan")
     assert len(encoded) == MAP_BYTES
     return bytes(encoded)
 

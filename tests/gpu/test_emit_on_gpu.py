@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emitted_kernels import KERNELS, Config, gemm_loop, product
-from test_emit import SHAPES, arrays, nested_kernel, pair_kernel
+from test_emit import EMPTY, SHAPES, arrays, check_sum_of_squares, nested_kernel, pair_kernel
 
 import numpipe
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
@@ -47,6 +47,12 @@ def test_a_pipeline_in_a_body_is_filled_in_program_order(form: str) -> None:
             c = np.full((rows, 64), np.nan, np.float32)
             kernel(a, b, c, target="gpu")
             np.testing.assert_allclose(c, product(a, b), atol=0.2)
+
+
+@pytest.mark.parametrize("shapes", EMPTY, ids=str)
+def test_arrays_without_elements_are_zeros_and_written_nowhere(shapes: tuple[tuple[int, int], ...]) -> None:
+    for _ in range(3):  # what a store to nothing leaves behind must not be read as a zero
+        check_sum_of_squares(shapes, target="gpu")
 
 
 @pytest.mark.parametrize("slots, delay", [(1, 0), (2, 1), (3, 2), (4, 0), (4, 3)])
