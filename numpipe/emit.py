@@ -110,6 +110,10 @@ def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: 
                             "it once, on the kernel")
 
 
+def arguments(count: int) -> str:
+    return f"{count} argument{'s' * (count != 1)}"
+
+
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
@@ -125,7 +129,7 @@ def check_body(where: str, body: Facts | None, given: object, tiles: int, carry:
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
                 "; a carry needs a compute_context" if body.parameters > wanted else
                 "; with a compute_context the carry comes last")
-        raise SpecError(f"{where}: body '{body.name}' takes {body.parameters} argument{'s' * (body.parameters != 1)}, but is called with {wanted}: "
+        raise SpecError(f"{where}: body '{body.name}' takes {arguments(body.parameters)}, but is called with {wanted}: "
                         f"{given}{mend}")
     if carry and not body.returns:
         raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
@@ -143,7 +147,7 @@ def check_compute(where: str, compute: Facts | None, given: object, coroutine: b
         raise SpecError(f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it as "
                         f"{'carry_coroutine' if compute.coroutine else 'compute_context'}=")
     if compute.parameters != 1:
-        raise SpecError(f"{where}: {option} '{compute.name}' takes {compute.parameters - coroutine} argument{'s' * (compute.parameters - coroutine != 1)}, but is called with "
+        raise SpecError(f"{where}: {option} '{compute.name}' takes {arguments(compute.parameters - coroutine)}, but is called with "
                         + ("none" if coroutine else "1: the pipeline"))
     if compute.misuse:
         raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")

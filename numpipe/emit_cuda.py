@@ -17,11 +17,16 @@ from .pipelines_cuda import PipelineType, StepsType, steps_type, steps_value
 I32 = nb.types.int32
 
 
+def _facts(function: Any) -> Facts | None:
+    return function.facts if isinstance(function, BoundType) else None
+
+
 class EmittedType(nb.types.Type):  # type: ignore[misc]
     def __init__(self, pipe: PipelineType, body: Any, compute: Any) -> None:
         self.pipe, self.body, self.compute = pipe, body, compute
         self.facts: Facts = body.facts
-        self.mirrored = self.facts.pipelines or (isinstance(compute, BoundType) and compute.facts.pipelines)
+        mirrored = _facts(compute)
+        self.mirrored = self.facts.pipelines or (mirrored is not None and mirrored.pipelines)
         super().__init__(name=f"emitted({pipe}, {body}, {compute})")
 
     @property
@@ -37,10 +42,6 @@ class _EmittedModel(nb.models.StructModel):  # type: ignore[misc]
 
 def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
     return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
-
-
-def _facts(function: Any) -> Facts | None:
-    return function.facts if isinstance(function, BoundType) else None
 
 
 @cuda_meaning(source.emitted)
@@ -70,11 +71,11 @@ def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
     captured = nb.types.Tuple([emitted, arrays])
     runner = bound_type(source.run_carry, captured)
     if emitted.pipe.context.role == "memory" and not emitted.mirrored:
-        function, argtypes = source.fill_steps, (emitted, arrays)
+        function, argtypes = source.fill_steps, [emitted, arrays]
     elif isinstance(emitted.compute, nb.types.NoneType):
-        function, argtypes = source.run_steps, (emitted, arrays)
+        function, argtypes = source.run_steps, [emitted, arrays]
     else:
-        function, argtypes = emitted.compute, (runner,)
+        function, argtypes = emitted.compute, [runner]
     nb.returns(typing_context, function, argtypes)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

@@ -35,7 +35,7 @@ class Function(Generic[P, R]):
         remember(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<numpipe function {self.__module__}.{self.__qualname__}>"  # type: ignore[attr-defined]

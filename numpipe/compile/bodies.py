@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from .. import emit, pipelines
+from .calls import Calls
 from .fold import literal_node
-from .loops import Loops
 
 
-class Bodies(Loops):
+class Bodies(Calls):
     """``emit_pipeline_warp_specialized(…)``."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        if self.value(node.func) is emit.emit_pipeline_warp_specialized:
+            return self._emit(node)
+        return super().visit_Call(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         if isinstance(node.value, ast.Call) and self.value(node.value.func) is emit.emit_pipeline_warp_specialized:

@@ -7,13 +7,12 @@ import inspect
 import types
 from typing import Any
 
-from .. import context, emit, pipelines, refs, specs, tile_loop
+from .. import context, pipelines, refs, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import tile
-from .bodies import Bodies
 from .fold import MISSING, literal_node
-from .loops import PIPELINE
-from .subset import mismatch, spelled
+from .loops import PIPELINE, Loops
+from .subset import host_only, mismatch, spelled
 
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite)
     pipelines.pipeline: (pipelines.make_pipeline, "cs"),
@@ -33,7 +32,7 @@ def by_position_only(function: str) -> str:
     return f"'{function}' is called with keywords: names of parameters are known only of functions called by their own name"
 
 
-class Calls(Bodies):
+class Calls(Loops):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -59,14 +58,16 @@ class Calls(Bodies):
             if "s" in extra:
                 args.append(literal_node(self.session.site(self.source, node), node))
             return self.call(operation, [self.visit(a) for a in args], node)
-        if function is emit.emit_pipeline_warp_specialized:
-            return self._emit(node)
         if isinstance(function, Op) and not isinstance(function, Helper):
             node.args, node.keywords = self.bind(function, node), []
             if function is tile.zeros:
                 self._fits_registers(node)
         elif type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
+        elif isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
+            node.args, node.keywords = self.bind(function, node), []
+        elif function is not MISSING and (why := host_only(function, ast.unparse(node.func))) is not None:
+            self.error(node, why)
         elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
                 ("numpy", "numba")):
             self.error(node, plain(function))

@@ -13,7 +13,8 @@ from ..closure import Facts
 from ..errors import NumpipeError
 from ..functions import Function
 from ..specs import BlockSpec
-from .calls import Calls, plain
+from .bodies import Bodies
+from .calls import plain
 from .fold import MISSING, StaticArray
 from .nested import Nested
 
@@ -29,7 +30,7 @@ class Bound:
     facts: Facts
 
 
-class Functions(Calls, Nested):
+class Functions(Bodies, Nested):
     """Calls of `@numpipe.function`s, and these as values."""
 
     def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
