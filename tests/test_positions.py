@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import linecache
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from refusals import EXECUTIONS, A, B, C
 
 import numpipe
-from numpipe import BlockSpec, CompileError, NumpipeError, PipelineRace, ds
+from numpipe import BlockSpec, CompileError, NumpipeError, PipelineRace, SpecError, ds
 from numpipe._unit import Unit
 from numpipe.compile import blame
 from numpipe.compile.fold import StaticArray
@@ -323,3 +324,18 @@ def test_an_error_is_stamped_once() -> None:
 ])
 def test_pythons_words_become_ours(said: str, told: str) -> None:
     assert blame.spoken(said) == told
+
+
+def test_a_traceback_shows_none_of_numbas_frames() -> None:
+    """At a prompt the error must not stand below three hundred lines of Numba."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def kernel(a, c):
+        def tile(rows):
+            return numpipe.zeros((64, rows), np.float32)
+
+        c[ds(0, 64), ds(0, 64)] = tile(a.shape[0])
+
+    with pytest.raises(SpecError) as caught:
+        kernel.compiled(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float32))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "numba" not in shown and len(shown.splitlines()) < 40

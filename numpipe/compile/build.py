@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import pipelines
 from .._unit import MapRequest, Unit
-from ..errors import CompileError, SpecError, TargetError
+from ..errors import CompileError, NumpipeError, SpecError, TargetError
 from . import blame
 from .lift import Lifted
 
@@ -157,9 +157,8 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads)
     except Exception as error:
         told = blame.compiled(error, unit, lifted)
-        if told is error:
-            raise
-        raise told from (None if isinstance(error, nb.NumbaError) else error)
+        ours = isinstance(error, (nb.NumbaError, NumpipeError))
+        raise told.with_traceback(None) from (None if ours else error)  # the frames are Numba's: a screen of each function
     for name in unit.met["compute"] - unit.met["memory"]:
         site = name.rsplit(" @ ", 1)[1]
         raise CompileError(lifted.sites[site].stamp(pipelines.unreachable(unit.kernel, site)))
