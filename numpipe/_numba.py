@@ -269,8 +269,11 @@ def literal(ty: Any) -> Any:
 
 
 def unliteral(ty: Any) -> Any:
+    """The type that a literal has as a run-time value: an int is an int32."""
     if isinstance(ty, types.BaseTuple):
         return tuple_of(ty, [unliteral(t) for t in ty])
+    if isinstance(ty, types.IntegerLiteral) and -(1 << 31) <= ty.literal_value < 1 << 31:
+        return types.int32
     return types.unliteral(ty)
 
 

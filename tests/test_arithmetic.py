@@ -264,6 +264,26 @@ def tuples_of_literals(c, n):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (s + fixed[1][1] + t[2] - len(t) + 1)
 
 
+@gives(4 + 3 + (0 + 1 + 2 + 3) * 0.5, 4, 0.5)
+def named_tuples_of_literals(c, n, x):
+    state = State(0, 0.0)
+    for i in range(n):
+        state = State(state.total + 1, state.scale + x * i)
+    last = State(n, 3)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (state.total + state.scale + last.scale)
+
+
+@gives(4 + 7 + 2, 4)
+def captured_literals(c, n):
+    if n is None:
+        step = 1
+    else:
+        step = 7
+    pair = (n, 2)
+    moved = lambda k: k + step + pair[1]
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + moved(n)
+
+
 SIZES = (5, 6, 7)
 
 
@@ -538,6 +558,12 @@ def a_range_of_floats(c, x):
 @refused("int32(…) takes a number, got", 3)
 def a_tuple_as_a_number(c, n):
     v = int((n, n))  # <-
+
+
+@refused("'f(n)' calls a function between two comparisons: bind its value to a name first", 3, kind=CompileError)
+def a_call_between_comparisons(c, n):
+    f = lambda k: k + 1
+    v = 0 < f(n) < 3  # <-
 
 
 @refused("round(…) takes 1 argument in a kernel, got 2", 0.5, kind=CompileError)

@@ -4,6 +4,7 @@ CPython's original cannot run as a kernel: Numba knows no closures over run-time
 different things to the two roles, and shapes must be literals. The pass keeps file names and line numbers, and rewrites
 
 * constants: names and arithmetic known before compilation become literals, branches on them are pruned (`rewriter`, `fold`);
+* operators, comparisons and builtins on run-time values: operations with one meaning in both executions (`arithmetic`);
 * calls of numpipe functions: keywords become positions, the hidden context ``__np`` is passed on (`calls`);
 * ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for the accumulators carried out of it;
 * ``for m, n in numpipe.tiles(…)``: a counted loop over this CTA's tiles (both in `loops`);
