@@ -29,6 +29,11 @@ def index_of(value):
 
 
 @numpipe.function
+def tripled(value):
+    return value * 3
+
+
+@numpipe.function
 def unfit():
     return numpipe.zeros((3, 5), np.float32)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emitted_kernels import Config, product, share
-from other_module import add_bias, index_of, recursive, store_rows, unfit
+from other_module import add_bias, index_of, recursive, store_rows, tripled, unfit
 
 import numpipe
 from numpipe import BlockSpec, CompileError, CompilerParams, SpecError, cdiv, ds
@@ -213,7 +213,7 @@ def test_a_helper_asks_the_kernel_that_runs_it() -> None:
 
 
 # ---- functions as values ---------------------------------------------------------------------------------------------------
-OPERATIONS = (index_of, share)
+OPERATIONS = (tripled, share)
 
 
 @numpipe.function
@@ -231,10 +231,10 @@ def test_functions_in_tuples_and_as_arguments() -> None:
             first, second = functions
             return first(second(x))
 
-        chosen = (twice, index_of)
+        chosen = (twice, tripled)
         again = chosen[0]
         total = chosen[0](n) + chosen[1](n) * 100 + both((twice, lambda x: x + n), 1) * 1000 + OPERATIONS[0](n) * 10000
-        total = total + apply(twice, n) + apply(index_of, n) + again(0)
+        total = total + apply(twice, n) + apply(tripled, n) + again(0)
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + total
 
     c = np.empty((64, 64), np.float32)

@@ -145,9 +145,14 @@ _SAID = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in fl
          "at": "view", "omitted": "default"}
 _NUMBA_SAYS = (
     (r"\('wrong tuple length for .*?: ', '(.*?)'\)", r"wrong tuple length: \1"),
+    (r"Cannot unify (.+) and (.+) for '\$[\w.]*'", r"a choice needs one type, got \1 and \2: convert one side, float(n) or int(x)"),
     (r"Cannot unify (.+) and (.+) for '([\w$]+)[\w.]*'", r"'\3' is not of one type here (\1 and \2): "
                                                          "bind it in one place, or to one type in each"),
     (r"Cannot resolve setattr: \((.+)\)\.(\w+) = .*", r"'\2' of \1 cannot be set"),
+    (r"Can't unify return type from the following types: (.+?)\s*Return of[\s\S]*", r"it returns values of several types (\1): "
+                                                                                     "convert them to one"),
+    (r"Invalid use of getiter with parameters \((.*)\)[\s\S]*", r"a 'for' runs over a range or over a tuple of values of one type, "
+                                                                 r"got \1"),
     (r"Invalid use of (.+?) with parameters [\s\S]*", r"\1 is not a function"),
     (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
     (r"\btile\((\([^()]*\)), (\w+)\)", r"tile \1 \2"),

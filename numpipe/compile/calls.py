@@ -10,7 +10,7 @@ from typing import Any
 from .. import context, pipelines, refs, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import tile
-from .fold import MISSING, literal_node
+from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .subset import host_only, mismatch, spelled
 
@@ -64,9 +64,11 @@ class Calls(Loops):
                 self._fits_registers(node)
         elif type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
-        elif isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
+        elif named_tuple(function):
             node.args, node.keywords = self.bind(function, node), []
         elif function is not MISSING and (why := host_only(function, ast.unparse(node.func))) is not None:
+            for argument in node.args:
+                self.visit(argument)  # what is wrong in it comes first
             self.error(node, why)
         elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
                 ("numpy", "numba")):

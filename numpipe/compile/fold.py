@@ -8,6 +8,7 @@ see a run-time value.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -28,10 +29,13 @@ _UNARY: dict[type, Callable[..., Any]] = {ast.USub: operator.neg, ast.UAdd: oper
                                           ast.Invert: operator.invert}
 _COMPARE: dict[type, Callable[..., Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.GtE: operator.ge, ast.Is: lambda a, b: _same(a, b), ast.IsNot: lambda a, b: not _same(a, b),
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }
-_PURE = {min, max, len, abs, int, float, bool, round, sum, isinstance, np.dtype}
+_PURE = {min, max, len, abs, int, float, bool, round, sum, pow, divmod, any, all, tuple, isinstance, getattr, hasattr, callable,
+         np.dtype, np.prod, *(f for f in vars(math).values() if callable(f))}
+_SEQUENCES = {zip, enumerate, reversed, sorted}
+"""builtins that walk through constants; what they give is a tuple here"""
 
 
 class StaticArray:
@@ -43,7 +47,7 @@ class StaticArray:
 
 def is_literal(value: Any) -> bool:
     """Whether a value can stand in the source as a constant."""
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return all(is_literal(v) for v in value)
     return value is None or isinstance(value, (bool, int, float, str, np.integer, np.floating, np.bool_))
 
@@ -144,15 +148,31 @@ class Constants:
         if function is arith.cdiv:
             return int(arith.cdiv(*args))
         try:
-            return function(*args) if function in _PURE else MISSING
+            if function in _SEQUENCES:
+                return tuple(function(*args))
+            return function(*args) if function in _PURE or isinstance(function, np.ufunc) else MISSING
         except TypeError:
             return MISSING
 
 
+def _same(a: Any, b: Any) -> bool:
+    """``a is b``; TypeError for dtypes, of which equal ones are several objects."""
+    if a is not None and b is not None and (isinstance(a, np.dtype) or isinstance(b, np.dtype)):
+        raise TypeError("equal dtypes may be several objects: write '=='")
+    return a is b
+
+
+def named_tuple(kind: Any) -> bool:
+    """Whether a value is a class of NamedTuples."""
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
 def evaluated(function: Any) -> bool:
-    """Whether calls with constants are evaluated: of a `@numpipe.function`, of a frozen dataclass of the user's."""
+    """Whether calls with constants are evaluated: of a `@numpipe.function`, of a NamedTuple or frozen dataclass of the user's."""
     if function is specs.BlockSpec:
         return False  # an operation of kernels: its index map is compiled with them
+    if named_tuple(function):
+        return True
     parameters = getattr(function, "__dataclass_params__", None) if isinstance(function, type) else None
     return isinstance(function, Function) or getattr(parameters, "frozen", False)
 

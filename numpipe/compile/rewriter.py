@@ -10,7 +10,7 @@ import numpy as np
 from .._op import Op
 from ..closure import Facts
 from ..errors import CompileError
-from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, stores
+from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores
 from .positions import Source
 from .session import Session
 from .subset import refusal
@@ -87,6 +87,9 @@ class Rewriter(ast.NodeTransformer):
                 return ast.copy_location(ast.Constant(np.dtype(value).name), node)  # a dtype travels as its name
             if value is not MISSING and is_literal(value) and not isinstance(node, ast.Constant):
                 return literal_node(value, node)
+            if named_tuple(type(value)) and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and is_literal(tuple(value)):
+                make = self.named(type(value).__name__, type(value), node)
+                return self.visit(ast.copy_location(ast.Call(make, [literal_node(v, node) for v in value], []), node))
             if value is MISSING and node in self.constants.failed:
                 error = self.constants.failed[node]
                 self.error(node, f"{ast.unparse(node)}: {type(error).__name__}: {error}")

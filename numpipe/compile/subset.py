@@ -7,7 +7,11 @@ branch decided at compile time drops is not looked at.
 from __future__ import annotations
 
 import ast
+import builtins
+import math
 from typing import Any
+
+import numpy as np
 
 _SEQUENCE = "has no fixed length on the GPU: use a tuple"
 _IMPORT = "belongs to the top of the module: a kernel uses the names it finds there"
@@ -42,8 +46,40 @@ _REFUSED: dict[str, tuple[str, str]] = {
 
 def refusal(node: ast.AST) -> str | None:
     """Why `node` cannot stand in a kernel, or None."""
+    match node:
+        case ast.Constant(value=complex() | bytes() as value):
+            return f"a {type(value).__name__} constant has no meaning in a kernel: its numbers are bool, int and float"
+        case ast.Compare(ops=ops, comparators=rights) if not all(
+                isinstance(right, ast.Constant) and right.value is None
+                for op, right in zip(ops, rights, strict=True) if isinstance(op, (ast.Is, ast.IsNot))):
+            return "'is' compares objects, and run-time values are none on the GPU: write '==' ('is None' may stand)"
     found = _REFUSED.get(type(node).__name__)
     return None if found is None else f"{found[0]} {found[1]}"
+
+
+_INSTEAD: dict[Any, str] = {
+    builtins.zip: "write the pairs out: for i, j in ((i0, j0), (i1, j1)):",
+    builtins.enumerate: "write the pairs out: for i, v in ((0, v0), (1, v1)):",
+    builtins.reversed: "count down: range(n - 1, -1, -1)",
+    builtins.any: "join conditions with 'or'", builtins.all: "join conditions with 'and'", builtins.sum: "write the sum out",
+    builtins.isinstance: "the type of a run-time value is known where it is written", np.minimum: "use min(a, b)",
+    np.maximum: "use max(a, b)", np.abs: "use abs(x)", math.fabs: "use abs(x)", np.rint: "use round(x)",
+    math.floor: "use int(x // 1)", np.floor: "use x // 1", math.trunc: "use int(x)",
+}
+_ELSEWHERE = ("numpy", "math", "builtins", "_io", "io")
+
+
+def host_only(function: Any, written: str) -> str | None:
+    """Why a function of Python or NumPy cannot be called on run-time values; None for all other functions."""
+    home = "numpy" if isinstance(function, np.ufunc) else str(getattr(function, "__module__", None))
+    if not callable(function) or home.split(".")[0] not in _ELSEWHERE or isinstance(function, np.generic):
+        return None
+    try:
+        instead = _INSTEAD.get(function)
+    except TypeError:
+        instead = None
+    return f"'{written}' takes constants only in a kernel" + (f": {instead}" if instead else
+                                                              ": compute it before the call and pass the result")
 
 
 def spelled(signature: Any) -> str:
