@@ -7,6 +7,7 @@ imported when they are first used: ``import numpipe`` needs neither Numba nor a 
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
 loops                  `tiles`, `pipeline`, `BlockSpec`; `emit_pipeline_warp_specialized`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
+barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `cdiv`
 debugging              `debug_print`, `device_assert`, `Trace`
@@ -28,6 +29,7 @@ _HOME = {
     "function": "functions", "emit_pipeline_warp_specialized": "emit",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
+    "barrier_wait": "barriers", "barrier_arrive": "barriers",
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
     "Trace": "sim",
@@ -37,13 +39,14 @@ _HOME = {
 
 __all__ = [
     "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Kernel", "LaunchError", "NumpipeError", "PipelineDeadlock",
-    "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size", "cdiv",
-    "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
+    "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size",
+    "barrier_arrive", "barrier_wait", "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
     "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
 ]
 
 if TYPE_CHECKING:
     from .arith import cdiv
+    from .barriers import barrier_arrive, barrier_wait
     from .context import axis_index, axis_size
     from .debug import debug_print, device_assert
     from .emit import emit_pipeline_warp_specialized

@@ -6,7 +6,7 @@ types of everything the kernel touches, so no code generated for an earlier comp
 
 Shared memory of a CTA::
 
-    0 ............ 1024        mbarriers: ready[slots], consumed[slots] of each ring, 8 bytes each
+    0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
 """
@@ -65,7 +65,17 @@ class MapRequest:
 
 @dataclass(frozen=True)
 class RingPlan:
-    """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's shared memory."""
+    """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's shared memory.
+
+    A slot is filled in `parts`: all operands together, or one after another where the body waits for each of them
+    (`manual_ready`) or releases each (`manual_consumed`). Then every part has a ready, or consumed, barrier of its own::
+
+        manual_ready   manual_consumed   ready barriers of a slot   consumed barriers of a slot
+        no             no                all operands               all operands
+        yes            no                one an operand             all operands
+        no             yes               all operands               one an operand
+        yes            yes               one an operand             one an operand
+    """
 
     name: str
     index: int
@@ -79,10 +89,44 @@ class RingPlan:
     base: int
     ready: int
     consumed: int
+    manual_ready: bool = False
+    manual_consumed: bool = False
 
     @property
     def end(self) -> int:
         return self.base + self.slots * self.stage_stride
+
+    @property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """Operands that are filled together, in the order they are filled."""
+        operands = tuple(range(len(self.args)))
+        return tuple((n,) for n in operands) if self.manual_ready or self.manual_consumed else (operands,)
+
+    @property
+    def ready_parts(self) -> tuple[int, ...]:
+        """The parts that begin a ready barrier's group of operands."""
+        return tuple(range(len(self.parts))) if self.manual_ready else (0,)
+
+    @property
+    def consumed_parts(self) -> tuple[int, ...]:
+        """The parts that begin a consumed barrier's group of operands."""
+        return tuple(range(len(self.parts))) if self.manual_consumed else (0,)
+
+    def ready_at(self, part: int) -> int:
+        """Address of ready[0] of a part."""
+        return self.ready + 8 * self.slots * (part if self.manual_ready else 0)
+
+    def consumed_at(self, part: int) -> int:
+        """Address of consumed[0] of a part."""
+        return self.consumed + 8 * self.slots * (part if self.manual_consumed else 0)
+
+    def expected(self, part: int) -> int:
+        """Bytes that complete the ready barrier whose group begins with a part."""
+        return sum(self.layouts[n].nbytes for n in self.parts[part]) if self.manual_ready else self.stage_bytes
+
+    @property
+    def barrier_bytes(self) -> int:
+        return 8 * self.slots * (len(self.ready_parts) + len(self.consumed_parts))
 
 
 @dataclass
@@ -176,12 +220,14 @@ class Unit:
             raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
                             f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
 
-    def plan_ring(self, site: str, blocks: tuple[tuple[int, tuple[int, ...]], ...], slots: int, delay: int) -> RingPlan:
+    def plan_ring(self, site: str, blocks: tuple[tuple[int, tuple[int, ...]], ...], slots: int, delay: int,
+                  manual: tuple[bool, bool] = (False, False)) -> RingPlan:
         """The ring of the pipeline written at `site` (a ``file:line``): `blocks` are (argument, block shape).
 
-        Loops that one pipeline has over different arrays get a ring each: their copies read different tensor maps.
+        `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
+        different arrays get a ring each: their copies read different tensor maps.
         """
-        key = f"{site} {blocks} {slots} {delay}"
+        key = f"{site} {blocks} {slots} {delay} {manual}"
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
@@ -203,15 +249,15 @@ class Unit:
             layouts.append(layout)
             offsets.append(stride)
             stride += -(-layout.nbytes // ATOM) * ATOM
-        ready = 8 * sum(2 * plan.slots for plan in self.rings.values())
-        if ready + 16 * slots > HEADER or len(self.rings) >= COUNTERS:
-            raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
+        ready = sum(plan.barrier_bytes for plan in self.rings.values())
         names = ", ".join(self.arrays[arg].name for arg, _ in blocks)
         plan = RingPlan(
             name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(a for a, _ in blocks),
             layouts=tuple(layouts), offsets=tuple(offsets), stage_bytes=sum(layout.nbytes for layout in layouts),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
-            consumed=ready + 8 * slots)
+            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1])
+        if ready + plan.barrier_bytes > HEADER or len(self.rings) >= COUNTERS:
+            raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
         self._budget()
         return plan
@@ -235,10 +281,18 @@ class Unit:
 
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of a ring's mbarriers."""
-        for slot in range(plan.slots):
-            yield plan.ready + 8 * slot, 1, f"ready[{slot}] of {plan.name}"
-        for slot in range(plan.slots):
-            yield plan.consumed + 8 * slot, self.consumed_arrivals, f"consumed[{slot}] of {plan.name}"
+        for part in plan.ready_parts:
+            whose = self.whose(plan, part, plan.manual_ready)
+            for slot in range(plan.slots):
+                yield plan.ready_at(part) + 8 * slot, 1, f"ready[{slot}]{whose}"
+        for part in plan.consumed_parts:
+            whose = self.whose(plan, part, plan.manual_consumed)
+            for slot in range(plan.slots):
+                yield plan.consumed_at(part) + 8 * slot, self.consumed_arrivals, f"consumed[{slot}]{whose}"
+
+    def whose(self, plan: RingPlan, part: int, own: bool) -> str:
+        """What a barrier's name says behind its slot: the operand, if it is its `own`, and the ring."""
+        return (f" for in_specs[{part}] '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
 
     def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
         layout = plan.layouts[operand]

@@ -31,7 +31,7 @@ from .closure import Facts, bind, facts_of
 from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
-from .pipelines import Pipeline, reachable, steps
+from .pipelines import Pipeline, reachable, steps_over
 
 NOT_CALLED = "a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)"
 
@@ -40,7 +40,8 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                                    max_concurrent_steps: int = 2, delay_release: int | None = None,
                                    compute_context: Callable[..., Any] | None = None,
                                    carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
-                                   wg_axis: str | None = None, memory_registers: int | None = None) -> NoReturn:
+                                   wg_axis: str | None = None, memory_registers: int | None = None,
+                                   manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False) -> NoReturn:
     """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
 
     body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
@@ -54,11 +55,22 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
     num_compute_wgs, wg_axis, memory_registers
                           those of the kernel, for kernels that do not say themselves
+    manual_ready_barriers the body is given a ready barrier for each array, behind the tiles, and waits for each tile itself
+                          before it uses it: ``numpipe.barrier_wait(barrier)``. So it can begin with the first one.
+    manual_consumed_barriers
+                          the body is given a consumed barrier for each array, behind those, and every compute warpgroup
+                          releases each tile itself, once a step, when the products that read it have been waited for:
+                          ``numpipe.barrier_arrive(barrier)``. The memory role loads an array again as soon as its own tile is
+                          free. With ``delay_release=d`` the barriers are those of d steps before; in the first d steps they
+                          may be skipped, for arriving does nothing there, and the last d steps are released by the ring.
+
+    So a body takes ``(indices, *tiles, *ready, *consumed[, carry])``.
 
     A carry is a tile, a number, or a tuple of them, and keeps its types and shapes from step to step. Functions are nested
     in the kernel or decorated with `numpipe.function`.
 
-    Raises SpecError when the ring does not fit in shared memory and for functions that do not fit the call.
+    Raises SpecError when the ring does not fit in shared memory, for functions that do not fit the call, and for options that
+    are no compile-time constants.
     """
     raise RuntimeError("numpipe.emit_pipeline_warp_specialized works inside a kernel only: call it from a @numpipe.kernel function")
 
@@ -66,8 +78,8 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
 class Emitted:
     """What it returns inside a kernel, as the simulated SM holds it."""
 
-    def __init__(self, pipe: Pipeline, body: Any, compute: Any) -> None:
-        self.pipe, self.body, self.compute = pipe, body, compute
+    def __init__(self, pipe: Pipeline, body: Any, compute: Any, manual: tuple[bool, bool]) -> None:
+        self.pipe, self.body, self.compute, self.manual = pipe, body, compute, manual
         self.facts, mirrored = known(body), known(compute)
         self.mirrored = self.facts.pipelines or mirrored.pipelines
 
@@ -82,7 +94,7 @@ def known(function: Any) -> Facts:
 
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
-            memory_registers: Any) -> Callable[..., Any]:
+            memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any) -> Callable[..., Any]:
     """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
 
     `coroutine`: whether `compute` was given as carry_coroutine.
@@ -90,10 +102,12 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
     options = [constant(where(pipe), name, value) for name, value in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
     check_options(where(pipe), pipe.np.unit, *options)
-    check_body(where(pipe), facts_of(body), type(body).__name__, len(pipe.specs), compute is not None)
+    manual = check_manual(where(pipe), constant(where(pipe), MANUAL[0], manual_ready_barriers),
+                          constant(where(pipe), MANUAL[1], manual_consumed_barriers))
+    check_body(where(pipe), facts_of(body), type(body).__name__, len(pipe.specs), manual, compute is not None)
     if compute is not None:
         check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
-    return bind(run, Emitted(pipe, body, compute))
+    return bind(run, Emitted(pipe, body, compute, manual))
 
 
 def where(pipe: Any) -> str:
@@ -110,22 +124,38 @@ def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: 
                             "it once, on the kernel")
 
 
+MANUAL = "manual_ready_barriers", "manual_consumed_barriers"
+
+
+def check_manual(where: str, *given: Any) -> tuple[bool, bool]:
+    """The two options that ask for barriers."""
+    for name, value in zip(MANUAL, given, strict=True):
+        if not isinstance(value, bool):
+            raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
+    return bool(given[0]), bool(given[1])
+
+
 def arguments(count: int) -> str:
-    return f"{count} argument{'s' * (count != 1)}"
+    return plural(count, "argument")
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
-def check_body(where: str, body: Facts | None, given: object, tiles: int, carry: bool) -> None:
-    """The body takes what it is called with."""
+def check_body(where: str, body: Facts | None, given: object, tiles: int, manual: tuple[bool, bool], carry: bool) -> None:
+    """The body takes what it is called with: for each tile, where asked for (`manual`), a ready and a consumed barrier."""
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
     if body.coroutine:
         raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
-    wanted = 1 + tiles + carry
+    wanted = 1 + tiles * (1 + sum(manual)) + carry
     if body.parameters != wanted:
-        given = f"(indices, {tiles} tile{'s' * (tiles != 1)}{', carry' * carry})"
+        kinds = [kind for kind, asked in (("tile", True), ("ready barrier", manual[0]), ("consumed barrier", manual[1])) if asked]
+        given = f"(indices, {', '.join(plural(tiles, kind) for kind in kinds)}{', carry' * carry})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
                 "; a carry needs a compute_context" if body.parameters > wanted else
                 "; with a compute_context the carry comes last")
@@ -179,7 +209,7 @@ def steps_of(emitted: Emitted, refs: Any) -> Any:
     """The steps, as the loop form has them."""
     np_, outer = emitted.pipe.np, emitted.pipe.np.compute_only
     np_.compute_only = False  # this one's loads are issued
-    iterator = steps(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products)
+    iterator = steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual)
     np_.compute_only = outer
     return iterator
 

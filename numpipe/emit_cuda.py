@@ -22,12 +22,12 @@ def _facts(function: Any) -> Facts | None:
 
 
 class EmittedType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, pipe: PipelineType, body: Any, compute: Any) -> None:
-        self.pipe, self.body, self.compute = pipe, body, compute
+    def __init__(self, pipe: PipelineType, body: Any, compute: Any, manual: tuple[bool, bool]) -> None:
+        self.pipe, self.body, self.compute, self.manual = pipe, body, compute, manual
         self.facts: Facts = body.facts
         mirrored = _facts(compute)
         self.mirrored = self.facts.pipelines or (mirrored is not None and mirrored.pipelines)
-        super().__init__(name=f"emitted({pipe}, {body}, {compute})")
+        super().__init__(name=f"emitted({pipe}, {body}, {compute}, {manual})")
 
     @property
     def where(self) -> str:
@@ -46,15 +46,17 @@ def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
 
 @cuda_meaning(source.emitted)
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
-             memory_registers: Any) -> Any:
+             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any) -> Any:
     options = [immediate(pipe.where, name, ty) for name, ty in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
     source.check_options(pipe.where, pipe.context.unit, *options)
     carry = not isinstance(compute, nb.types.NoneType)
-    source.check_body(pipe.where, _facts(body), body, len(pipe.specs), carry)
+    manual = source.check_manual(pipe.where, *[immediate(pipe.where, name, ty) for name, ty in
+                                               zip(source.MANUAL, (manual_ready_barriers, manual_consumed_barriers), strict=True)])
+    source.check_body(pipe.where, _facts(body), body, len(pipe.specs), manual, carry)
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
-    value = EmittedType(pipe, body, compute)
+    value = EmittedType(pipe, body, compute, manual)
     result = bound_type(source.run, value)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -62,7 +64,8 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
         struct.pipe, struct.body, struct.compute = args[:3]
         return bound_value(context, builder, result, struct._getvalue())
 
-    return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers), codegen
+    return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, manual_ready_barriers,
+                  manual_consumed_barriers), codegen
 
 
 @cuda_meaning(source.run)
@@ -91,7 +94,7 @@ def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
 
 
 def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
-    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products)
+    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual)
 
 
 @cuda_meaning(source.steps_of)

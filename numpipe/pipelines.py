@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ._op import constant, op
+from .barriers import barriers_of
 from .context import Context
 from .errors import CompileError, SpecError
 from .refs import GmemRef
@@ -103,6 +104,11 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int) -> Iterator[tuple
 
     `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue.
     """
+    return steps_over(pipe, refs, nested, groups, (False, False))
+
+
+def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tuple[bool, bool]) -> Iterator[tuple[Any, Any]]:
+    """The same with barriers behind the tiles, where the body waits for, or releases, its operands itself (`manual`)."""
     reachable(pipe.np, pipe.site)
     if not all(isinstance(ref, GmemRef) for ref in refs):
         given = ", ".join(type(ref).__name__ for ref in refs)
@@ -112,7 +118,7 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int) -> Iterator[tuple
         raise SpecError(f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}: called on {len(refs)} arrays, but in_specs has "
                         f"{len(pipe.specs)}")
     blocks = tuple((ref.index, spec.block_shape) for ref, spec in zip(refs, pipe.specs, strict=True))
-    plan = pipe.np.unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay)
+    plan = pipe.np.unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay, manual)
     ring = Ring(pipe.np, plan, refs, tuple(spec.index_map for spec in pipe.specs), groups)
     return _iterate(ring, pipe.grid, nested)
 
@@ -130,10 +136,10 @@ def _iterate(ring: Ring, grid: tuple[Any, ...], nested: int) -> Iterator[tuple[A
         while k < total:
             indices = unravel(k, grid)
             fill(ring, indices, first + k)
-            yield indices, tiles_of(ring, slot_of(ring, first + k))
+            yield indices, tiles_of(ring, slot_of(ring, first + k)) + barriers_of(ring, k, first + k)
             k = k + np.int32(1)
         set_steps_done(ring, first + total)
         return
     while advance(ring, k, total, first):
-        yield unravel(k, grid), tiles_of(ring, slot_of(ring, first + k))
+        yield unravel(k, grid), tiles_of(ring, slot_of(ring, first + k)) + barriers_of(ring, k, first + k)
         k = k + np.int32(1)

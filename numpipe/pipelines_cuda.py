@@ -11,6 +11,8 @@ from typing import Any
 from . import _numba as nb
 from . import pipelines as source
 from ._op import cuda_meaning, immediate
+from .barriers import barriers_of
+from .barriers_cuda import barrier_types
 from .context_cuda import ContextType
 from .errors import CompileError, SpecError
 from .inert import REASON
@@ -82,7 +84,7 @@ class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
         self.ring, self.rank, self.nested, self.role = ring, rank, nested, ring.context.role
         self.indices = nb.types.UniTuple(I32, rank)
         self.tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, self.role)
-                                     for layout, ref in zip(ring.plan.layouts, ring.refs, strict=True)])
+                                     for layout, ref in zip(ring.plan.layouts, ring.refs, strict=True)] + barrier_types(ring))
         super().__init__(f"iterator of steps({ring}, {rank}, {nested})", nb.types.Tuple([self.indices, self.tiles]))
 
 
@@ -100,15 +102,15 @@ class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
                                             ("k", nb.types.EphemeralPointer(I32))])
 
 
-def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int) -> StepsType:
-    """The type of a pipeline's steps over arrays; plans its ring."""
+def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: tuple[bool, bool] = (False, False)) -> StepsType:
+    """The type of a pipeline's steps over arrays; plans its ring. `manual`: see `RingPlan`."""
     if not all(isinstance(ref, GmemType) for ref in refs):
         raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
     if len(refs) != len(pipe.specs):
         raise SpecError(f"{pipe.where}: called on {len(refs)} arrays, but in_specs has {len(pipe.specs)}")
     blocks = tuple((ref.index, spec.block_shape) for ref, spec in zip(refs, pipe.specs, strict=True))
     unit = pipe.context.unit
-    plan = unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay)
+    plan = unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay, manual)
     unit.met[pipe.context.role].add(plan.name)
     maps = nb.types.Tuple([spec.index_map for spec in pipe.specs])
     ring = RingType(pipe.context, plan, nb.types.Tuple(list(refs)), maps, groups)
@@ -182,7 +184,11 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     else:
         valid = nb.call(context, builder, advance, (ring, I32, I32, I32), (it.ring, k, it.total, it.first))[1]
     slot = nb.call(context, builder, slot_of, (ring, I32), (it.ring, step))[1]
-    tiles = nb.call(context, builder, tiles_of, (ring, I32), (it.ring, slot))[1]
+    tiles_type, tiles = nb.call(context, builder, tiles_of, (ring, I32), (it.ring, slot))
+    if len(kind.tiles) > len(tiles_type):
+        barriers = nb.call(context, builder, barriers_of, (ring, I32, I32), (it.ring, k, step))[1]
+        parts = [part for values in (tiles, barriers) for part in nb.cgutils.unpack_tuple(builder, values)]
+        tiles = context.make_tuple(builder, kind.tiles, parts)
     result.set_valid(valid)
     result.yield_(context.make_tuple(builder, kind.yield_type, [indices, tiles]))
     builder.store(builder.add(k, nb.const(1)), builder.gep(it.k, [nb.const(0)], name="numpipe.k"))

@@ -8,8 +8,14 @@ slot ``s % S``; it is that slot's phase number ``s // S``::
     role     expect bytes, arrive ready[slot]     role      read the tiles
              TMA loads -> complete ready[slot]              arrive consumed[slot], each warp
 
-    ready[slot]     1 arrival and stage_bytes bytes complete a phase: the tiles have landed
+    ready[slot]     1 arrival and the tiles' bytes complete a phase: the tiles have landed
     consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
+
+A body that waits for its operands one by one (`manual_ready`), or releases them so (`manual_consumed`), has a ready, or
+consumed, barrier for each of them; the slot is then filled in *parts*, an operand each (`RingPlan.parts`). What the body
+does in that case and the ring does in the other are the same functions, `await_part` and `release_part`. The ring stays
+right without the body's waits: what is released is waited for first, so that no slot is filled again while an old copy is
+on its way.
 
 The counter runs on over tiles and pipelines: no ring is ever drained between tiles, and phase numbers tell a waiter which
 use of the slot it means (the GPU waits for the number's parity, the simulator checks that the number is the one reached).
@@ -65,21 +71,69 @@ def phase_of(ring: Ring, step: Any) -> Any:
 
 
 @op
-def ready(ring: Ring, slot: Any) -> Any:
-    """Address of ready[slot]."""
-    return ring.plan.ready + 8 * slot
+def ready(ring: Ring, slot: Any, part: int) -> Any:
+    """Address of the ready[slot] that a part completes."""
+    return ring.plan.ready_at(part) + 8 * slot
 
 
 @op
-def consumed(ring: Ring, slot: Any) -> Any:
-    """Address of consumed[slot]."""
-    return ring.plan.consumed + 8 * slot
+def consumed(ring: Ring, slot: Any, part: int) -> Any:
+    """Address of the consumed[slot] that frees a part."""
+    return ring.plan.consumed_at(part) + 8 * slot
 
 
 @op
-def stage_bytes(ring: Ring) -> int:
-    """Bytes that fill a slot: what ready[slot] expects."""
-    return ring.plan.stage_bytes
+def stage_bytes(ring: Ring, part: int) -> int:
+    """Bytes of the operands that share a part's ready barrier: what ready[slot] expects."""
+    return ring.plan.expected(part)
+
+
+@op
+def begins_ready(ring: Ring, part: int) -> bool:
+    """Whether a part is the first of those that share its ready barrier."""
+    return part in ring.plan.ready_parts
+
+
+@op
+def begins_consumed(ring: Ring, part: int) -> bool:
+    """Whether a part is the first of those that share its consumed barrier."""
+    return part in ring.plan.consumed_parts
+
+
+@op
+def awaits(ring: Ring) -> bool:
+    """Whether the ring waits for a step's tiles; else the body does."""
+    return not ring.plan.manual_ready
+
+
+@op
+def releases(ring: Ring) -> bool:
+    """Whether the ring releases slots while the loop runs; else the body does."""
+    return not ring.plan.manual_consumed
+
+
+@op
+def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
+    """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant; `parts` says which (`chosen`)."""
+    for number in chosen(ring.plan, parts, part):
+        function(ring, number, *args)
+
+
+def chosen(plan: RingPlan, parts: str, part: int) -> tuple[int, ...]:
+    """The parts that `each` goes through.
+
+    "all"       every part
+    "consumed"  one for each consumed barrier
+    "ready"     one for each ready barrier that nobody waits for before the body does, of the operands that the consumed
+                barrier of `part` frees
+    """
+    if parts == "all":
+        return tuple(range(len(plan.parts)))
+    if parts == "consumed":
+        return plan.consumed_parts
+    if not plan.manual_ready:
+        return ()
+    return (part,) if plan.manual_consumed else plan.ready_parts
 
 
 @op
@@ -101,18 +155,20 @@ def set_steps_done(ring: Ring, steps: Any) -> None:
 
 
 @op
-def note(ring: Ring, event: str, step: Any) -> None:
-    """Tell the simulator's trace and reports what is going on; nothing on the GPU."""
+def note(ring: Ring, event: str, step: Any, part: int) -> None:
+    """Tell the simulator's trace and reports what is going on; nothing on the GPU. `part` -1: with the whole slot."""
     plan = ring.plan
-    current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step))
+    which = {} if part < 0 else {"operand": part}
+    current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 
 
 @op
-def copy_in(ring: Ring, indices: Any, slot: Any) -> None:
-    """Issue the TMA loads of one step: for each operand one copy a panel, block index from its index map."""
+def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
+    """Issue the TMA loads of one part of a step: for each operand one copy a panel, block index from its index map."""
     plan, unit = ring.plan, ring.np.unit
     stage = plan.base + slot * plan.stage_stride
-    for number, (ref, index_map, layout) in enumerate(zip(ring.refs, ring.index_maps, plan.layouts, strict=True)):
+    for number in plan.parts[part]:
+        ref, index_map, layout = ring.refs[number], ring.index_maps[number], plan.layouts[number]
         block = index_map(*indices)
         try:
             row, column = block
@@ -125,7 +181,7 @@ def copy_in(ring: Ring, indices: Any, slot: Any) -> None:
         for panel in range(layout.panels):
             at = (start[1 - layout.inner], start[layout.inner] + panel * layout.per_panel)
             address = stage + plan.offsets[number] + panel * layout.panel_stride
-            cp_async_bulk.load(address, tensor, at, ready(ring, slot))
+            cp_async_bulk.load(address, tensor, at, ready(ring, slot, part))
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
@@ -175,12 +231,23 @@ def pending_groups(delay: int, groups: int) -> int:
 # ---- load ring, memory role --------------------------------------------------------------------------------------
 @helper
 def fill(ring, indices, step):  # type: ignore[no-untyped-def]
-    """Fill the slot of `step` as soon as its last readers have released it."""
-    note(ring, "fill", step)
+    """Fill the slot of `step`, each part as soon as its last readers have released it."""
+    note(ring, "fill", step, -1)
+    each(ring, "all", 0, fill_part, indices, step)
+
+
+@helper
+def fill_part(ring, part, indices, step):  # type: ignore[no-untyped-def]
+    """Fill one part of the slot of `step`.
+
+    Bytes are announced after the wait: readers waited for the last phase of ready[slot] before they released the part.
+    """
     slot = slot_of(ring, step)
-    mbarrier.wait(consumed(ring, slot), phase_of(ring, step) - 1, step)
-    mbarrier.arrive_expect_tx(ready(ring, slot), stage_bytes(ring))
-    copy_in(ring, indices, slot)
+    if begins_consumed(ring, part):
+        mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)
+    if begins_ready(ring, part):
+        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+    copy_in(ring, indices, slot, part)
 
 
 @helper
@@ -197,34 +264,59 @@ def produce(ring, grid, steps, first):  # type: ignore[no-untyped-def]
 @helper
 def await_ready(ring, step):  # type: ignore[no-untyped-def]
     """Wait until the tiles of `step` have landed."""
-    note(ring, "wait", step)
-    mbarrier.wait(ready(ring, slot_of(ring, step)), phase_of(ring, step), step)
-    note(ring, "compute", step)
+    note(ring, "wait", step, -1)
+    await_part(ring, 0, step)
+    note(ring, "compute", step, -1)
+
+
+@helper
+def await_part(ring, part, step):  # type: ignore[no-untyped-def]
+    """Wait until one part of `step`, or all that share its ready barrier, has landed."""
+    mbarrier.wait(ready(ring, slot_of(ring, step), part), phase_of(ring, step), step)
 
 
 @helper
 def release(ring, step):  # type: ignore[no-untyped-def]
-    """Give the slot of `step` back: every warp for itself, because wgmma.wait_group is a wait per warp."""
-    note(ring, "release", step)
-    each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step)))
+    """Give the slot of `step` back."""
+    note(ring, "release", step, -1)
+    each(ring, "consumed", 0, release_part, step)
+
+
+@helper
+def release_part(ring, part, step):  # type: ignore[no-untyped-def]
+    """Give one part of a slot back: every warp for itself, because wgmma.wait_group is a wait per warp."""
+    each(ring, "ready", part, await_part, step)  # the body may have left it out
+    each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step), part))
+
+
+@helper
+def release_delayed(ring, part, k, step):  # type: ignore[no-untyped-def]
+    """In step k of a loop, give back the part of the step `delay` before; the loop's end does the last ones."""
+    delay = delay_of(ring)
+    if k >= delay:
+        note(ring, "release", step - delay, part)
+        release_part(ring, part, step - delay)
 
 
 @helper
 def advance(ring, k, steps, first):  # type: ignore[no-untyped-def]
     """Before step k of a loop: release what is drained, wait for the next tiles; False after the last step.
 
-    A step's slot is released `delay` steps later, after a wait that leaves only the newer steps' wgmmas in flight.
+    A step's slot is released `delay` steps later, after a wait that leaves only the newer steps' wgmmas in flight. Where the
+    body releases, it has done so for all but the last `delay` steps when the loop ends.
     """
     delay = delay_of(ring)
     if k < steps:
-        drain_to_delay(ring)
-        if k > delay:
-            release(ring, first + k - 1 - delay)
-        await_ready(ring, first + k)
+        if releases(ring):
+            drain_to_delay(ring)
+            if k > delay:
+                release(ring, first + k - 1 - delay)
+        if awaits(ring):
+            await_ready(ring, first + k)
         return True
     set_steps_done(ring, first + steps)
     wgmma.wait_group(0)
-    for back in range(delay, -1, -1):
+    for back in range(delay if releases(ring) else delay - 1, -1, -1):
         if k > back:
             release(ring, first + k - 1 - back)
     return False

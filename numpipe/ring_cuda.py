@@ -55,21 +55,62 @@ def _of_step(operation: Any, function: Any) -> None:
 
 _of_step(source.slot_of, lambda b, plan, step: b.urem(step, nb.const(plan.slots)))
 _of_step(source.phase_of, lambda b, plan, step: b.udiv(step, nb.const(plan.slots)))
-_of_step(source.ready, lambda b, plan, slot: b.add(smem(b, plan.ready), b.shl(slot, nb.const(3))))
-_of_step(source.consumed, lambda b, plan, slot: b.add(smem(b, plan.consumed), b.shl(slot, nb.const(3))))
 
 
-def _constant(operation: Any, function: Any) -> None:
-    """An operation ring -> compile-time int."""
+def _barrier_of_slot(operation: Any, base: Any) -> None:
+    """An operation (ring, slot, part) -> address."""
 
-    def typer(_context: Any, ring: Any) -> Any:
-        return I32(ring), lambda context, builder, sig, args: nb.const(function(ring.plan))
+    def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
+        first = base(ring.plan, nb.literal(part))
+        return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
+            smem(builder, first), builder.shl(args[1], nb.const(3)))
 
     cuda_meaning(operation)(typer)
 
 
-_constant(source.stage_bytes, lambda plan: plan.stage_bytes)
+_barrier_of_slot(source.ready, RingPlan.ready_at)
+_barrier_of_slot(source.consumed, RingPlan.consumed_at)
+
+
+def _constant(operation: Any, function: Any, type: Any = I32) -> None:
+    """An operation ring -> compile-time constant."""
+
+    def typer(_context: Any, ring: Any) -> Any:
+        return type(ring), lambda context, builder, sig, args: context.get_constant(type, function(ring.plan))
+
+    cuda_meaning(operation)(typer)
+
+
+def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
+    """An operation (ring, part) -> compile-time constant."""
+
+    def typer(_context: Any, ring: Any, part: Any) -> Any:
+        found = function(ring.plan, nb.literal(part))
+        return type(ring, part), lambda context, builder, sig, args: context.get_constant(type, found)
+
+    cuda_meaning(operation)(typer)
+
+
 _constant(source.delay_of, lambda plan: plan.delay)
+_constant(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
+_constant(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
+_constant_of_part(source.stage_bytes, RingPlan.expected, I32)
+_constant_of_part(source.begins_ready, lambda plan, part: part in plan.ready_parts, nb.types.boolean)
+_constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
+
+
+@cuda_meaning(source.each)
+def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
+    numbers = [nb.immediate(number) for number in source.chosen(ring.plan, nb.literal(parts), nb.literal(part))]
+    for kind, _ in numbers:
+        nb.returns(typing_context, function, (ring, kind, *args))
+
+    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        for kind, number in numbers:
+            nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
+        return nb.nothing(context)
+
+    return nb.types.void(ring, parts, part, function, *args), codegen
 
 
 @cuda_meaning(source.steps_done)
@@ -92,25 +133,27 @@ def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
 
 
 @cuda_meaning(source.note)
-def _note(_context: Any, ring: Any, event: Any, step: Any) -> Any:
-    return nb.types.void(ring, event, step), lambda context, builder, sig, args: nb.nothing(context)
+def _note(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
+    return nb.types.void(ring, event, step, part), lambda context, builder, sig, args: nb.nothing(context)
 
 
 @cuda_meaning(source.copy_in)
-def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
+def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
     plan: RingPlan = ring.plan
     unit = ring.context.unit
+    operands = plan.parts[nb.literal(part)]
     blocks = []
-    for number, index_map in enumerate(ring.index_maps):
+    for number in operands:
+        index_map = ring.index_maps[number]
         block = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
         name = unit.arrays[plan.args[number]].name
         what = f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: in_specs[{number}] for '{name}': index_map"
         if not isinstance(block, nb.types.BaseTuple) or len(block) != 2:
             raise SpecError(f"{what} must return a tuple of 2 integer block indices, got {block}")
-        for part in block:
-            if isinstance(part, tuple(STEERLESS)):
-                raise CompileError(f"{what}: {getattr(part, 'what', part)} {REASON}")
-            if not isinstance(part, nb.types.Integer):
+        for coordinate in block:
+            if isinstance(coordinate, tuple(STEERLESS)):
+                raise CompileError(f"{what}: {getattr(coordinate, 'what', coordinate)} {REASON}")
+            if not isinstance(coordinate, nb.types.Integer):
                 raise SpecError(f"{what} must return a tuple of 2 integer block indices, got {block}")
         blocks.append(block)
 
@@ -118,9 +161,10 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
         index_values = nb.cgutils.unpack_tuple(builder, args[1])
         stage = builder.add(smem(builder, plan.base), builder.mul(args[2], nb.const(plan.stage_stride)))
-        barrier = nb.call(context, builder, source.ready, (ring, I32), (args[0], args[2]))[1]
+        barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
         pair = nb.types.UniTuple(I32, 2)
-        for number, (layout, block, index_map) in enumerate(zip(plan.layouts, blocks, ring.index_maps, strict=True)):
+        for number, block in zip(operands, blocks, strict=True):
+            layout, index_map = plan.layouts[number], ring.index_maps[number]
             mapped = builder.extract_value(value.index_maps, number)
             found = nb.call_value(context, builder, index_map, mapped, indices, index_values)[1]
             start = [builder.mul(context.cast(builder, builder.extract_value(found, axis), block[axis], I32),
@@ -134,7 +178,7 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
                 nb.call(context, builder, cp_async_bulk.load, (I32, I64, pair, I32), (address, tensor, coords, barrier))
         return nb.nothing(context)
 
-    return nb.types.void(ring, indices, I32), codegen
+    return nb.types.void(ring, indices, I32, part), codegen
 
 
 @cuda_meaning(source.tiles_of)

@@ -33,7 +33,7 @@ _WAITS = {"wait": "wait for", "barrier": "named barrier", "registers": "setmaxnr
           "flush": "wait for stores"}
 _LASTING = ("fill", "compute")
 """notes that last until the next one; others are moments, which an event of their own follows"""
-_BARRIER = re.compile(r"(\w+)\[(\d+)\] of (.*)")
+_BARRIER = re.compile(r"(\w+)\[(\d+)\](?: for in_specs\[\d+\] '\w+')? of (.*)")
 
 
 def trace_events(events: Iterable[Event], failure: str | None = None) -> Json:

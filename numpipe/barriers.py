@@ -1,0 +1,133 @@
+"""Barriers that a pipeline hands to its body: waiting for, and releasing, one operand of a step by itself.
+
+::
+
+    def body(indices, a_tile, b_tile, a_ready, b_ready, a_consumed, b_consumed, acc):
+        numpipe.barrier_wait(a_ready)                    # b may still be on its way
+        numpipe.barrier_wait(b_ready)
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 0)
+        numpipe.barrier_arrive(a_consumed)               # from here on the memory role may load the next a
+        numpipe.barrier_arrive(b_consumed)
+        return acc
+
+    numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True, manual_consumed_barriers=True)(a, b)
+
+A barrier is a value: which ring, which operand, which step. What is done with it is the ring's (`ring`); here is who may do
+it. The memory role runs a body only for the pipelines in it, and there both operations do nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ._op import helper, op
+from ._unit import RingPlan
+from .errors import CompileError, SpecError
+from .ring import Ring, await_part, note, release_delayed
+
+PASSED = {"ready": "manual_ready_barriers=True", "consumed": "manual_consumed_barriers=True"}
+USE = {"ready": "numpipe.barrier_wait(…)", "consumed": "numpipe.barrier_arrive(…)"}
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """The ready or consumed barrier of one operand in one step, on the simulated SM.
+
+    k     step of the loop, from 0
+    step  the ring's step counter
+    """
+
+    ring: Ring
+    kind: str
+    part: int
+    k: Any
+    step: Any
+
+    def __repr__(self) -> str:
+        return what(self.kind)
+
+    def _value(self, *_: Any) -> NoReturn:
+        raise CompileError(no_value(self.kind))
+
+    __bool__ = __int__ = __index__ = __float__ = _value
+
+
+def kinds(plan: RingPlan) -> list[tuple[str, int]]:
+    """(kind, part) of the barriers that a ring's body is given, in order."""
+    return ([("ready", part) for part in plan.ready_parts if plan.manual_ready]
+            + [("consumed", part) for part in plan.consumed_parts if plan.manual_consumed])
+
+
+@op
+def barriers_of(ring: Ring, k: Any, step: Any) -> tuple[Barrier, ...]:
+    """The barriers of a step that the body is given: one ready, then one consumed barrier for each operand."""
+    return tuple(Barrier(ring, kind, part, k, step) for kind, part in kinds(ring.plan))
+
+
+# ---- what both executions check
+def what(kind: str) -> str:
+    return f"a {kind} barrier"
+
+
+def no_value(kind: str) -> str:
+    return f"{what(kind)} has no value: it is passed to {USE[kind]}"
+
+
+def wanted(operation: str, kind: str, given: str) -> str:
+    """Message for an argument that is no barrier, or one of the other kind."""
+    other = next(k for k in PASSED if k != kind)
+    mend = f"; that one is for {USE[other]}" if given == what(other) else f", which the body is given with {PASSED[kind]}"
+    return f"{operation} takes {what(kind)}{mend}, got {given}"
+
+
+def _check(operation: str, kind: str, given: Any) -> None:
+    if not isinstance(given, Barrier) or given.kind != kind:
+        raise SpecError(wanted(operation, kind, repr(given) if isinstance(given, Barrier) else type(given).__name__))
+
+
+# ---- the operations
+@op
+def barrier_wait(barrier: Any) -> None:
+    """Wait until the tile of a ready barrier has landed; then it may be used.
+
+    For bodies of `emit_pipeline_warp_specialized` with ``manual_ready_barriers=True``, by all lanes of every compute warpgroup
+    that uses the tile. Waiting again for the same tile costs a test and changes nothing. To use a tile without waiting for it
+    is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
+
+    Raises SpecError for anything but a ready barrier.
+    """
+    _check("barrier_wait", "ready", barrier)
+    if not barrier.ring.np.memory:
+        wait_for(barrier.ring, barrier.part, barrier.step)
+
+
+@op
+def barrier_arrive(barrier: Any) -> None:
+    """Release the tile of a consumed barrier: this warpgroup reads it no more, and the memory role may load over it.
+
+    For bodies of `emit_pipeline_warp_specialized` with ``manual_consumed_barriers=True``: every compute warpgroup arrives
+    exactly once on each of a step's barriers. Products that read the tile must have been waited for (`wgmma_wait`); to arrive
+    before is a race, never to arrive a deadlock, and to arrive twice releases a tile that somebody reads: the simulator reports
+    all three.
+
+    With ``delay_release=d`` the barrier given in a step is that of the tile d steps before, after a wait that leaves the
+    products of d steps in flight. In the first d steps there is none: arriving does nothing there, and may be left out.
+    The tiles of the last d steps are released by the ring when the loop ends.
+
+    The warpgroup waits until the tile has landed, if nobody did, and lane 0 of each of its four warps arrives: wgmma_wait is a
+    wait of a warp, so that one lane's arrival could not speak for the others (PTX ISA, "mbarrier.arrive").
+
+    Raises SpecError for anything but a consumed barrier.
+    """
+    _check("barrier_arrive", "consumed", barrier)
+    if not barrier.ring.np.memory:
+        release_delayed(barrier.ring, barrier.part, barrier.k, barrier.step)
+
+
+@helper
+def wait_for(ring, part, step):  # type: ignore[no-untyped-def]
+    """Wait for one operand of a step, and say so."""
+    note(ring, "wait", step, part)
+    await_part(ring, part, step)
+    note(ring, "compute", step, part)

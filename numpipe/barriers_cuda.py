@@ -1,0 +1,88 @@
+"""Barriers of a body as Numba values: ring, kind and operand in the type; the step in the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from . import barriers as source
+from ._op import cuda_meaning
+from .errors import CompileError, SpecError
+from .ring import release_delayed
+from .ring_cuda import RingType
+
+I32 = nb.types.int32
+
+
+class BarrierType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, ring: RingType, kind: str, part: int) -> None:
+        self.ring, self.kind, self.part = ring, kind, part
+        super().__init__(name=f"barrier({ring}, {kind}, {part})")
+
+    @property
+    def what(self) -> str:
+        return source.what(self.kind)
+
+
+@nb.register_model(BarrierType)
+class _BarrierModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: BarrierType) -> None:
+        super().__init__(manager, fe_type, [("ring", fe_type.ring), ("k", I32), ("step", I32)])
+
+
+def barrier_types(ring: RingType) -> list[BarrierType]:
+    """Types of the barriers that a ring's body is given."""
+    return [BarrierType(ring, kind, part) for kind, part in source.kinds(ring.plan)]
+
+
+@cuda_meaning(source.barriers_of)
+def _barriers_of(_context: Any, ring: Any, k: Any, step: Any) -> Any:
+    result = nb.types.Tuple(barrier_types(ring))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        values = []
+        for ty in result:
+            value = nb.cgutils.create_struct_proxy(ty)(context, builder)
+            value.ring, value.k, value.step = args
+            values.append(value._getvalue())
+        return context.make_tuple(builder, result, values)
+
+    return result(ring, I32, I32), codegen
+
+
+def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: tuple[str, ...]) -> None:
+    """An operation on a barrier: ``function(ring, part, *fields)`` in the compute role."""
+
+    def typer(typing_context: Any, barrier: Any) -> Any:
+        if not isinstance(barrier, BarrierType) or barrier.kind != kind:
+            raise SpecError(source.wanted(name, kind, getattr(barrier, "what", None) or str(nb.unliteral(barrier))))
+        part, number = nb.immediate(barrier.part)
+        argtypes = (barrier.ring, part, *[I32 for _ in fields])
+        memory = barrier.ring.context.role == "memory"
+        if not memory:
+            nb.returns(typing_context, function, argtypes)
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            if not memory:
+                value = nb.cgutils.create_struct_proxy(barrier)(context, builder, value=args[0])
+                nb.call(context, builder, function, argtypes, (value.ring, number, *[getattr(value, f) for f in fields]))
+            return nb.nothing(context)
+
+        return nb.types.void(barrier), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", source.wait_for, ("step",))
+_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, ("k", "step"))
+
+
+@nb.typing_registry.register_global(bool)
+class _Truth(nb.AbstractTemplate):  # type: ignore[misc]
+    key = bool
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        for barrier in args:
+            if isinstance(barrier, BarrierType):
+                raise CompileError(source.no_value(barrier.kind))
+        return None
