@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ._op import helper, op
+from ._op import op
 from ._unit import RingPlan
 from .errors import CompileError, SpecError
-from .ring import Ring, await_part, note, release_delayed
+from .ring import Ring, await_ready, release_delayed
 
 PASSED = {"ready": "manual_ready_barriers=True", "consumed": "manual_consumed_barriers=True"}
 USE = {"ready": "numpipe.barrier_wait(…)", "consumed": "numpipe.barrier_arrive(…)"}
@@ -99,7 +99,7 @@ def barrier_wait(barrier: Any) -> None:
     """
     _check("barrier_wait", "ready", barrier)
     if not barrier.ring.np.memory:
-        wait_for(barrier.ring, barrier.part, barrier.step)
+        await_ready(barrier.ring, barrier.part, barrier.step)
 
 
 @op
@@ -123,11 +123,3 @@ def barrier_arrive(barrier: Any) -> None:
     _check("barrier_arrive", "consumed", barrier)
     if not barrier.ring.np.memory:
         release_delayed(barrier.ring, barrier.part, barrier.k, barrier.step)
-
-
-@helper
-def wait_for(ring, part, step):  # type: ignore[no-untyped-def]
-    """Wait for one operand of a step, and say so."""
-    note(ring, "wait", step, part)
-    await_part(ring, part, step)
-    note(ring, "compute", step, part)

@@ -8,7 +8,7 @@ from . import _numba as nb
 from . import barriers as source
 from ._op import cuda_meaning
 from .errors import CompileError, SpecError
-from .ring import release_delayed
+from .ring import await_ready, release_delayed
 from .ring_cuda import RingType
 
 I32 = nb.types.int32
@@ -73,7 +73,7 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: t
     cuda_meaning(operation)(typer)
 
 
-_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", source.wait_for, ("step",))
+_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_ready, ("step",))
 _of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, ("k", "step"))
 
 

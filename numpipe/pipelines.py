@@ -25,7 +25,7 @@ from .barriers import barriers_of
 from .context import Context
 from .errors import CompileError, SpecError
 from .refs import GmemRef
-from .ring import Ring, advance, fill, produce, set_steps_done, slot_of, steps_done, tiles_of, unravel
+from .ring import Ring, advance, each, fill, produce, set_steps_done, slot_of, steps_done, tiles_of, unravel
 from .specs import BlockSpec
 
 IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot be "
@@ -135,7 +135,7 @@ def _iterate(ring: Ring, grid: tuple[Any, ...], nested: int) -> Iterator[tuple[A
     if ring.np.memory:
         while k < total:
             indices = unravel(k, grid)
-            fill(ring, indices, first + k)
+            each(ring, "all", 0, fill, indices, first + k)
             yield indices, tiles_of(ring, slot_of(ring, first + k)) + barriers_of(ring, k, first + k)
             k = k + np.int32(1)
         set_steps_done(ring, first + total)

@@ -18,7 +18,7 @@ from .errors import CompileError, SpecError
 from .inert import REASON
 from .inert_cuda import InertType
 from .refs_cuda import GmemType
-from .ring import advance, fill, produce, set_steps_done, slot_of, steps_done, tiles_of, unravel
+from .ring import advance, chosen, fill, produce, set_steps_done, slot_of, steps_done, tiles_of, unravel
 from .ring_cuda import RingType
 from .specs_cuda import SpecType
 
@@ -178,7 +178,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
         valid = builder.icmp_signed("<", k, it.total)
         with builder.if_else(valid) as (more, done):
             with more:
-                nb.call(context, builder, fill, (ring, kind.indices, I32), (it.ring, indices, step))
+                for part in chosen(ring.plan, "all", 0):
+                    number, value = nb.immediate(part)
+                    nb.call(context, builder, fill, (ring, number, kind.indices, I32), (it.ring, value, indices, step))
             with done:
                 nb.call(context, builder, set_steps_done, (ring, I32), (it.ring, builder.add(it.first, it.total)))
     else:

@@ -3,7 +3,7 @@
 A *load ring* is S slots of shared memory, two mbarriers a slot, and one int32 a warpgroup: the step counter. Step s uses
 slot ``s % S``; it is that slot's phase number ``s // S``::
 
-                 fill(s)                              await_ready(s) … release(s)
+                 fill                                 await_ready … release
     memory   wait consumed[slot], phase - 1       compute   wait ready[slot], phase
     role     expect bytes, arrive ready[slot]     role      read the tiles
              TMA loads -> complete ready[slot]              arrive consumed[slot], each warp
@@ -13,7 +13,7 @@ slot ``s % S``; it is that slot's phase number ``s // S``::
 
 A body that waits for its operands one by one (`manual_ready`), or releases them so (`manual_consumed`), has a ready, or
 consumed, barrier for each of them; the slot is then filled in *parts*, an operand each (`RingPlan.parts`). What the body
-does in that case and the ring does in the other are the same functions, `await_part` and `release_part`. The ring stays
+does in that case and the ring does in the other are the same functions, `await_ready` and `release`. The ring stays
 right without the body's waits: what is released is waited for first, so that no slot is filled again while an old copy is
 on its way.
 
@@ -39,7 +39,7 @@ from ._op import helper, op
 from ._unit import PANEL_BYTES, MapRequest, RingPlan
 from .arith import quotient, remainder, successor
 from .context import Context, counter, set_counter
-from .errors import SpecError
+from .errors import PipelineDeadlock, PipelineRace, SpecError
 from .fragment.panel import write
 from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special, wgmma
 from .lanes import each_warp, one_lane
@@ -52,6 +52,8 @@ class Ring:
     def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...],
                  groups: int) -> None:
         self.np, self.plan, self.refs, self.index_maps, self.groups = np_, plan, refs, index_maps, groups
+        self.released: set[tuple[int, int]] = set()
+        """(part, step) of what the body of this loop has released"""
         machine = current()
         for address, count, name in np_.unit.barriers(plan):
             machine.mbar_init_at_entry(address, count, name)
@@ -113,6 +115,12 @@ def releases(ring: Ring) -> bool:
 
 
 @op
+def unreleased(ring: Ring) -> int:
+    """How many steps before the last one are the first that a loop's end has to release."""
+    return ring.plan.delay - ring.plan.manual_consumed
+
+
+@op
 def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
     """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant; `parts` says which (`chosen`)."""
     for number in chosen(ring.plan, parts, part):
@@ -143,6 +151,39 @@ def delay_of(ring: Ring) -> int:
 
 
 @op
+def note_released(ring: Ring, part: int, step: Any) -> None:
+    """Once only: the simulator raises where a body releases a part of a step again. Nothing on the GPU."""
+    if (part, int(step)) in ring.released:
+        raise PipelineRace(f"{whose(ring, part, step)} twice: its tile would be loaded over while another warpgroup reads it; "
+                           f"{ONCE}")
+    ring.released.add((part, int(step)))
+
+
+@op
+def check_released(ring: Ring, k: Any, first: Any) -> None:
+    """The simulator raises where a body, in step k - 1, left a part unreleased. Nothing on the GPU, which would wait for ever."""
+    plan = ring.plan
+    step = int(first + k) - 1 - plan.delay
+    if not plan.manual_consumed or k <= plan.delay:
+        return
+    for part in plan.consumed_parts:
+        if (part, step) not in ring.released:
+            late = f", after the {plan.delay} steps of delay_release" if plan.delay else ""
+            raise PipelineDeadlock(f"{whose(ring, part, step)} never{late}: the memory role would wait for ever; {ONCE}")
+
+
+ONCE = "with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step"
+
+
+def whose(ring: Ring, part: int, step: Any) -> str:
+    """The start of a message about a release that went wrong."""
+    plan, machine = ring.plan, current()
+    name = ring.np.unit.whose(plan, part, own=True)
+    return (f"kernel {ring.np.unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} arrived on "
+            f"consumed[{int(step) % plan.slots}]{name} for step {int(step)}")
+
+
+@op
 def steps_done(ring: Ring) -> Any:
     """The warpgroup's step counter."""
     return counter(ring.np, ring.plan.index)
@@ -156,9 +197,10 @@ def set_steps_done(ring: Ring, steps: Any) -> None:
 
 @op
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
-    """Tell the simulator's trace and reports what is going on; nothing on the GPU. `part` -1: with the whole slot."""
+    """Tell the simulator's trace and reports what is going on; nothing on the GPU."""
     plan = ring.plan
-    which = {} if part < 0 else {"operand": part}
+    one_by_one = {"fill": len(plan.parts) > 1, "release": plan.manual_consumed}.get(event, plan.manual_ready)
+    which = {"operand": part} if one_by_one else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 
 
@@ -230,18 +272,12 @@ def pending_groups(delay: int, groups: int) -> int:
 
 # ---- load ring, memory role --------------------------------------------------------------------------------------
 @helper
-def fill(ring, indices, step):  # type: ignore[no-untyped-def]
-    """Fill the slot of `step`, each part as soon as its last readers have released it."""
-    note(ring, "fill", step, -1)
-    each(ring, "all", 0, fill_part, indices, step)
-
-
-@helper
-def fill_part(ring, part, indices, step):  # type: ignore[no-untyped-def]
-    """Fill one part of the slot of `step`.
+def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
+    """Fill a part of the slot of `step` as soon as its last readers have released it.
 
     Bytes are announced after the wait: readers waited for the last phase of ready[slot] before they released the part.
     """
+    note(ring, "fill", step, part)
     slot = slot_of(ring, step)
     if begins_consumed(ring, part):
         mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)
@@ -255,37 +291,25 @@ def produce(ring, grid, steps, first):  # type: ignore[no-untyped-def]
     """The whole producer of an innermost pipeline loop."""
     k = np.int32(0)
     while k < steps:
-        fill(ring, unravel(k, grid), first + k)
+        each(ring, "all", 0, fill, unravel(k, grid), first + k)
         k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
     set_steps_done(ring, first + steps)
 
 
 # ---- load ring, compute role -------------------------------------------------------------------------------------
 @helper
-def await_ready(ring, step):  # type: ignore[no-untyped-def]
-    """Wait until the tiles of `step` have landed."""
-    note(ring, "wait", step, -1)
-    await_part(ring, 0, step)
-    note(ring, "compute", step, -1)
-
-
-@helper
-def await_part(ring, part, step):  # type: ignore[no-untyped-def]
-    """Wait until one part of `step`, or all that share its ready barrier, has landed."""
+def await_ready(ring, part, step):  # type: ignore[no-untyped-def]
+    """Wait until a part of `step`, and those that share its ready barrier, have landed."""
+    note(ring, "wait", step, part)
     mbarrier.wait(ready(ring, slot_of(ring, step), part), phase_of(ring, step), step)
+    note(ring, "compute", step, part)
 
 
 @helper
-def release(ring, step):  # type: ignore[no-untyped-def]
-    """Give the slot of `step` back."""
-    note(ring, "release", step, -1)
-    each(ring, "consumed", 0, release_part, step)
-
-
-@helper
-def release_part(ring, part, step):  # type: ignore[no-untyped-def]
-    """Give one part of a slot back: every warp for itself, because wgmma.wait_group is a wait per warp."""
-    each(ring, "ready", part, await_part, step)  # the body may have left it out
+def release(ring, part, step):  # type: ignore[no-untyped-def]
+    """Give a part of the slot of `step` back: every warp for itself, because wgmma.wait_group is a wait per warp."""
+    each(ring, "ready", part, await_ready, step)  # the body may have left it out
+    note(ring, "release", step, part)
     each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step), part))
 
 
@@ -293,9 +317,9 @@ def release_part(ring, part, step):  # type: ignore[no-untyped-def]
 def release_delayed(ring, part, k, step):  # type: ignore[no-untyped-def]
     """In step k of a loop, give back the part of the step `delay` before; the loop's end does the last ones."""
     delay = delay_of(ring)
-    if k >= delay:
-        note(ring, "release", step - delay, part)
-        release_part(ring, part, step - delay)
+    if delay == 0 or k >= delay:
+        note_released(ring, part, step - delay)
+        release(ring, part, step - delay)
 
 
 @helper
@@ -306,19 +330,20 @@ def advance(ring, k, steps, first):  # type: ignore[no-untyped-def]
     body releases, it has done so for all but the last `delay` steps when the loop ends.
     """
     delay = delay_of(ring)
+    check_released(ring, k, first)
     if k < steps:
         if releases(ring):
             drain_to_delay(ring)
             if k > delay:
-                release(ring, first + k - 1 - delay)
+                each(ring, "consumed", 0, release, first + k - 1 - delay)
         if awaits(ring):
-            await_ready(ring, first + k)
+            await_ready(ring, 0, first + k)
         return True
     set_steps_done(ring, first + steps)
     wgmma.wait_group(0)
-    for back in range(delay if releases(ring) else delay - 1, -1, -1):
+    for back in range(unreleased(ring), -1, -1):
         if k > back:
-            release(ring, first + k - 1 - back)
+            each(ring, "consumed", 0, release, first + k - 1 - back)
     return False
 
 

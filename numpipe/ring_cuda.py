@@ -92,6 +92,7 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
 
 
 _constant(source.delay_of, lambda plan: plan.delay)
+_constant(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
 _constant(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
 _constant(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
@@ -135,6 +136,16 @@ def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
 @cuda_meaning(source.note)
 def _note(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
     return nb.types.void(ring, event, step, part), lambda context, builder, sig, args: nb.nothing(context)
+
+
+@cuda_meaning(source.note_released)
+def _note_released(_context: Any, ring: Any, part: Any, step: Any) -> Any:
+    return nb.types.void(ring, part, step), lambda context, builder, sig, args: nb.nothing(context)
+
+
+@cuda_meaning(source.check_released)
+def _check_released(_context: Any, ring: Any, k: Any, first: Any) -> Any:
+    return nb.types.void(ring, k, first), lambda context, builder, sig, args: nb.nothing(context)
 
 
 @cuda_meaning(source.copy_in)
