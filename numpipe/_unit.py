@@ -121,8 +121,14 @@ class RingPlan:
         return self.consumed + 8 * self.slots * (part if self.manual_consumed else 0)
 
     def expected(self, part: int) -> int:
-        """Bytes that complete the ready barrier whose group begins with a part."""
+        """Bytes that complete the ready barrier of a part."""
         return sum(self.layouts[n].nbytes for n in self.parts[part]) if self.manual_ready else self.stage_bytes
+
+    def announces(self, part: int, loaded: bool) -> bool:
+        """Whether the bytes of a part's ready barrier are announced before (or after) it is loaded: see `ring.announces`."""
+        if len(self.ready_parts) == len(self.parts):
+            return not loaded
+        return loaded and part == len(self.parts) - 1
 
     @property
     def barrier_bytes(self) -> int:

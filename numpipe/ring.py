@@ -91,9 +91,14 @@ def stage_bytes(ring: Ring, part: int) -> int:
 
 
 @op
-def begins_ready(ring: Ring, part: int) -> bool:
-    """Whether a part is the first of those that share its ready barrier."""
-    return part in ring.plan.ready_parts
+def announces(ring: Ring, part: int, loaded: bool) -> bool:
+    """Whether a ready barrier's bytes are announced before a part is loaded, or when it has been (`loaded`).
+
+    Before, if the barrier is one part's. If parts share it, behind the last one: its arrival must tell the readers that all of
+    them had been released, and the memory role knows that only then. Bytes may land before they are announced: without that
+    arrival the phase cannot end (PTX ISA, "mbarrier": tx-count).
+    """
+    return ring.plan.announces(part, bool(loaded))
 
 
 @op
@@ -116,7 +121,7 @@ def releases(ring: Ring) -> bool:
 
 @op
 def unreleased(ring: Ring) -> int:
-    """How many steps before the last one are the first that a loop's end has to release."""
+    """The oldest step that a loop's end has to release, counted back from the last one; -1: none."""
     return ring.plan.delay - ring.plan.manual_consumed
 
 
@@ -273,17 +278,16 @@ def pending_groups(delay: int, groups: int) -> int:
 # ---- load ring, memory role --------------------------------------------------------------------------------------
 @helper
 def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
-    """Fill a part of the slot of `step` as soon as its last readers have released it.
-
-    Bytes are announced after the wait: readers waited for the last phase of ready[slot] before they released the part.
-    """
+    """Fill a part of the slot of `step` as soon as its last readers have released it."""
     note(ring, "fill", step, part)
     slot = slot_of(ring, step)
     if begins_consumed(ring, part):
         mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)
-    if begins_ready(ring, part):
+    if announces(ring, part, False):
         mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
     copy_in(ring, indices, slot, part)
+    if announces(ring, part, True):
+        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
 
 
 @helper

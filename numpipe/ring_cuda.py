@@ -96,8 +96,13 @@ _constant(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
 _constant(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
 _constant(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
-_constant_of_part(source.begins_ready, lambda plan, part: part in plan.ready_parts, nb.types.boolean)
 _constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
+
+
+@cuda_meaning(source.announces)
+def _announces(_context: Any, ring: Any, part: Any, loaded: Any) -> Any:
+    found = ring.plan.announces(nb.literal(part), nb.literal(loaded))
+    return nb.types.boolean(ring, part, loaded), lambda context, builder, sig, args: nb.const(int(found), nb.i1)
 
 
 @cuda_meaning(source.each)
