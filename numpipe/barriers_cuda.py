@@ -55,7 +55,8 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: t
 
     def typer(typing_context: Any, barrier: Any) -> Any:
         if not isinstance(barrier, BarrierType) or barrier.kind != kind:
-            raise SpecError(source.wanted(name, kind, getattr(barrier, "what", None) or str(nb.unliteral(barrier))))
+            given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
+            raise SpecError(source.wanted(name, kind, given))
         part, number = nb.immediate(barrier.part)
         argtypes = (barrier.ring, part, *[I32 for _ in fields])
         memory = barrier.ring.context.role == "memory"

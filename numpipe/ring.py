@@ -159,8 +159,8 @@ def delay_of(ring: Ring) -> int:
 def note_released(ring: Ring, part: int, step: Any) -> None:
     """Once only: the simulator raises where a body releases a part of a step again. Nothing on the GPU."""
     if (part, int(step)) in ring.released:
-        raise PipelineRace(f"{whose(ring, part, step)} twice: its tile would be loaded over while another warpgroup reads it; "
-                           f"{ONCE}")
+        raise PipelineRace(release_misused(ring, part, step, "arrives twice", "the tile would be loaded over while another "
+                                           "warpgroup reads it"))
     ring.released.add((part, int(step)))
 
 
@@ -173,19 +173,16 @@ def check_released(ring: Ring, k: Any, first: Any) -> None:
         return
     for part in plan.consumed_parts:
         if (part, step) not in ring.released:
-            late = f", after the {plan.delay} steps of delay_release" if plan.delay else ""
-            raise PipelineDeadlock(f"{whose(ring, part, step)} never{late}: the memory role would wait for ever; {ONCE}")
+            raise PipelineDeadlock(release_misused(ring, part, step, "did not arrive", "the memory role would wait for ever"))
 
 
-ONCE = "with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step"
-
-
-def whose(ring: Ring, part: int, step: Any) -> str:
-    """The start of a message about a release that went wrong."""
-    plan, machine = ring.plan, current()
-    name = ring.np.unit.whose(plan, part, own=True)
-    return (f"kernel {ring.np.unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} arrived on "
-            f"consumed[{int(step) % plan.slots}]{name} for step {int(step)}")
+def release_misused(ring: Ring, part: int, step: Any, did: str, harm: str) -> str:
+    """Message for a release too many, or one too few."""
+    plan, machine, unit = ring.plan, current(), ring.np.unit
+    late = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
+    return (f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} {did} on "
+            f"consumed[{int(step) % plan.slots}]{unit.whose(plan, part, True)} for step {int(step)}: {harm}; with "
+            f"manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{late}")
 
 
 @op

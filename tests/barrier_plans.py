@@ -51,7 +51,7 @@ class Plan:
 
 def releases(plan: Plan, names: list[str]) -> list[str]:
     lines = [f"numpipe.barrier_arrive({name}_consumed)" for name in names]
-    return ["if k >= %d:" % plan.delay, *(f"    {line}" for line in lines)] if plan.skip else lines
+    return [f"if k >= {plan.delay}:", *(f"    {line}" for line in lines)] if plan.skip else lines
 
 
 def body(plan: Plan) -> list[str]:

@@ -55,11 +55,13 @@ BUGGY = {"warpgroup": lambda: ring.current().warpgroup}
 DRAIN = "current().wgmma_wait(pending_groups(ring.plan.delay, ring.groups))"
 SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
 FENCE = "fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy"
-WAIT_READY = "mbarrier.wait(ready(ring, slot_of(ring, step)), phase_of(ring, step), step)"
-WAIT_FREE = "mbarrier.wait(consumed(ring, slot), phase_of(ring, step) - 1, step)"
-EXPECT = "mbarrier.arrive_expect_tx(ready(ring, slot), stage_bytes(ring))"
-LOAD = "copy_in(ring, indices, slot)"
-ARRIVE = "each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step)))"
+WAIT_READY = "mbarrier.wait(ready(ring, slot_of(ring, step), part), phase_of(ring, step), step)"
+WAIT_FREE = "mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)"
+FREE = f"if begins_consumed(ring, part):\n        {WAIT_FREE}"
+BYTES = "stage_bytes(ring, part))\n    copy_in"
+EXPECT = "if announces(ring, part, False):\n        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))"
+LOAD = "copy_in(ring, indices, slot, part)"
+ARRIVE = "each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step), part))"
 
 NOT_DRAINED = (r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of warpgroup \d \(compute\) "
                r"never told that their wgmma drained")
@@ -81,10 +83,10 @@ BUGS = {
         ring.advance, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
     "wait(2) for wait(1), delayed": Bug(ring.drain_to_delay, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
-        ring.advance, "if k > delay:\n            release(ring, first + k - 1 - delay)",
-        "if k > 0:\n            release(ring, first + k - 1)", PipelineRace, NOT_DRAINED, delay=1),
+        ring.advance, "if k > delay:\n                each(ring, \"consumed\", 0, release, first + k - 1 - delay)",
+        "if k > 0:\n                each(ring, \"consumed\", 0, release, first + k - 1)", PipelineRace, NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
-        ring.advance, "range(delay, -1, -1)", "range(delay, 0, -1)", PipelineDeadlock, r"consumed\[\d\].* 8 of 8 arrivals",
+        ring.advance, "range(unreleased(ring), -1, -1)", "range(unreleased(ring), 0, -1)", PipelineDeadlock, r"consumed\[\d\].* 8 of 8 arrivals",
         delay=1),
     "dropped arrive": Bug(ring.release, ARRIVE, f"if warpgroup() != 1 or step != 1: {ARRIVE}", PipelineDeadlock,
                           r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 0"),
@@ -100,7 +102,7 @@ BUGS = {
     "arrive by one warp": Bug(ring.release, "each_warp(", "one_lane(", PipelineDeadlock,
                               r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0"),
     "arrive by one warp for all four": Bug(
-        ring.release, ARRIVE, "one_lane(lambda a: current().mbar_arrive(a, 4), consumed(ring, slot_of(ring, step)))", PipelineRace,
+        ring.release, ARRIVE, "one_lane(lambda a: current().mbar_arrive(a, 4), consumed(ring, slot_of(ring, step), part))", PipelineRace,
         r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained"),
     "release of the next slot": Bug(ring.release, "slot_of(ring, step)", "slot_of(ring, step + 1)", PipelineRace, SLOT_LOST),
     "skipped ready wait": Bug(ring.await_ready, WAIT_READY, "pass", PipelineRace, READ_EARLY),
@@ -135,24 +137,24 @@ BUGS = {
     "stale parity: free phase two behind": Bug(
         ring.fill, "phase_of(ring, step) - 1", "phase_of(ring, step) - 3", PipelineRace,
         r"waited for phase -3 of consumed\[0\].* for step 0.*already reached phase -1"),
-    "wrong byte count: short": Bug(ring.stage_bytes, "plan.stage_bytes", "plan.stage_bytes - 4096", SimulationError, TOO_FEW),
+    "wrong byte count: short": Bug(ring.stage_bytes, "plan.expected(part)", "plan.expected(part) - 4096", SimulationError, TOO_FEW),
     "wrong byte count: short in the last step": Bug(
-        ring.fill, "stage_bytes(ring))", "stage_bytes(ring) - 4096 * (step == 9))", SimulationError, TOO_FEW),
+        ring.fill, BYTES, BYTES.replace("part)", "part) - 4096 * (step == 9)"), SimulationError, TOO_FEW),
     "wrong byte count: long": Bug(
-        ring.stage_bytes, "plan.stage_bytes", "plan.stage_bytes + 4096", PipelineDeadlock,
+        ring.stage_bytes, "plan.expected(part)", "plan.expected(part) + 4096", PipelineDeadlock,
         "still misses 4096 bytes and no copy is in flight: expect_tx announced 28672 bytes, .* brought 24576"),
     "wrong byte count: long in the last step": Bug(
-        ring.fill, "stage_bytes(ring))", "stage_bytes(ring) + 16 * (step == 9))", PipelineDeadlock,
+        ring.fill, BYTES, BYTES.replace("part)", "part) + 16 * (step == 9)"), PipelineDeadlock,
         r"ready\[1\] of .* still misses 16 bytes and no copy is in flight: expect_tx announced 24592 bytes, .* brought 24576"),
     "wrong byte count: one operand forgotten": Bug(
-        ring.stage_bytes, "plan.stage_bytes", "plan.layouts[0].nbytes", SimulationError,
+        ring.stage_bytes, "plan.expected(part)", "plan.layouts[0].nbytes", SimulationError,
         rf"completes with \d of its copies still in flight|more than phase \d expects \(16384 announced\)|{READ_EARLY}"),
     "loads before the free wait": Bug(
-        ring.fill, f"{WAIT_FREE}\n    {EXPECT}\n    {LOAD}", f"{LOAD}\n    {WAIT_FREE}\n    {EXPECT}", PipelineRace, SLOT_LOST),
+        ring.fill, f"{FREE}\n    {EXPECT}\n    {LOAD}", f"{LOAD}\n    {FREE}\n    {EXPECT}", PipelineRace, SLOT_LOST),
     "bytes announced before the free wait": Bug(
-        ring.fill, f"{WAIT_FREE}\n    {EXPECT}", f"{EXPECT}\n    {WAIT_FREE}", SimulationError, TWICE),
-    "loads into the next slot": Bug(ring.fill, LOAD, "copy_in(ring, indices, (slot + 1) % 2)", PipelineRace, SLOT_LOST),
-    "loads complete on the next barrier": Bug(ring.copy_in, "ready(ring, slot)", "ready(ring, (slot + 1) % 2)", PipelineRace,
+        ring.fill, f"{FREE}\n    {EXPECT}", f"{EXPECT}\n    {FREE}", SimulationError, TWICE),
+    "loads into the next slot": Bug(ring.fill, LOAD, "copy_in(ring, indices, (slot + 1) % 2, part)", PipelineRace, SLOT_LOST),
+    "loads complete on the next barrier": Bug(ring.copy_in, "ready(ring, slot, part)", "ready(ring, (slot + 1) % 2, part)", PipelineRace,
                                               READ_EARLY),
     # ---- the counter
     "the counter restarts with every tile": Bug(

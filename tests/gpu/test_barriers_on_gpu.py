@@ -1,0 +1,37 @@
+"""Bodies that wait for, and release, their operands themselves, on the hardware: exact sums, many times over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+REPEATS = 20
+
+
+@pytest.mark.parametrize("carry", [True, False], ids=["carry", "no carry"])
+@pytest.mark.parametrize("slots, delay", RINGS)
+@pytest.mark.parametrize("manual", MANUAL, ids=str)
+def test_every_ring(manual: tuple[bool, bool], slots: int, delay: int, carry: bool) -> None:
+    """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
+    plan = Plan(*manual, slots, delay, wgs=1 + slots % 2, carry=carry, operands=2 + slots // 2 % 2, backwards=bool(delay))
+    for steps in range(7):
+        for tiles in (1, 3):
+            check(plan, tiles, steps, target="gpu")
+    check(replace(plan, skip=True), 3, 5, target="gpu")
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+@pytest.mark.parametrize("manual", MANUAL, ids=str)
+def test_long_chains_again_and_again(manual: tuple[bool, bool], delay: int) -> None:
+    plan = Plan(*manual, slots=3, delay=delay, wgs=2, operands=3)
+    kernel, arrays = load(source(plan)), inputs(plan, 32, 41)
+    exact = expected(plan, arrays)
+    for _ in range(REPEATS):
+        arrays[-1][...] = np.nan
+        kernel(*arrays, target="gpu")
+        np.testing.assert_array_equal(arrays[-1], exact)
