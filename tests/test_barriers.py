@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import textwrap
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,6 +129,59 @@ def test_a_pipeline_in_a_body_with_barriers() -> None:
     assert sums.inspect("gate", a, b, c) == ()
 
 
+@dataclass(frozen=True)
+class Options:
+    manual: bool = True
+
+
+@numpipe.function
+def release(first, second):
+    """Barriers are values: they may be passed on."""
+    numpipe.barrier_arrive(first)
+    numpipe.barrier_arrive(second)
+
+
+def test_barriers_may_be_passed_on_captured_and_asked_for_by_a_static() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def product(a, b, c, *, cfg: numpipe.Static = Options()):
+        def body(indices, x, y, x_ready, y_ready, x_consumed, y_consumed, acc):
+            def arrived():
+                numpipe.barrier_wait(x_ready)
+                numpipe.barrier_wait(y_ready)
+
+            arrived()
+            acc = numpipe.wgmma_wait(numpipe.wgmma(acc, x, y.T), 0)
+            release(x_consumed, y_consumed)
+            return acc
+
+        def compute(pipeline):
+            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+        emit(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, manual_ready_barriers=cfg.manual,
+             manual_consumed_barriers=cfg.manual, in_specs=(
+                 BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+
+    a = np.ones((64, 320), np.float16)
+    c = np.empty((64, 64), np.float32)
+    product.simulate(a, a, c, seed=1)
+    assert (c == 320).all()
+    assert product.inspect("gate", a, a, c) == ()
+
+
+def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -> None:
+    plan = Plan(wgs=1)
+    trace = numpipe.Trace()
+    load(source(plan)).simulate(*inputs(plan, 1, 3), trace=trace)
+    notes = [(e.details["event"], e.details["operand"], e.details["step"]) for e in trace.of("note") if "operand" in e.details]
+    for step in range(3):
+        for operand in range(2):
+            assert [e for e, o, s in notes if (o, s) == (operand, step)].count("release") == 1
+    trace.save(tmp_path / "trace.json")
+    spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    released = {(s["args"]["slot"], s["args"]["operand"]) for s in spans if s["name"] == "release"}
+    assert released == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
 # ---- wrong ---------------------------------------------------------------------------------------------------------------
 def without(plan: Plan, *lines: str) -> str:
     """The plan's source without some lines."""
@@ -239,13 +294,14 @@ def test_passes_the_build_gate(plan: Plan) -> None:
     assert (resources.spill_bytes, resources.stack_bytes, resources.notes) == (0, 0, ())
 
 
-def test_both_executions_plan_the_same_barriers() -> None:
-    plan = Plan(operands=3, slots=3)
+@pytest.mark.parametrize("manual, barriers", [((True, False), 4), ((False, True), 4), ((True, True), 6)], ids=str)
+def test_an_operand_has_a_barrier_of_its_own_in_each_slot(manual: tuple[bool, bool], barriers: int) -> None:
+    plan = Plan(*manual, operands=3, slots=3, delay=1)
     kernel, arrays = load(source(plan)), inputs(plan, 1, 4)
-    kernel.compiled(*arrays)
-    compiled, = kernel.compiled(*arrays).unit.rings.values()
-    assert compiled.barrier_bytes == 8 * 3 * (3 + 3)
-    assert [compiled.expected(part) for part in compiled.ready_parts] == [64 * TK * 2] * 3
+    ring, = kernel.compiled(*arrays).unit.rings.values()
+    assert ring.barrier_bytes == 8 * 3 * barriers
+    assert {ring.expected(part) for part in ring.ready_parts} == {64 * TK * 2 * (1 if manual[0] else 3)}
+    assert kernel.inspect("ptx", *arrays).count("mbarrier.init") == 3 * barriers
 
 
 @pytest.mark.parametrize("manual", [(False, False), *MANUAL], ids=lambda manual: named(manual) or "neither")

@@ -86,8 +86,8 @@ BUGS = {
         ring.advance, "if k > delay:\n                each(ring, \"consumed\", 0, release, first + k - 1 - delay)",
         "if k > 0:\n                each(ring, \"consumed\", 0, release, first + k - 1)", PipelineRace, NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
-        ring.advance, "range(unreleased(ring), -1, -1)", "range(unreleased(ring), 0, -1)", PipelineDeadlock, r"consumed\[\d\].* 8 of 8 arrivals",
-        delay=1),
+        ring.advance, "range(unreleased(ring), -1, -1)", "range(unreleased(ring), 0, -1)", PipelineDeadlock,
+        r"consumed\[\d\].* 8 of 8 arrivals", delay=1),
     "dropped arrive": Bug(ring.release, ARRIVE, f"if warpgroup() != 1 or step != 1: {ARRIVE}", PipelineDeadlock,
                           r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 0"),
     "dropped arrive in the second tile": Bug(ring.release, ARRIVE, f"if warpgroup() or step != 7: {ARRIVE}", PipelineDeadlock,
@@ -102,8 +102,8 @@ BUGS = {
     "arrive by one warp": Bug(ring.release, "each_warp(", "one_lane(", PipelineDeadlock,
                               r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0"),
     "arrive by one warp for all four": Bug(
-        ring.release, ARRIVE, "one_lane(lambda a: current().mbar_arrive(a, 4), consumed(ring, slot_of(ring, step), part))", PipelineRace,
-        r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained"),
+        ring.release, ARRIVE, "one_lane(lambda a: current().mbar_arrive(a, 4), consumed(ring, slot_of(ring, step), part))",
+        PipelineRace, r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained"),
     "release of the next slot": Bug(ring.release, "slot_of(ring, step)", "slot_of(ring, step + 1)", PipelineRace, SLOT_LOST),
     "skipped ready wait": Bug(ring.await_ready, WAIT_READY, "pass", PipelineRace, READ_EARLY),
     "skipped ready wait in the last step of one warpgroup": Bug(
@@ -154,8 +154,8 @@ BUGS = {
     "bytes announced before the free wait": Bug(
         ring.fill, f"{FREE}\n    {EXPECT}", f"{EXPECT}\n    {FREE}", SimulationError, TWICE),
     "loads into the next slot": Bug(ring.fill, LOAD, "copy_in(ring, indices, (slot + 1) % 2, part)", PipelineRace, SLOT_LOST),
-    "loads complete on the next barrier": Bug(ring.copy_in, "ready(ring, slot, part)", "ready(ring, (slot + 1) % 2, part)", PipelineRace,
-                                              READ_EARLY),
+    "loads complete on the next barrier": Bug(
+        ring.copy_in, "ready(ring, slot, part)", "ready(ring, (slot + 1) % 2, part)", PipelineRace, READ_EARLY),
     # ---- the counter
     "the counter restarts with every tile": Bug(
         ring.steps_done, "counter(ring.np, ring.plan.index)", "np.int32(0)", PipelineRace, OTHER_PHASE),

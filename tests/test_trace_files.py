@@ -212,7 +212,7 @@ def test_a_race_leaves_a_file_that_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_deadlock_leaves_a_file_with_the_waits_that_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring.release, "function", lambda ring_, step: None)
+    monkeypatch.setattr(ring.release, "function", lambda ring_, part, step: None)
     trace, _ = failed(tmp_path, PipelineDeadlock, asserting, A, C)
     assert failure(trace)["name"].startswith("PipelineDeadlock: ")
     waits = [e for thread in ("wg0 compute", "wg1 memory") for e in threads(trace)[0, thread] if e["args"].get("unfinished")]
