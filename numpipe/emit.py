@@ -60,9 +60,10 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     manual_consumed_barriers
                           the body is given a consumed barrier for each array, behind those, and every compute warpgroup
                           releases each tile itself, once a step, when the products that read it have been waited for:
-                          ``numpipe.barrier_arrive(barrier)``. The memory role loads an array again as soon as its own tile is
-                          free. With ``delay_release=d`` the barriers are those of d steps before; in the first d steps they
-                          may be skipped, for arriving does nothing there, and the last d steps are released by the ring.
+                          ``numpipe.barrier_arrive(barrier)``. The memory role loads a step's arrays in the order of in_specs,
+                          each as soon as its own tile is free. With ``delay_release=d`` the barriers are those of d steps
+                          before; the first d steps may be skipped, for arriving does nothing in them, and the tiles of the
+                          last d steps are released by the ring.
 
     So a body takes ``(indices, *tiles, *ready, *consumed[, carry])``.
 

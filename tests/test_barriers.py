@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, cdiv, ds, ring
-from numpipe._unit import ArrayArg, Unit
+from numpipe._unit import ArrayArg, RingPlan, Unit
 
 emit = numpipe.emit_pipeline_warp_specialized
 SCHEDULES = (None, *range(20))
@@ -180,6 +180,56 @@ def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -
     spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     released = {(s["args"]["slot"], s["args"]["operand"]) for s in spans if s["name"] == "release"}
     assert released == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+@pytest.mark.parametrize("manual", [True, False])
+def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manual: bool) -> None:
+    """The point of it all: one slot, and the next step's b is on its way while the product with d runs."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def two(a, b, d, c):
+        def body(indices, x, y, z, x_free, y_free, z_free, acc):
+            acc = numpipe.wgmma(acc, y, x.T)
+            acc = numpipe.wgmma(acc, y, z.T)
+            acc = numpipe.wgmma_wait(acc, 1)
+            numpipe.barrier_arrive(x_free)
+            acc = numpipe.wgmma_wait(acc, 0)
+            numpipe.barrier_arrive(y_free)
+            numpipe.barrier_arrive(z_free)
+            return acc
+
+        def together(indices, x, y, z, acc):
+            return numpipe.wgmma(numpipe.wgmma(acc, y, x.T), y, z.T)
+
+        def compute(pipeline):
+            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+        specs = (BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k)),
+                 BlockSpec((64, 64), lambda k: (0, k)))
+        if manual:
+            emit(body, grid=(2,), max_concurrent_steps=1, compute_context=compute, manual_consumed_barriers=True,
+                 in_specs=specs)(b, a, d)
+        else:
+            emit(together, grid=(2,), max_concurrent_steps=1, compute_context=compute, in_specs=specs)(b, a, d)
+
+    a, b, d = (np.full((64, 128), value, np.float16) for value in (1, 2, 3))
+    c = np.empty((64, 64), np.float32)
+    trace = numpipe.Trace()
+    two.simulate(a, b, d, c, trace=trace)
+    assert (c == 128 * 5).all()
+    loaded = [e.start for e in trace.of("issue") if e.details["tensor"] == "b"]
+    released = [e.start for e in trace.of("note") if e.details["event"] == "release" and e.details.get("operand", 2) == 2]
+    assert (loaded[1] < released[0]) is manual
+    assert two.inspect("gate", a, b, d, c) == ()
+
+
+def test_bytes_that_parts_share_are_announced_behind_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first part, nothing would order a release of the others after the one before it."""
+    plan = Plan(ready=False, consumed=True, slots=1)
+    check(plan, 2, 3)
+    monkeypatch.setattr(RingPlan, "announces", lambda self, part, loaded: part == 0 and not loaded)
+    for seed in SCHEDULES:
+        with pytest.raises(PipelineRace, match=r"arrives on consumed\[0\] for in_specs\[1\] 'b' .*nothing orders this after"):
+            load(source(plan)).simulate(*inputs(plan, 2, 3), seed=seed)
 
 
 # ---- wrong ---------------------------------------------------------------------------------------------------------------
