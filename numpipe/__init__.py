@@ -37,9 +37,9 @@ _HOME = {
 }
 
 __all__ = [
-    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Element", "Kernel", "LaunchError", "NumpipeError", "PipelineDeadlock",
-    "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size", "cdiv",
-    "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
+    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Element", "Kernel", "LaunchError", "NumpipeError",
+    "PipelineDeadlock", "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size",
+    "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
     "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
 ]
 

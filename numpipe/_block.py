@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -47,7 +47,7 @@ class Block:
     scales: tuple[int, ...]
     reverse: bool
     elements: bool
-    fill: str
+    fill: Literal["zeros", "nan"]
 
     @property
     def rank(self) -> int:
@@ -83,7 +83,8 @@ def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
     return SpecError(f"{what} must return a tuple of {rank} integer block indices, got {got}")
 
 
-def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: str, what: str) -> Block:
+def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: Literal["zeros", "nan"],
+        what: str) -> Block:
     """The blocks of an array of this type, rank and major order; raises SpecError where TMA or wgmma cannot take them."""
     if ndim != len(shape):
         raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
@@ -94,12 +95,12 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: s
     sides = tuple(side.size if isinstance(side, Element) else int(side or 1) for side in shape)
     left = tuple(sides[axis] for axis in axes)
     if len(left) != 2:
-        mend = "squeeze dimensions of one element: write None" if len(left) > 2 else "a side of None is left out of it"
-        raise SpecError(f"{what}: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles "
-                        f"have 2: {mend}")
+        mend = "squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
+        raise SpecError(f"{what}: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension{'s' * (len(left) != 1)}, "
+                        f"{left}; tiles have 2: {mend}")
     contiguous = ndim - 1 if order == "row" else 0
     if contiguous not in axes:
-        mend = ("it is the last one; transpose the array, so that one of the tile's is" if order == "row" else
+        mend = ("pass a copy of the array whose last dimension is one of the tile's" if order == "row" else
                 "the array is column-major; pass np.ascontiguousarray of it")
         raise SpecError(f"{what}: block_shape {spelled(shape)} squeezes dimension {contiguous}, which is contiguous, and TMA "
                         f"moves at least 16 B of that: {mend}")

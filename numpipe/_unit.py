@@ -16,13 +16,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
 from ._block import Block, cut
 from ._layout import ATOM, Layout
 from .errors import SpecError
-from .specs import CompilerParams, Side
+from .specs import CompilerParams
 
 SMEM_BYTES = 232448  # 227 KB: what one CTA of sm_90 can have (CUDA C++ Programming Guide, "Compute Capabilities")
 HEADER = 1024
@@ -60,7 +61,7 @@ class MapRequest:
     arg: int
     box: tuple[int, ...]
     swizzle: int
-    fill: str = "zeros"
+    fill: Literal["zeros", "nan"] = "zeros"
     written: bool = False
 
 
@@ -182,8 +183,8 @@ class Unit:
             raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
                             f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
 
-    def plan_ring(self, site: str, wanted: tuple[tuple[int, tuple[Side, ...], str], ...], slots: int, delay: int) -> RingPlan:
-        """The ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, block shape, oob_fill).
+    def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int) -> RingPlan:
+        """The ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
         Loops that one pipeline has over different arrays get a ring each: their copies read different tensor maps.
         """
@@ -197,10 +198,12 @@ class Unit:
             raise SpecError(f"{where}: delay_release={delay} needs more than {delay} slots, got max_concurrent_steps={slots}: "
                             "the slot of step k is still held when step k + delay_release waits for its own")
         blocks, offsets, stride = [], [], 0
-        for number, (arg, shape, fill) in enumerate(wanted):
+        for number, (arg, shape, fill, known) in enumerate(wanted):
             array = self.arrays[arg]
             what = f"{where}: in_specs[{number}] for '{array.name}'"
             block = cut(shape, array.dtype, array.ndim, array.order, fill, what)
+            if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
+                block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:
                 raise SpecError(f"{what}: " + self.obstacles.get(arg, "TMA cannot address this array: base and strides must be "
                                                                       "multiples of 16 bytes"))
@@ -210,9 +213,9 @@ class Unit:
         ready = 8 * sum(2 * plan.slots for plan in self.rings.values())
         if ready + 16 * slots > HEADER or len(self.rings) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
-        names = ", ".join(self.arrays[arg].name for arg, _, _ in wanted)
+        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
         plan = RingPlan(
-            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(a for a, _, _ in wanted),
+            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
             blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots)

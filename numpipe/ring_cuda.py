@@ -112,8 +112,6 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
                 raise CompileError(f"{what}: {getattr(part, 'what', part)} {REASON}")
             if not isinstance(part, nb.types.Integer):
                 raise wrong_indices(what, block.rank, found)
-        if block.elements and isinstance(found[block.contiguous], nb.types.IntegerLiteral):
-            block.check_start(found[block.contiguous].literal_value, what)
         returned.append(found)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

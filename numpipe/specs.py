@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -77,7 +77,13 @@ class BlockSpec:
     block_shape: tuple[Side, ...]
     index_map: Callable[..., Any]
     delay_release: int | None = None
-    oob_fill: str = "zeros"
+    oob_fill: Literal["zeros", "nan"] = "zeros"
+    known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
+
+    @property
+    def block(self) -> tuple[Any, ...]:
+        """What a ring's plan depends on."""
+        return self.block_shape, self.oob_fill, self.known
 
     def __post_init__(self) -> None:
         shape = self.block_shape
@@ -87,7 +93,7 @@ class BlockSpec:
         if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or _is_int(n) for n in shape):
             raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
                             f"got {shape!r}")
-        if not all(1 <= n <= 256 for n in shape if _is_int(n)):
+        if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
                             "split the block")
         if self.delay_release is not None and (not _is_int(self.delay_release) or self.delay_release < 0):
@@ -103,11 +109,14 @@ def _is_int(value: Any) -> bool:
 
 
 @op
-def block_spec(block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any) -> BlockSpec:
-    """`BlockSpec(...)` inside a kernel."""
+def block_spec(block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any, known: Any) -> BlockSpec:
+    """`BlockSpec(...)` inside a kernel; `known`: what the index map returns, None where it is no constant."""
     constant("BlockSpec", "block_shape", block_shape)
     constant("BlockSpec", "delay_release", delay_release)
-    return BlockSpec(block_shape, index_map, delay_release, oob_fill)
+    constant("BlockSpec", "oob_fill", oob_fill)
+    spec = BlockSpec(block_shape, index_map, delay_release, oob_fill)
+    object.__setattr__(spec, "known", known)
+    return spec
 
 
 @op

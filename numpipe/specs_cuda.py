@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _numba as nb
 from ._op import cuda_meaning, immediate
-from .specs import BlockSpec, Element, Side, block_spec, element
+from .specs import BlockSpec, Element, block_spec, element
 
 
 class ElementType(nb.types.Type):  # type: ignore[misc]
@@ -21,9 +21,9 @@ nb.register_model(ElementType)(nb.models.OpaqueModel)
 
 
 class SpecType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, block_shape: tuple[Side, ...], index_map: Any, delay_release: int | None, oob_fill: str) -> None:
-        self.block_shape, self.index_map, self.delay_release, self.oob_fill = block_shape, index_map, delay_release, oob_fill
-        super().__init__(name=f"BlockSpec({block_shape}, {index_map}, {delay_release}, {oob_fill})")
+    def __init__(self, block: tuple[Any, ...], index_map: Any, delay_release: int | None) -> None:
+        self.block, self.index_map, self.delay_release = block, index_map, delay_release
+        super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release})")
 
 
 @nb.register_model(SpecType)
@@ -39,17 +39,17 @@ def _element(_context: Any, size: Any) -> Any:
 
 
 @cuda_meaning(block_spec)
-def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any) -> Any:
+def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any, known: Any) -> Any:
     shape = immediate("BlockSpec", "block_shape", block_shape)
     delay = immediate("BlockSpec", "delay_release", delay_release)
     fill = immediate("BlockSpec", "oob_fill", oob_fill)
     function: Any = (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
     BlockSpec(shape, function, delay, fill)  # the same validation as on the host
-    spec = SpecType(shape, index_map, delay, fill)
+    spec = SpecType((shape, fill, nb.literal(known)), index_map, delay)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = nb.cgutils.create_struct_proxy(spec)(context, builder)
         value.index_map = args[1]
         return value._getvalue()
 
-    return spec(block_shape, index_map, delay_release, oob_fill), codegen
+    return spec(block_shape, index_map, delay_release, oob_fill, known), codegen

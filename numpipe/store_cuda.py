@@ -24,7 +24,8 @@ I32 = nb.types.int32
 @cuda_meaning(source.store_tile)
 def _store_tile(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     parts = tuple(index)
-    axes = source.tile_axes(ref.arg.name, ref.arg.ndim, [_is_slice(part) for part in parts], index)
+    axes = source.tile_axes(ref.arg.name, ref.arg.ndim, [_is_slice(part) for part in parts],
+                            f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
     if not isinstance(tile, (TileType, InFlightType)):
         raise SpecError(f"'{ref.arg.name}[…] = value': the value must be a register tile, got {tile}")
     source.check_output(ref.arg)

@@ -246,7 +246,8 @@ def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsiz
         return f"its data starts at an address that is {ptr % _TMA_ALIGN} bytes past a multiple of {_TMA_ALIGN}"
     *outer, inner = tma_strides(shape, strides, itemsize)
     if inner != itemsize:
-        return f"no dimension is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
+        which = "no dimension" if len(shape) < 3 else "neither the last dimension nor, in column-major order, the first"
+        return f"{which} is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
     for dim in shape:
         if dim >= _TMA_MAX_DIM:
             return f"a dimension of {dim} elements is beyond TMA's 2**32 - 1"
