@@ -135,6 +135,26 @@ def windowed(a: np.ndarray, b: np.ndarray, steps: int, first: int) -> np.ndarray
     return total
 
 
+@numpipe.kernel(num_compute_wgs=1)
+def at_origin(a, b, c, *, fill: numpipe.Static = "zeros"):
+    """c = a[0, :64, :64] @ b.T"""
+    acc = numpipe.zeros((64, 64), np.float32)
+    for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((None, 64, 64), lambda k: (0, 0, k), oob_fill=fill), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        acc = numpipe.wgmma(acc, x, y.T)
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+WITHOUT_ELEMENTS = [(0, 64, 64), (2, 0, 64), (2, 64, 0), (0, 0, 0), (0, 1000, 4096)]
+
+
+def check_arrays_without_elements(shape: tuple[int, ...], fill: str, **named: Any) -> None:
+    """All of such an array lies outside of it."""
+    c = np.full((64, 64), 7, np.float32)
+    at_origin(np.zeros(shape, np.float16), np.ones((64, 64), np.float16), c, fill=fill, **named)
+    assert (np.isnan(c) if fill == "nan" else c == 0).all()
+
+
 # ---- copies: every rank -------------------------------------------------------------------------------------------
 def copier(function: Any) -> Any:
     """A kernel that copies a to c, tile by tile, as a product with the identity."""

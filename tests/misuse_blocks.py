@@ -44,7 +44,7 @@ def an_element_of_run_time_size(a, b, c):
     #                 ^^^^^^^^^^^^^^^^^^^
 
 
-@refused("Element(size): missing a required argument: 'size'")
+@refused("Element(size): argument 'size' missing")
 def an_element_without_a_size(a, b, c):
     spec = BlockSpec((Element(), 64), lambda k: (0, k))
     #                 ^^^^^^^^^
@@ -118,7 +118,7 @@ def an_index_map_to_two_of_three(a, b, c):
 
 
 @refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", args=THREE)
-def an_index_map_of_two_indices(a, b, c):
+def an_index_map_of_too_many_indices(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 64), lambda m, k: (0, m, k)),))
     #                                                                      ^^^^^^^^^^^^^^^^^^^^^^
 

@@ -207,12 +207,14 @@ def major_order(info: ArrayInfo) -> Major:
     """"row" when the last dimension is contiguous, else "col" when the first one is; "row" when both or neither are.
 
     The stride of a dimension of size 1 says nothing, so an (n, 1) matrix is "row", like arrays without elements and 1-D
-    arrays.
+    arrays; a (1, n) matrix that is not "row" is "col", but not a (1, m, n) array, whose other strides would be wrong for TMA.
     """
     shape, strides, size = info.shape, info.strides, info.dtype.itemsize
     if len(shape) < 2 or strides[-1] == size or shape[-1] == 1 or 0 in shape:
         return "row"
-    return "col" if strides[0] == size or shape[0] == 1 else "row"
+    if shape[0] == 1:
+        return "col" if len(shape) == 2 else "row"
+    return "col" if strides[0] == size else "row"
 
 
 def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
