@@ -238,3 +238,21 @@ def test_elements_and_specs_are_values() -> None:
     assert hash(Element(64)) == hash(Element(64))
     spec = BlockSpec((None, Element(8), 64), lambda k: (0, 0, k), oob_fill="nan")
     assert (spec.block_shape, spec.oob_fill, spec.delay_release) == ((None, Element(8), 64), "nan", None)
+
+
+def test_a_start_is_constant_only_where_the_lambda_says_so() -> None:
+    """Its parameter hides the kernel's constant of the same name; a constant of the kernel's counts."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def hides(a, c):
+        k = 3
+        first = 8 * k
+        acc = numpipe.zeros((64, 64), np.float32)
+        for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+                BlockSpec((64, Element(64)), lambda k: (0, k)), BlockSpec((64, Element(64)), lambda _: (0, first))))(a, a):
+            acc = numpipe.wgmma(acc, x, y.T)
+        c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = acc
+
+    a, c = halves((64, 88)), np.zeros((64, 64), np.float32)
+    hides.simulate(a, c)
+    assert (c == product(a[:, :64], a[:, 24:])).all()
+    hides.compiled(a, c)
