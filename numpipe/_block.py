@@ -13,6 +13,7 @@ of memory, which is the array's own unless it is column-major (its first dimensi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -53,12 +54,12 @@ class Block:
     def rank(self) -> int:
         return len(self.scales)
 
-    @property
+    @functools.cached_property
     def contiguous(self) -> int:
         """The array's contiguous dimension."""
         return self.axes[self.layout.inner]
 
-    @property
+    @functools.cached_property
     def box(self) -> tuple[int, ...]:
         """What one copy moves, a panel, in memory order."""
         sides = [1] * self.rank

@@ -13,6 +13,7 @@ Shared memory of a CTA::
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -82,7 +83,7 @@ class RingPlan:
     ready: int
     consumed: int
 
-    @property
+    @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """Of the tiles in shared memory."""
         return tuple(block.layout for block in self.blocks)

@@ -78,12 +78,12 @@ class BlockSpec:
     index_map: Callable[..., Any]
     delay_release: int | None = None
     oob_fill: Literal["zeros", "nan"] = "zeros"
-    known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
+    _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
 
     @property
     def block(self) -> tuple[Any, ...]:
-        """What a ring's plan depends on."""
-        return self.block_shape, self.oob_fill, self.known
+        """What the plan of a ring depends on: sides, fill, and what the index map returns where that is constant."""
+        return self.block_shape, self.oob_fill, self._known
 
     def __post_init__(self) -> None:
         shape = self.block_shape
@@ -115,7 +115,7 @@ def block_spec(block_shape: Any, index_map: Any, delay_release: Any, oob_fill: A
     constant("BlockSpec", "delay_release", delay_release)
     constant("BlockSpec", "oob_fill", oob_fill)
     spec = BlockSpec(block_shape, index_map, delay_release, oob_fill)
-    object.__setattr__(spec, "known", known)
+    object.__setattr__(spec, "_known", known)
     return spec
 
 

@@ -2,7 +2,7 @@
 
 The index of an array of more dimensions has an integer along each of the others: ``c[b, ds(i, 128), ds(j, 64)] = tile``, or
 ``c[b, ds(i, 128), head, ds(j, 64)] = tile``. What `ds` selects may pass the array's end and is clipped. An integer outside its
-dimension, or a negative start, is an error simulated; the GPU writes nothing there.
+dimension, or a negative start, is an error simulated; the GPU writes nothing outside the array.
 
 Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so that the stores of a tile
 overlap the loads and products of the next. Other arrays, and tiles whose columns do not lie along the last dimension, are
@@ -12,7 +12,6 @@ written by the lanes directly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
     check(ref.name, ref.dtype, sizes, tile.shape, tile.dtype)  # type: ignore[arg-type]
     if tile.inert:
         return
-    start = tuple(index(part.start if isinstance(part, Ds) else part) for part in parts)
+    start = tuple(int(part.start if isinstance(part, Ds) else part) for part in parts)
     row, column = (start[axis] for axis in axes)
     if row < 0 or column < 0:
         raise SpecError(f"'{ref.name}[…] = tile': negative start ({row}, {column})")
