@@ -5,7 +5,7 @@ imported when they are first used: ``import numpipe`` needs neither Numba nor a 
 
 =====================  ===========================================================================================
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
-loops                  `tiles`, `pipeline`, `BlockSpec`; `emit_pipeline_warp_specialized`
+loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline_warp_specialized`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `cdiv`
@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
+    "Element": "specs",
     "function": "functions", "emit_pipeline_warp_specialized": "emit",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
@@ -36,9 +37,9 @@ _HOME = {
 }
 
 __all__ = [
-    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Kernel", "LaunchError", "NumpipeError", "PipelineDeadlock",
-    "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size", "cdiv",
-    "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
+    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Element", "Kernel", "LaunchError", "NumpipeError",
+    "PipelineDeadlock", "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size",
+    "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
     "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
 ]
 
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from .pipelines import pipeline
     from .refs import ds
     from .sim import Trace
-    from .specs import ArrayType, BlockSpec, CompilerParams, Static, persistent
+    from .specs import ArrayType, BlockSpec, CompilerParams, Element, Static, persistent
     from .tile_loop import tiles
 
 
