@@ -5,7 +5,8 @@ the 64-bit address of a CUtensorMap (64-byte aligned, in parameter, constant or 
 TensorMap.
 
 Coordinates are elements in *array order*, outermost dimension first, as NumPy indexes; PTX lists them the other way
-round. They may be negative or beyond the array: a load fills such elements with zeros, a store leaves them out.
+round. They may be negative or beyond the array: a load fills such elements with zeros, a store leaves out
+what is beyond, but stops the kernel at a negative coordinate (an illegal instruction on an H200).
 
 A load ends on an mbarrier. A store belongs to a *bulk group* of the lane that issued it, and only that lane can wait:
 

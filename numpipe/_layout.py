@@ -94,17 +94,17 @@ class Layout:
         return layout, (self.panel_stride // self.per_panel if axis == self.inner else self.width)
 
 
-def block_layout(shape: tuple[int, ...], dtype: np.dtype, order: str, what: str) -> Layout:
-    """Layout of a fresh block; raises SpecError when TMA or wgmma cannot take it."""
-    if len(shape) != 2:
-        raise SpecError(f"{what}: block_shape {shape} has {len(shape)} dimensions; pipelines take 2-D blocks")
-    inner = 1 if order == "row" else 0
+def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str) -> Layout:
+    """Layout of a fresh block whose axis `inner` is contiguous; raises SpecError when TMA or wgmma cannot take it.
+
+    `what` is "in_specs[0] for 'a': block (128, 64)", for messages.
+    """
     nbytes = shape[inner] * dtype.itemsize
     if nbytes % 16:
-        raise SpecError(f"{what}: block {shape} of {dtype} is {nbytes} B along its contiguous dimension {inner}, but TMA "
+        raise SpecError(f"{what} of {dtype} is {nbytes} B along its contiguous dimension {inner}, but TMA "
                         f"moves multiples of 16 B: make that side a multiple of {16 // dtype.itemsize} elements")
     if shape[1 - inner] % 8:
-        raise SpecError(f"{what}: block {shape} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
+        raise SpecError(f"{what} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
                         "are swizzled in groups of 8: make that side a multiple of 8")
     width = row_width(nbytes)
     return Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)

@@ -13,13 +13,16 @@ Shared memory of a CTA::
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
-from ._layout import ATOM, Layout, block_layout
+from ._block import Block, cut
+from ._layout import ATOM, Layout
 from .errors import SpecError
 from .specs import CompilerParams
 
@@ -59,7 +62,7 @@ class MapRequest:
     arg: int
     box: tuple[int, ...]
     swizzle: int
-    fill: str = "zeros"
+    fill: Literal["zeros", "nan"] = "zeros"
     written: bool = False
 
 
@@ -82,7 +85,7 @@ class RingPlan:
     slots: int
     delay: int
     args: tuple[int, ...]
-    layouts: tuple[Layout, ...]
+    blocks: tuple[Block, ...]
     offsets: tuple[int, ...]
     stage_bytes: int
     stage_stride: int
@@ -91,6 +94,11 @@ class RingPlan:
     consumed: int
     manual_ready: bool = False
     manual_consumed: bool = False
+
+    @functools.cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Of the tiles in shared memory."""
+        return tuple(block.layout for block in self.blocks)
 
     @property
     def end(self) -> int:
@@ -226,14 +234,14 @@ class Unit:
             raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
                             f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
 
-    def plan_ring(self, site: str, blocks: tuple[tuple[int, tuple[int, ...]], ...], slots: int, delay: int,
+    def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False)) -> RingPlan:
-        """The ring of the pipeline written at `site` (a ``file:line``): `blocks` are (argument, block shape).
+        """The ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
         `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
         different arrays get a ring each: their copies read different tensor maps.
         """
-        key = f"{site} {blocks} {slots} {delay} {manual}"
+        key = f"{site} {wanted} {slots} {delay} {manual}"
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
@@ -242,24 +250,24 @@ class Unit:
         if not 0 <= delay < slots:
             raise SpecError(f"{where}: delay_release={delay} needs more than {delay} slots, got max_concurrent_steps={slots}: "
                             "the slot of step k is still held when step k + delay_release waits for its own")
-        layouts, offsets, stride = [], [], 0
-        for number, (arg, shape) in enumerate(blocks):
+        blocks, offsets, stride = [], [], 0
+        for number, (arg, shape, fill, known) in enumerate(wanted):
             array = self.arrays[arg]
             what = f"{where}: in_specs[{number}] for '{array.name}'"
-            if array.ndim != len(shape):
-                raise SpecError(f"{what}: block_shape {shape} has {len(shape)} dimensions, the array has {array.ndim}")
+            block = cut(shape, array.dtype, array.ndim, array.order, fill, what)
+            if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
+                block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:
                 raise SpecError(f"{what}: " + self.obstacles.get(arg, "TMA cannot address this array: base and strides must be "
                                                                       "multiples of 16 bytes"))
-            layout = block_layout(shape, array.dtype, array.order, what)
-            layouts.append(layout)
+            blocks.append(block)
             offsets.append(stride)
-            stride += -(-layout.nbytes // ATOM) * ATOM
+            stride += -(-block.layout.nbytes // ATOM) * ATOM
         ready = sum(plan.barrier_bytes for plan in self.rings.values())
-        names = ", ".join(self.arrays[arg].name for arg, _ in blocks)
+        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
         plan = RingPlan(
-            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(a for a, _ in blocks),
-            layouts=tuple(layouts), offsets=tuple(offsets), stage_bytes=sum(layout.nbytes for layout in layouts),
+            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
+            blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1])
         if ready + plan.barrier_bytes > HEADER or len(self.rings) >= COUNTERS:
@@ -301,8 +309,8 @@ class Unit:
         return (f" for in_specs[{part}] '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
 
     def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
-        layout = plan.layouts[operand]
-        return MapRequest(plan.args[operand], (layout.shape[1 - layout.inner], layout.per_panel), layout.swizzle)
+        block = plan.blocks[operand]
+        return MapRequest(plan.args[operand], block.box, block.layout.swizzle, block.fill)
 
     # ---- axes
     def axis(self, name: str) -> int:

@@ -1,8 +1,8 @@
 """The arithmetic of kernels, the same in both executions: run-time integers are int32, run-time floats float32.
 
-The AST pass (`compile/arithmetic`) writes every operator, comparison, ``range``, ``min``, ``int`` … on run-time values as a call
-of an operation of this file. The languages' own operators would not do: CPython's integers have no width, NumPy's promotion
-depends on its version, and Numba widens int32 + int32 to int64.
+The AST pass (`compile/arithmetic`) writes every operator and comparison on run-time values as a call of an operation of this
+file, ``range``, ``min``, ``int`` … as one of `numbers`. The languages' own operators would not do: CPython's integers have no
+width, NumPy's promotion depends on its version, and Numba widens int32 + int32 to int64.
 
 An operand has a NumPy type, or is *weak*: a literal of Python, which takes the type of the other operands. `common` is the rule:
 
@@ -26,7 +26,7 @@ What is no number (tiles, tuples, inert values of the memory role) is left to Py
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -94,14 +94,6 @@ def inverted_type(of: Kind) -> np.dtype:
     return integer_type("~", of)
 
 
-def range_type(*kinds: Kind) -> np.dtype:
-    """The type of a range's numbers: int32, or int64 where a bound is wider."""
-    dtype = common(INT32, *kinds)
-    if dtype not in (INT32, INT64):
-        raise SpecError(f"range takes integers that int64 can hold, got {spelled(*kinds)}: int(x) truncates a float")
-    return dtype
-
-
 def exponent(n: Any) -> int:
     """A legal exponent of ``**``; SpecError for others. None stands for a run-time value."""
     if type(n) is not int or not 0 <= n <= POWERS:
@@ -129,7 +121,7 @@ def spelled(*kinds: Kind) -> str:
 
 
 # ---- operators, simulated -----------------------------------------------------------------------------------------
-def _as(value: Any, dtype: np.dtype) -> Any:
+def as_type(value: Any, dtype: np.dtype) -> Any:
     """An operand in the type it is computed in: Python's exact int for integers, a NumPy scalar for floats."""
     if dtype.kind == "f":
         with np.errstate(all="ignore"):
@@ -146,7 +138,7 @@ def _fit(value: int, dtype: np.dtype, what: str) -> Any:
     return dtype.type(value)
 
 
-def _otherwise(python: Callable[..., Any], *values: Any) -> Any:
+def otherwise(python: Callable[..., Any], *values: Any) -> Any:
     """What an operation is on something that is no number: what is computed with an inert value is inert too."""
     inert = next((v for v in values if isinstance(v, Inert)), None)
     if inert is not None and all(isinstance(v, Inert) or kind(v) is not None for v in values):
@@ -154,7 +146,7 @@ def _otherwise(python: Callable[..., Any], *values: Any) -> Any:
     return python(*values)
 
 
-def _operation(function: Callable[..., Any], name: str, doc: str) -> Op[..., Any]:
+def named(function: Callable[..., Any], name: str, doc: str) -> Op[..., Any]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return op(function)
@@ -178,17 +170,17 @@ def _binary(name: str, symbol: str, python: Callable[[Any, Any], Any], integers:
                 return np.int32(result) if -0x80000000 <= result <= 0x7FFFFFFF else _fit(result, INT32, f"{x} {symbol} {y}")
         kinds = kind(a), kind(b)
         if any(k is None for k in kinds):
-            return _otherwise(python, a, b)
+            return otherwise(python, a, b)
         if kinds == (bool, bool) and symbol in "&|^":
             return python(bool(a), bool(b))
         dtype = common(*kinds) if floats is not None else integer_type(symbol, *kinds)
-        x, y = _as(a, dtype), _as(b, dtype)
+        x, y = as_type(a, dtype), as_type(b, dtype)
         if floats is None or dtype.kind != "f":
             return _fit(integers(x, y, 8 * dtype.itemsize), dtype, f"{x} {symbol} {y}")
         with np.errstate(all="ignore"):
             return floats(x, y)
 
-    return _operation(operation, name, f"``a {symbol} b``")
+    return named(operation, name, f"``a {symbol} b``")
 
 
 def _nonzero(a: int, b: int, symbol: str) -> int:
@@ -221,10 +213,10 @@ def truediv(a: Any, b: Any, literals: int = 0) -> Any:
     """``a / b``: always a float; by zero an infinity or NaN."""
     kinds = kind(a), kind(b)
     if any(k is None for k in kinds):
-        return _otherwise(operator.truediv, a, b)
+        return otherwise(operator.truediv, a, b)
     dtype = quotient_type(*kinds)
     with np.errstate(all="ignore"):
-        return _as(a, dtype) / _as(b, dtype)
+        return as_type(a, dtype) / as_type(b, dtype)
 
 
 @op
@@ -232,9 +224,9 @@ def power(a: Any, n: Any, literals: int = 0) -> Any:
     """``a ** n`` for a literal n from 0 to 64, as products: one for each bit of n, one more for each bit that is set."""
     of = kind(a)
     if of is None:
-        return _otherwise(operator.pow, a, n)
+        return otherwise(operator.pow, a, n)
     exponent(n)
-    base = _as(a, dtype := common(of, int))
+    base = as_type(a, dtype := common(of, int))
     base = result = dtype.type(base if n else 1)
     for bit in f"{n:b}"[1:]:
         result = mul(result, result)
@@ -253,12 +245,12 @@ def _unary(name: str, symbol: str, python: Callable[[Any], Any]) -> Op[..., Any]
     def operation(a: Any) -> Any:
         of = kind(a)
         if of is None:
-            return _otherwise(python, a)
+            return otherwise(python, a)
         dtype = common(of)
-        value = python(_as(a, dtype))
+        value = python(as_type(a, dtype))
         return value if dtype.kind == "f" else _fit(value, dtype, f"{symbol}({a})")
 
-    return _operation(operation, name, f"``{symbol}(a)``")
+    return named(operation, name, f"``{symbol}(a)``")
 
 
 negative = _unary("negative", "-", operator.neg)
@@ -271,20 +263,20 @@ def invert(a: Any) -> Any:
     """``~a`` of an integer."""
     of = kind(a)
     if of is None:
-        return _otherwise(operator.invert, a)
+        return otherwise(operator.invert, a)
     dtype = inverted_type(of)
-    return dtype.type(~_as(a, dtype) if dtype.kind == "i" else np.iinfo(dtype).max - _as(a, dtype))
+    return dtype.type(~as_type(a, dtype) if dtype.kind == "i" else np.iinfo(dtype).max - as_type(a, dtype))
 
 
 def _comparison(name: str, symbol: str, python: Callable[[Any, Any], Any]) -> Op[..., Any]:
     def operation(a: Any, b: Any, literals: int = 0) -> Any:
         kinds = kind(a), kind(b)
         if any(k is None for k in kinds):
-            return _otherwise(python, a, b)
+            return otherwise(python, a, b)
         dtype = common(*kinds)
-        return bool(python(_as(a, dtype), _as(b, dtype)))
+        return bool(python(as_type(a, dtype), as_type(b, dtype)))
 
-    return _operation(operation, name, f"``a {symbol} b``: a bool")
+    return named(operation, name, f"``a {symbol} b``: a bool")
 
 
 lt = _comparison("lt", "<", operator.lt)
@@ -293,102 +285,6 @@ gt = _comparison("gt", ">", operator.gt)
 ge = _comparison("ge", ">=", operator.ge)
 eq = _comparison("eq", "==", operator.eq)
 ne = _comparison("ne", "!=", operator.ne)
-
-
-# ---- builtins -----------------------------------------------------------------------------------------------------
-def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
-    def operation(literals: int, *values: Any) -> Any:
-        if len(values) == 1 and isinstance(values[0], tuple):
-            values = values[0]
-        kinds = [kind(v) for v in values]
-        if any(k is None for k in kinds):
-            return _otherwise(builtin, *values)
-        dtype = common(*kinds)
-        return dtype.type(builtin([_as(v, dtype) for v in values]))  # of numbers that compare false, as NaN, the first
-
-    return _operation(operation, name, f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple")
-
-
-least = _extreme("least", min)
-greatest = _extreme("greatest", max)
-
-
-@op
-def cast(value: Any, dtype: str) -> Any:
-    """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …: floats become integers by truncation."""
-    to, of = np.dtype(dtype), kind(value)
-    if of is None:
-        raise _not_a_number(dtype, value)
-    if to.kind == "b":
-        return bool(value)
-    with np.errstate(all="ignore"):
-        if to.kind == "f":
-            return value.astype(to) if isinstance(value, np.generic) else to.type(value)
-        if not np.isfinite(value) or not holds(to, int(value)):
-            raise SimulationError(f"{value} does not fit {to}: the GPU would " + (
-                "wrap it silently" if np.issubdtype(type(value), np.integer) else "make an undefined value of it"))
-        return to.type(int(value))
-
-
-def not_a_number(what: str, given: str) -> SpecError:
-    """The error of `cast`, `rounded` and `counting` for what is no number."""
-    return SpecError(f"{what}(…) takes a number, got {given}")
-
-
-def _not_a_number(what: str, *values: Any) -> SpecError:
-    for value in values:
-        if hasattr(value, "_steers"):  # a tile, an inert value: they say why they are none
-            value._steers()
-    return not_a_number(what, " and ".join(type(v).__name__ for v in values))
-
-
-@op
-def rounded(value: Any) -> Any:
-    """``round(x)``: the nearest integer, of two the even one, as int32."""
-    of = kind(value)
-    if of is None:
-        raise _not_a_number("round", value)
-    return cast(value if common(of).kind != "f" else np.rint(_as(value, common(of))), "int32")
-
-
-class Range:
-    """``range(…)`` whose numbers are NumPy's."""
-
-    def __init__(self, numbers: range, dtype: np.dtype) -> None:
-        self.numbers, self.dtype = numbers, dtype
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self.dtype.type, self.numbers)
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-
-@op
-def counting(*bounds: Any) -> Range:
-    """``range(…)``: int32 numbers, int64 where a bound is."""
-    kinds = [kind(b) for b in bounds]
-    if any(k is None for k in kinds):
-        raise _not_a_number("range", *bounds)
-    dtype = range_type(*kinds)
-    values = [_as(b, dtype) for b in bounds]
-    if len(values) == 3 and values[2] == 0:
-        raise SimulationError(f"range({values[0]}, {values[1]}, 0): a step of zero is undefined on the GPU")
-    return Range(range(*values), dtype)
-
-
-@op
-def length(value: Any) -> Any:
-    """``len(x)`` of a tuple, as int32."""
-    return np.int32(len(value))
-
-
-@op
-def number(value: Any, literals: int = 0) -> Any:
-    """A constant as a run-time value: Python's int as int32, its float as float32, in tuples too; all else as it is."""
-    if type(value) is tuple:
-        return tuple([number(v) for v in value])
-    return _as(value, FLOAT32) if type(value) is float else INT32.type(_as(value, INT32)) if type(value) is int else value
 
 
 # ---- of int32 values that are not negative ------------------------------------------------------------------------

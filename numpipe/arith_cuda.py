@@ -11,9 +11,7 @@ import numpy as np
 from . import _numba as nb
 from . import arith
 from ._op import Op, cuda_meaning
-from .errors import CompileError
-from .inert import REASON
-from .inert_cuda import STEERLESS, InertType
+from .inert_cuda import InertType
 
 I32 = nb.types.int32
 BOOLEAN = nb.types.boolean
@@ -21,7 +19,7 @@ FLOAT16 = np.dtype(np.float16)
 
 
 # ---- types and values ---------------------------------------------------------------------------------------------
-def _kind(ty: Any) -> arith.Kind | None:
+def kind_of(ty: Any) -> arith.Kind | None:
     """`arith.kind` of a value of this Numba type. What Numba types as a literal is one in the source."""
     if isinstance(ty, nb.types.Boolean):
         return bool
@@ -30,38 +28,38 @@ def _kind(ty: Any) -> arith.Kind | None:
     return np.dtype(str(ty)) if isinstance(ty, (nb.types.Integer, nb.types.Float)) else None
 
 
-def _kinds(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | None]:
+def kinds_of(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | None]:
     """Kinds of operands; bit i of `literals` says that operand i is a float literal."""
     mask = literals if isinstance(literals, int) else nb.literal(literals)
-    return [float if mask >> i & 1 else _kind(ty) for i, ty in enumerate(operands)]
+    return [float if mask >> i & 1 else kind_of(ty) for i, ty in enumerate(operands)]
 
 
-def _type(dtype: np.dtype) -> Any:
+def type_of(dtype: np.dtype) -> Any:
     return BOOLEAN if dtype.kind == "b" else getattr(nb.types, dtype.name)
 
 
-def _fits(operands: Sequence[Any], dtype: np.dtype) -> None:
+def check_literals(operands: Sequence[Any], dtype: np.dtype) -> None:
     """SpecError for an int literal that the type it takes cannot hold."""
     for ty in operands:
         if dtype.kind != "f" and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
             raise arith.misfit(ty.literal_value, dtype)
 
 
-def _taken_as(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Types of the parameters: Numba converts arguments to them, but float16 is converted here (`_convert`).
+def taken_as(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
+    """Types of the parameters: Numba converts arguments to them, but float16 is converted here (`convert`).
 
     They must tell apart all that `dtype` depends on: code is found by them.
     """
-    return list(operands) if FLOAT16 in (dtype, *_kinds(operands)) else [_type(dtype)] * len(operands)
+    return list(operands) if FLOAT16 in (dtype, *kinds_of(operands)) else [type_of(dtype)] * len(operands)
 
 
-def _convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
+def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
     """A number of another type. float16 is 16 bits in an integer register, converted by one instruction."""
     if of == to:
         return value
     if of == nb.types.float16:
         wide = builder.call(nb.pure_asm(nb.f32, [nb.i16], "cvt.f32.f16 $0, $1;", "=f,h"), [value])
-        return _convert(context, builder, wide, nb.types.float32, to)
+        return convert(context, builder, wide, nb.types.float32, to)
     if to == nb.types.float16:
         if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
             return nb.const(int(np.float16(value.constant).view(np.uint16)), nb.i16)
@@ -73,22 +71,22 @@ def _convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
     return context.cast(builder, value, of, to)
 
 
-def _no_number(symbol: str, operands: Sequence[Any]) -> Any:
+def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
     return nb.TypingError(f"'{symbol}' is not defined for {' and '.join(str(ty) for ty in operands)}")
 
 
-def _otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
+def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
     """(signature, code) of Numba's own operator; what is computed with an inert value is inert too, and a bool is an int."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
-    if inert is not None and all(isinstance(ty, InertType) or _kind(ty) is not None for ty in operands):
+    if inert is not None and all(isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands):
         return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)
     function = typing_context.resolve_value_type(python)
     try:
-        chosen = function.get_call_type(typing_context, tuple(I32 if _kind(ty) is bool else ty for ty in operands), {})
+        chosen = function.get_call_type(typing_context, tuple(I32 if kind_of(ty) is bool else ty for ty in operands), {})
     except nb.TypingError:
         chosen = None
     if chosen is None:
-        raise _no_number(symbol, operands)
+        raise not_defined(symbol, operands)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return context.get_function(function, chosen)(builder, args[:len(operands)])
@@ -96,15 +94,15 @@ def _otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[An
     return chosen.return_type(*chosen.args), codegen
 
 
-def _operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
+def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
     """A number in the type it is computed in; float16 is computed in float32, and rounded before and after."""
     if isinstance(of, nb.types.IntegerLiteral):
-        return context.get_constant(_inside(dtype), dtype.type(of.literal_value).item())
-    return _convert(context, builder, _convert(context, builder, value, of, _type(dtype)), _type(dtype), _inside(dtype))
+        return context.get_constant(inside(dtype), dtype.type(of.literal_value).item())
+    return convert(context, builder, convert(context, builder, value, of, type_of(dtype)), type_of(dtype), inside(dtype))
 
 
-def _inside(dtype: np.dtype) -> Any:
-    return nb.types.float32 if dtype == FLOAT16 else _type(dtype)
+def inside(dtype: np.dtype) -> Any:
+    return nb.types.float32 if dtype == FLOAT16 else type_of(dtype)
 
 
 def _with(sig: Any, literals: Sequence[Any]) -> Any:
@@ -120,9 +118,9 @@ Emit = Callable[[Any, np.dtype, Any, Any], Any]
 def _emitted(dtype: np.dtype, emit: Emit, *, compares: bool = False) -> Any:
     """Code of a binary operation in `dtype` on parameters of whichever types."""
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        x, y = (_operand(context, builder, v, t, dtype) for v, t in zip(args, sig.args[:2], strict=False))
+        x, y = (operand(context, builder, v, t, dtype) for v, t in zip(args, sig.args[:2], strict=False))
         value = emit(builder, dtype, x, y)
-        return value if compares else _convert(context, builder, value, _inside(dtype), _type(dtype))
+        return value if compares else convert(context, builder, value, inside(dtype), type_of(dtype))
 
     return codegen
 
@@ -140,18 +138,18 @@ def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, in
     """The typer of an operator. `integers`: floats have none; `literal`: its code looks at an int literal on the right."""
     @cuda_meaning(operation)
     def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-        kinds = _kinds((a, b), *literals)
+        kinds = kinds_of((a, b), *literals)
         if any(k is None for k in kinds):
-            sig, codegen = _otherwise(typing_context, symbol, python, (a, b))
+            sig, codegen = otherwise(typing_context, symbol, python, (a, b))
             return _with(sig, literals), codegen
         if kinds == [bool, bool] and symbol in "&|^":
             return _with(BOOLEAN(BOOLEAN, BOOLEAN), literals), _emitted(np.dtype(bool), emit)
         dtype = arith.integer_type(symbol, *kinds) if integers else arith.common(*kinds)
-        _fits((a, b), dtype)
-        parameters = _taken_as((a, b), dtype)
+        check_literals((a, b), dtype)
+        parameters = taken_as((a, b), dtype)
         if literal and dtype.kind != "f" and isinstance(b, nb.types.IntegerLiteral):
             parameters[1] = b
-        return _type(dtype)(*parameters, *literals), _emitted(dtype, emit)
+        return type_of(dtype)(*parameters, *literals), _emitted(dtype, emit)
 
 
 def _power_of_2(value: Any) -> int | None:
@@ -178,7 +176,7 @@ def _floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
             builder.add(rest, builder.select(low, b, zero)))
 
 
-def _libdevice(builder: Any, name: str, *args: Any) -> Any:
+def libdevice(builder: Any, name: str, *args: Any) -> Any:
     """A function of libdevice, in the variant of the arguments' type."""
     return nb.external(builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args)
 
@@ -188,19 +186,19 @@ def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
     def const(value: float) -> Any:
         return nb.ir.Constant(a.type, value)
 
-    rest = exact = _libdevice(builder, "fmod", a, b)
+    rest = exact = libdevice(builder, "fmod", a, b)
     quotient = builder.fdiv(builder.fsub(a, rest), b)
     some = builder.fcmp_unordered("!=", rest, const(0.0))
     low = builder.and_(some, builder.xor(builder.fcmp_ordered("<", b, const(0.0)), builder.fcmp_ordered("<", rest, const(0.0))))
     quotient = builder.select(low, builder.fsub(quotient, const(1.0)), quotient)
     rest = builder.select(low, builder.fadd(rest, b), rest)
-    rest = builder.select(some, rest, _libdevice(builder, "copysign", const(0.0), b))
-    floor = _libdevice(builder, "floor", quotient)
+    rest = builder.select(some, rest, libdevice(builder, "copysign", const(0.0), b))
+    floor = libdevice(builder, "floor", quotient)
     up = builder.fcmp_ordered(">", builder.fsub(quotient, floor), const(0.5))
     floor = builder.select(up, builder.fadd(floor, const(1.0)), floor)
     true = builder.fdiv(a, b)
     floor = builder.select(builder.fcmp_unordered("!=", quotient, const(0.0)), floor,
-                           _libdevice(builder, "copysign", const(0.0), true))
+                           libdevice(builder, "copysign", const(0.0), true))
     by_zero = builder.fcmp_ordered("==", b, const(0.0))
     return builder.select(by_zero, true, floor), builder.select(by_zero, exact, rest)
 
@@ -219,12 +217,12 @@ _binary(arith.rshift, ">>", operator.rshift, _integer("ashr", "lshr"), integers=
 
 @cuda_meaning(arith.truediv)
 def _truediv(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-    kinds = _kinds((a, b), *literals)
+    kinds = kinds_of((a, b), *literals)
     if any(k is None for k in kinds):
-        sig, codegen = _otherwise(typing_context, "/", operator.truediv, (a, b))
+        sig, codegen = otherwise(typing_context, "/", operator.truediv, (a, b))
         return _with(sig, literals), codegen
     dtype = arith.quotient_type(*kinds)
-    return (_type(dtype)(*_taken_as((a, b), dtype), *literals),
+    return (type_of(dtype)(*taken_as((a, b), dtype), *literals),
             _emitted(dtype, lambda builder, _, x, y: builder.fdiv(x, y)))
 
 
@@ -242,21 +240,21 @@ def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> 
 
 @cuda_meaning(arith.power)
 def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
-    of, = _kinds((a,), *literals)
+    of, = kinds_of((a,), *literals)
     if of is None:
-        sig, otherwise = _otherwise(typing_context, "**", operator.pow, (a, n))
-        return _with(sig, literals), otherwise
+        sig, elsewhere = otherwise(typing_context, "**", operator.pow, (a, n))
+        return _with(sig, literals), elsewhere
     count = arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
     dtype = arith.common(of, int)
-    ty = _type(dtype)
+    ty = type_of(dtype)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         def product(x: Any, y: Any) -> Any:
             return nb.call(context, builder, arith.mul, (ty, ty), (x, y))[1]
 
         if not count:
-            return _convert(context, builder, nb.const(1), I32, ty)
-        base = result = _convert(context, builder, args[0], nb.types.unliteral(a), ty)
+            return convert(context, builder, nb.const(1), I32, ty)
+        base = result = convert(context, builder, args[0], nb.types.unliteral(a), ty)
         for bit in f"{count:b}"[1:]:
             result = product(result, result)
             result = product(result, base) if bit == "1" else result
@@ -268,17 +266,17 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
 def _unary(operation: Op[..., Any], symbol: str, python: Any, emit: Callable[[Any, np.dtype, Any], Any]) -> None:
     @cuda_meaning(operation)
     def typer(typing_context: Any, a: Any) -> Any:
-        of = _kind(a)
+        of = kind_of(a)
         if of is None:
-            return _otherwise(typing_context, symbol, python, (a,))
+            return otherwise(typing_context, symbol, python, (a,))
         dtype = arith.inverted_type(of) if symbol == "~" else arith.common(of)
-        _fits((a,), dtype)
+        check_literals((a,), dtype)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            value = emit(builder, dtype, _operand(context, builder, args[0], sig.args[0], dtype))
-            return _convert(context, builder, value, _inside(dtype), _type(dtype))
+            value = emit(builder, dtype, operand(context, builder, args[0], sig.args[0], dtype))
+            return convert(context, builder, value, inside(dtype), type_of(dtype))
 
-        return _type(dtype)(*_taken_as((a,), dtype)), codegen
+        return type_of(dtype)(*taken_as((a,), dtype)), codegen
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
@@ -287,7 +285,7 @@ def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
 
 def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
     if dtype.kind == "f":
-        return _libdevice(builder, "fabs", a)
+        return libdevice(builder, "fabs", a)
     below = nb.const(0, nb.i1) if dtype.kind == "u" else builder.icmp_signed("<", a, nb.const(0, a.type))
     return builder.select(below, _negative(builder, dtype, a), a)
 
@@ -299,7 +297,7 @@ _unary(arith.invert, "~", operator.invert, lambda builder, dtype, a: builder.xor
 
 
 # ---- comparisons --------------------------------------------------------------------------------------------------
-def _compare(symbol: str) -> Emit:
+def compare(symbol: str) -> Emit:
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype.kind == "f":
             return (builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered)(symbol, a, b)
@@ -311,158 +309,18 @@ def _compare(symbol: str) -> Emit:
 def _comparison(operation: Op[..., Any], symbol: str, python: Any) -> None:
     @cuda_meaning(operation)
     def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-        kinds = _kinds((a, b), *literals)
+        kinds = kinds_of((a, b), *literals)
         if any(k is None for k in kinds):
-            sig, codegen = _otherwise(typing_context, symbol, python, (a, b))
+            sig, codegen = otherwise(typing_context, symbol, python, (a, b))
             return _with(sig, literals), codegen
         dtype = arith.common(*kinds)
-        _fits((a, b), dtype)
-        return BOOLEAN(*_taken_as((a, b), dtype), *literals), _emitted(dtype, _compare(symbol), compares=True)
+        check_literals((a, b), dtype)
+        return BOOLEAN(*taken_as((a, b), dtype), *literals), _emitted(dtype, compare(symbol), compares=True)
 
 
 for _operation, _symbol, _python in ((arith.lt, "<", operator.lt), (arith.le, "<=", operator.le), (arith.gt, ">", operator.gt),
                                      (arith.ge, ">=", operator.ge), (arith.eq, "==", operator.eq), (arith.ne, "!=", operator.ne)):
     _comparison(_operation, _symbol, _python)
-
-
-# ---- builtins -----------------------------------------------------------------------------------------------------
-def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
-    @cuda_meaning(operation)
-    def typer(typing_context: Any, literals: Any, *values: Any) -> Any:
-        of_tuple = len(values) == 1 and isinstance(values[0], nb.types.BaseTuple)
-        parts = tuple(values[0]) if of_tuple else values
-        kinds = _kinds(parts, literals)
-        if any(k is None for k in kinds) or not kinds:
-            if not any(isinstance(ty, InertType) for ty in parts):
-                raise _no_number(builtin.__name__, parts)
-            sig, otherwise = _otherwise(typing_context, builtin.__name__, builtin, parts)
-            return sig.return_type(literals, *values), otherwise
-        dtype = arith.common(*kinds)
-        _fits(parts, dtype)
-        types = _taken_as(parts, dtype)
-        result = _type(dtype)
-        better = _compare(symbol)
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            given = nb.cgutils.unpack_tuple(builder, args[1]) if of_tuple else args[1:]
-            have = sig.args[1] if of_tuple else sig.args[1:]
-            found, *rest = (_operand(context, builder, v, t, dtype) for v, t in zip(given, have, strict=True))
-            for value in rest:
-                found = builder.select(better(builder, dtype, value, found), value, found)
-            return _convert(context, builder, found, _inside(dtype), result)
-
-        return result(literals, *(values if of_tuple else types)), codegen
-
-
-_extreme(arith.least, "<", min)
-_extreme(arith.greatest, ">", max)
-
-
-def _refuse_steering(operands: Sequence[Any]) -> None:
-    for ty in operands:
-        if isinstance(ty, tuple(STEERLESS)):
-            raise CompileError(f"{getattr(ty, 'what', ty)} {REASON}")
-
-
-@cuda_meaning(arith.cast)
-def _cast(_context: Any, value: Any, dtype: Any) -> Any:
-    to = np.dtype(nb.literal(dtype))
-    of = _kind(value)
-    if of is None:
-        _refuse_steering((value,))
-        raise arith.not_a_number(to.name, str(value))
-    if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
-        raise arith.misfit(value.literal_value, to)
-    result = _type(to)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        have, number = sig.args[0], args[0]
-        if have == nb.types.float16 and result != have:
-            have, number = nb.types.float32, _convert(context, builder, number, have, nb.types.float32)
-        if to.kind != "b" or have == BOOLEAN:
-            return _convert(context, builder, number, have, result)
-        if isinstance(have, nb.types.Float):
-            return builder.fcmp_unordered("!=", number, nb.ir.Constant(number.type, 0.0))
-        return builder.icmp_signed("!=", number, nb.const(0, number.type))
-
-    return result(nb.types.unliteral(value), dtype), codegen
-
-
-@cuda_meaning(arith.rounded)
-def _rounded(_context: Any, value: Any) -> Any:
-    of = _kind(value)
-    if of is None:
-        _refuse_steering((value,))
-        raise arith.not_a_number("round", str(value))
-    plain = nb.types.unliteral(value)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        have, number = plain, args[0]
-        if isinstance(have, nb.types.Float):
-            if have == nb.types.float16:
-                have, number = nb.types.float32, _convert(context, builder, number, have, nb.types.float32)
-            number = _libdevice(builder, "rint", number)
-        return context.cast(builder, number, have, I32)
-
-    return I32(plain), codegen
-
-
-@cuda_meaning(arith.counting)
-def _counting(typing_context: Any, *bounds: Any) -> Any:
-    _refuse_steering(bounds)
-    kinds = _kinds(bounds)
-    if any(k is None for k in kinds):
-        raise arith.not_a_number("range", " and ".join(str(ty) for ty in bounds))
-    dtype = arith.range_type(*kinds)
-    _fits(bounds, dtype)
-    function = typing_context.resolve_value_type(range)
-    types = (_type(dtype),) * len(bounds)
-    result = nb.returns(typing_context, function, types)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, function, types, args)[1]
-
-    return result(*types), codegen
-
-
-@cuda_meaning(arith.length)
-def _length(typing_context: Any, value: Any) -> Any:
-    if isinstance(value, nb.types.BaseTuple):
-        return I32(value), lambda context, builder, sig, args: nb.const(len(value))
-    sig, found = _otherwise(typing_context, "len", len, (value,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return context.cast(builder, found(context, builder, sig, args), sig.return_type, I32)
-
-    return I32(*sig.args), codegen
-
-
-@cuda_meaning(arith.number)
-def _number(_context: Any, value: Any, *literals: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _settle(context, builder, args[0], sig.args[0], sig.return_type)
-
-    return _settled(value, *literals)(value, *literals), codegen
-
-
-def _settled(ty: Any, literals: Any = 0) -> Any:
-    """The type of a constant at run time, of any other value its own."""
-    if isinstance(ty, (nb.types.Tuple, nb.types.UniTuple)):
-        parts = [_settled(t) for t in ty]
-        return ty if parts == list(ty) else nb.types.Tuple(parts)
-    of, = _kinds((ty,), literals)
-    if of is int:
-        _fits((ty,), arith.INT32)
-    return I32 if of is int else nb.types.float32 if of is float else BOOLEAN if of is bool else ty
-
-
-def _settle(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
-    if of == to:
-        return value
-    if isinstance(to, nb.types.BaseTuple):
-        parts = nb.cgutils.unpack_tuple(builder, value)
-        return context.make_tuple(builder, to, [_settle(context, builder, v, f, t) for v, f, t in zip(parts, of, to, strict=True)])
-    return context.cast(builder, value, of, to)
 
 
 # ---- of int32 values that are not negative ------------------------------------------------------------------------

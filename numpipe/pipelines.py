@@ -117,7 +117,7 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tupl
     if len(refs) != len(pipe.specs):
         raise SpecError(f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}: called on {len(refs)} arrays, but in_specs has "
                         f"{len(pipe.specs)}")
-    blocks = tuple((ref.index, spec.block_shape) for ref, spec in zip(refs, pipe.specs, strict=True))
+    blocks = tuple((ref.index, *spec.block) for ref, spec in zip(refs, pipe.specs, strict=True))
     plan = pipe.np.unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay, manual)
     ring = Ring(pipe.np, plan, refs, tuple(spec.index_map for spec in pipe.specs), groups)
     return _iterate(ring, pipe.grid, nested)

@@ -108,7 +108,7 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: 
         raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
     if len(refs) != len(pipe.specs):
         raise SpecError(f"{pipe.where}: called on {len(refs)} arrays, but in_specs has {len(pipe.specs)}")
-    blocks = tuple((ref.index, spec.block_shape) for ref, spec in zip(refs, pipe.specs, strict=True))
+    blocks = tuple((ref.index, *spec.block) for ref, spec in zip(refs, pipe.specs, strict=True))
     unit = pipe.context.unit
     plan = unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay, manual)
     unit.met[pipe.context.role].add(plan.name)

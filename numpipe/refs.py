@@ -5,6 +5,7 @@ start, compile-time size) or ``:``::
 
     a_tile.at[ds(wg * 64, 64), :]                     # the 64 rows of this warpgroup
     c[ds(m * 128, 128), ds(n * 256, 256)] = tile      # a block of the output
+    d[b, ds(m * 128, 128), ds(n * 256, 256)] = tile   # of an array of 3 dimensions: integers along the others
 """
 
 from __future__ import annotations
@@ -123,11 +124,16 @@ class At:
 
 def two(index: Any, what: str) -> tuple[Any, Any]:
     """The two parts of an index; clear errors for everything else."""
-    parts = index if isinstance(index, tuple) else (index,)
-    parts = tuple(ALL if isinstance(p, slice) and p == slice(None) else p for p in parts)
+    parts = whole_slices(index)
     if len(parts) != 2 or not all(isinstance(p, (Ds, All)) for p in parts):
         raise SpecError(f"{what} is indexed by two of ds(start, size) and ':', got {index!r}")
     return parts[0], parts[1]
+
+
+def whole_slices(index: Any) -> tuple[Any, ...]:
+    """The parts of an index, ``:`` as `All`."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return tuple(ALL if isinstance(p, slice) and p == slice(None) else p for p in parts)
 
 
 class GmemRef:
@@ -150,5 +156,4 @@ class GmemRef:
     def __setitem__(self, index: Any, tile: Any) -> None:
         from .store import store_tile
 
-        rows, columns = two(index, f"array '{self.name}'")
-        store_tile(self, rows, columns, tile)
+        store_tile(self, whole_slices(index), tile)

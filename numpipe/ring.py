@@ -33,13 +33,14 @@ from typing import Any
 
 import numpy as np
 
+from ._block import wrong_indices
 from ._layout import swizzle_of
 from ._machine import TensorMap, current
 from ._op import helper, op
-from ._unit import PANEL_BYTES, MapRequest, RingPlan
+from ._unit import PANEL_BYTES, MapRequest, RingPlan, Unit
 from .arith import quotient, remainder, successor
 from .context import Context, counter, set_counter
-from .errors import PipelineDeadlock, PipelineRace, SpecError
+from .errors import PipelineDeadlock, PipelineRace
 from .fragment.panel import write
 from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special, wgmma
 from .lanes import each_warp, one_lane
@@ -208,24 +209,31 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
 
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
-    """Issue the TMA loads of one part of a step: for each operand one copy a panel, block index from its index map."""
+    """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
     plan, unit = ring.plan, ring.np.unit
     stage = plan.base + slot * plan.stage_stride
     for number in plan.parts[part]:
-        ref, index_map, layout = ring.refs[number], ring.index_maps[number], plan.layouts[number]
-        block = index_map(*indices)
+        ref, block = ring.refs[number], plan.blocks[number]
+        found, layout, inner = ring.index_maps[number](*indices), block.layout, block.contiguous
         try:
-            row, column = block
-            start = index(row) * layout.shape[0], index(column) * layout.shape[1]
+            if not isinstance(found, tuple):
+                raise TypeError
+            start = [index(part) * scale for part, scale in zip(found, block.scales, strict=True)]
         except (TypeError, ValueError):
-            site = plan.name.rsplit(" @ ", 1)[1]
-            raise SpecError(f"kernel {unit.kernel}, pipeline at {site}: in_specs[{number}] for '{ref.name}': index_map "
-                            f"must return a tuple of 2 integer block indices, got {block}") from None
+            raise wrong_indices(index_map_of(unit, plan, number), block.rank, found) from None
+        if block.elements:
+            block.check_start(start[inner], index_map_of(unit, plan, number))
         tensor = tensor_map(ref, unit.load_map(plan, number))
         for panel in range(layout.panels):
-            at = (start[1 - layout.inner], start[layout.inner] + panel * layout.per_panel)
+            at = block.in_memory([*start[:inner], start[inner] + panel * layout.per_panel, *start[inner + 1:]])
             address = stage + plan.offsets[number] + panel * layout.panel_stride
             cp_async_bulk.load(address, tensor, at, ready(ring, slot, part))
+
+
+def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
+    """How messages call the index map of an operand."""
+    return (f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: in_specs[{number}] for "
+            f"'{unit.arrays[plan.args[number]].name}': index_map")
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
@@ -233,7 +241,8 @@ def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
     cached = ref.tensor_maps.get(request)
     if cached is None:
         array = ref.array if ref.unit.arrays[ref.index].order == "row" else ref.array.T
-        cached = ref.tensor_maps[request] = TensorMap(array, request.box, request.swizzle, ref.name, padded=True)
+        cached = TensorMap(array, request.box, request.swizzle, ref.name, request.fill, padded=True)
+        ref.tensor_maps[request] = cached
         ref.unit.map_slot(request)
     return cached
 
@@ -370,28 +379,34 @@ def write_panels(ref: GmemRef, batch: Any) -> None:
 
 
 @op
-def copy_out(ref: GmemRef, batch: Any, row: Any, column: Any) -> None:
+def copy_out(ref: GmemRef, batch: Any, start: tuple[Any, ...]) -> None:
     """Issue the TMA stores of a batch, as one bulk group."""
+    rows, columns = batch.axes
     for number, (panel, down, right) in enumerate(batch.panels()):
-        tensor = tensor_map(ref, store_map(ref.index, panel.shape, panel.dtype.itemsize))
-        cp_async_bulk.store(tensor, (int(row) + down, int(column) + right), staging(ref, number))
+        tensor = tensor_map(ref, store_map(ref.index, len(start), batch.axes, panel.shape, panel.dtype.itemsize))
+        at = [int(place) for place in start]
+        at[rows] += down
+        at[columns] += right
+        cp_async_bulk.store(tensor, tuple(at), staging(ref, number))
     cp_async_bulk.commit_group()
 
 
-def store_map(index: int, shape: tuple[int, int], itemsize: int) -> MapRequest:
-    """The tensor map of a panel's store."""
-    return MapRequest(index, shape, swizzle_of(shape[1] * itemsize), written=True)
+def store_map(index: int, rank: int, axes: tuple[int, int], shape: tuple[int, int], itemsize: int) -> MapRequest:
+    """The tensor map of a panel's store: its rows and columns lie along two dimensions of the array, `axes`."""
+    box = [1] * rank
+    box[axes[0]], box[axes[1]] = shape
+    return MapRequest(index, tuple(box), swizzle_of(shape[1] * itemsize), written=True)
 
 
 @helper
-def put(ref, batch, row, column):  # type: ignore[no-untyped-def]
-    """Store a batch of panels; `row` and `column` are those of the tile the batch is a part of."""
+def put(ref, batch, start):  # type: ignore[no-untyped-def]
+    """Store a batch of panels; `start` is where the tile that the batch is a part of starts in the array."""
     one_lane(await_staging, ref)
     barrier.sync(1 + special.warpgroup_index(), 128)  # nobody writes before the old panels have been read
     write_panels(ref, batch)
     fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
     barrier.sync(1 + special.warpgroup_index(), 128)
-    one_lane(copy_out, ref, batch, row, column)
+    one_lane(copy_out, ref, batch, start)
 
 
 @op

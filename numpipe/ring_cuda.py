@@ -6,10 +6,11 @@ from typing import Any
 
 from . import _numba as nb
 from . import ring as source
+from ._block import wrong_indices
 from ._op import cuda_meaning
 from ._unit import PANEL_BYTES, RingPlan
 from .context_cuda import ContextType, counter_pointer
-from .errors import CompileError, SpecError
+from .errors import CompileError
 from .fragment.panel_cuda import sub_tile, write
 from .fragment.tile_cuda import RegistersModel, TileType
 from .inert import REASON
@@ -158,40 +159,40 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     plan: RingPlan = ring.plan
     unit = ring.context.unit
     operands = plan.parts[nb.literal(part)]
-    blocks = []
+    returned = []
     for number in operands:
-        index_map = ring.index_maps[number]
-        block = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
-        name = unit.arrays[plan.args[number]].name
-        what = f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: in_specs[{number}] for '{name}': index_map"
-        if not isinstance(block, nb.types.BaseTuple) or len(block) != 2:
-            raise SpecError(f"{what} must return a tuple of 2 integer block indices, got {block}")
-        for coordinate in block:
+        index_map, block = ring.index_maps[number], plan.blocks[number]
+        found = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
+        what = source.index_map_of(unit, plan, number)
+        if not isinstance(found, nb.types.BaseTuple) or len(found) != block.rank:
+            raise wrong_indices(what, block.rank, found)
+        for coordinate in found:
             if isinstance(coordinate, tuple(STEERLESS)):
                 raise CompileError(f"{what}: {getattr(coordinate, 'what', coordinate)} {REASON}")
             if not isinstance(coordinate, nb.types.Integer):
-                raise SpecError(f"{what} must return a tuple of 2 integer block indices, got {block}")
-        blocks.append(block)
+                raise wrong_indices(what, block.rank, found)
+        returned.append(found)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
         index_values = nb.cgutils.unpack_tuple(builder, args[1])
         stage = builder.add(smem(builder, plan.base), builder.mul(args[2], nb.const(plan.stage_stride)))
         barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
-        pair = nb.types.UniTuple(I32, 2)
-        for number, block in zip(operands, blocks, strict=True):
-            layout, index_map = plan.layouts[number], ring.index_maps[number]
+        for number, kinds in zip(operands, returned, strict=True):
+            block, index_map = plan.blocks[number], ring.index_maps[number]
             mapped = builder.extract_value(value.index_maps, number)
             found = nb.call_value(context, builder, index_map, mapped, indices, index_values)[1]
-            start = [builder.mul(context.cast(builder, builder.extract_value(found, axis), block[axis], I32),
-                                 nb.const(layout.shape[axis])) for axis in (0, 1)]
+            start = [builder.mul(context.cast(builder, builder.extract_value(found, axis), kinds[axis], I32), nb.const(scale))
+                     for axis, scale in enumerate(block.scales)]
+            layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
             ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
             tensor = builder.add(ref.table, nb.const(128 * unit.map_slot(unit.load_map(plan, number)), nb.i64))
             for panel in range(layout.panels):
-                inner = builder.add(start[layout.inner], nb.const(panel * layout.per_panel))
-                coords = context.make_tuple(builder, pair, [start[1 - layout.inner], inner])
+                at = list(start)
+                at[block.contiguous] = builder.add(at[block.contiguous], nb.const(panel * layout.per_panel))
+                coords = context.make_tuple(builder, place, block.in_memory(at))
                 address = builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride))
-                nb.call(context, builder, cp_async_bulk.load, (I32, I64, pair, I32), (address, tensor, coords, barrier))
+                nb.call(context, builder, cp_async_bulk.load, (I32, I64, place, I32), (address, tensor, coords, barrier))
         return nb.nothing(context)
 
     return nb.types.void(ring, indices, I32, part), codegen
@@ -239,9 +240,9 @@ def _drain_to_delay(_context: Any, ring: Any) -> Any:
 class BatchType(nb.types.Type):  # type: ignore[misc]
     """Some panels of a register tile: `places` are their (row, column) in it; the value is the whole tile's."""
 
-    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int) -> None:
-        self.tile, self.places, self.width = tile, places, width
-        super().__init__(name=f"batch({tile}, {places}, {width})")
+    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int, axes: tuple[int, int]) -> None:
+        self.tile, self.places, self.width, self.axes = tile, places, width, axes
+        super().__init__(name=f"batch({tile}, {places}, {width}, {axes})")
 
     @property
     def machine(self) -> Any:
@@ -283,20 +284,23 @@ def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
 
 
 @cuda_meaning(source.copy_out)
-def _copy_out(_context: Any, ref: GmemType, batch: Any, row: Any, column: Any) -> Any:
-    slot = ref.unit.map_slot(source.store_map(ref.index, (64, batch.width), batch.tile.dtype.itemsize))
-    pair = nb.types.UniTuple(I32, 2)
+def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
+    rank, (rows, columns) = len(start), batch.axes
+    slot = ref.unit.map_slot(source.store_map(ref.index, rank, batch.axes, (64, batch.width), batch.tile.dtype.itemsize))
+    place = nb.types.UniTuple(I32, rank)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         tensor = builder.add(gmem_value(context, builder, ref, args[0]).table, nb.const(128 * slot, nb.i64))
         for number, (down, right) in enumerate(batch.places):
-            coords = context.make_tuple(builder, pair, [builder.add(args[2], nb.const(down)),
-                                                        builder.add(args[3], nb.const(right))])
-            nb.call(context, builder, cp_async_bulk.store, (I64, pair, I32), (tensor, coords, _staging(builder, ref, number)))
+            at = nb.cgutils.unpack_tuple(builder, args[2])
+            at[rows] = builder.add(at[rows], nb.const(down))
+            at[columns] = builder.add(at[columns], nb.const(right))
+            coords = context.make_tuple(builder, place, at)
+            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32), (tensor, coords, _staging(builder, ref, number)))
         nb.call(context, builder, cp_async_bulk.commit_group, (), ())
         return nb.nothing(context)
 
-    return nb.types.void(ref, batch, I32, I32), codegen
+    return nb.types.void(ref, batch, place), codegen
 
 
 @cuda_meaning(source.drain_stores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,34 +14,94 @@ from .errors import SpecError
 
 
 @dataclass(frozen=True)
+class Element:
+    """A side of a block whose index map returns the *element* where the block starts, not a block index.
+
+    In a `BlockSpec`'s block_shape: ``BlockSpec((numpipe.Element(64), 64), lambda i, k: (i * 16, k))`` has blocks of 64 rows that
+    start 16 rows apart, so they overlap. A start may be negative or beyond the array, like any block's: what lies outside reads
+    as the BlockSpec's `oob_fill`. Along the contiguous dimension a block must start at a multiple of 16 bytes (TMA stops the SM
+    otherwise): constant starts are checked when the kernel is compiled, run-time ones by the simulator.
+
+    The block starts where the index map says and nowhere else: there is no padding before or behind the array, as `pl.Element`
+    of Pallas has it; subtract it in the index map instead.
+
+    Raises SpecError for a size outside 1…256 elements, the limit of a TMA box.
+
+    >>> Element(64).size
+    64
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.size) or not 1 <= self.size <= 256:
+            raise SpecError(f"Element: size must be an int of 1…256 elements, the limit of a TMA box, got {self.size!r}")
+
+
+Side = int | None | Element
+"""of a block along one dimension of its array"""
+
+
+@dataclass(frozen=True)
 class BlockSpec:
     """How an array is cut into blocks, and which block a grid step needs.
 
-    block_shape    elements per dimension, in the array's order, e.g. ``(128, 64)``. Inside (the contiguous dimension)
-                   it must be a multiple of 16 bytes; no side may exceed 256 elements (the limit of a TMA box).
-    index_map      grid indices -> block indices, one per dimension: ``lambda k: (m, k)`` selects elements
-                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. What lies outside the array is read as zeros.
+    block_shape    a side for each dimension of the array, in the array's order (2 to 5 dimensions, which is what TMA
+                   addresses):
+
+                   =================  ============  =====================================  ==================
+                   side               elements      the index map returns                  in the tile
+                   =================  ============  =====================================  ==================
+                   ``64``             64            a block index: block i starts at 64 i  a dimension of 64
+                   ``Element(64)``    64            the element where the block starts     a dimension of 64
+                   ``None``           1             the element                            left out: squeezed
+                   =================  ============  =====================================  ==================
+
+                   Two dimensions are left for the tile. Along the contiguous one a side is a multiple of 16 bytes, along the
+                   other one of 8 elements; no side exceeds 256 elements (the limit of a TMA box). The contiguous dimension
+                   cannot be squeezed. Sides are compile-time constants: shapes of arrays are not, so there is no block as
+                   large as "the whole dimension".
+    index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
+                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``.
     delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).
+    oob_fill       what lies outside the array reads as: "zeros", or "nan" for float types.
+
+    Raises SpecError for sides and options that cannot be; what depends on the array is checked where a pipeline is called.
 
     >>> BlockSpec((128, 64), lambda k: (0, k)).block_shape
     (128, 64)
+    >>> BlockSpec((None, 128, 64), lambda b, m, k: (b, m, k), oob_fill="nan").block_shape
+    (None, 128, 64)
     """
 
-    block_shape: tuple[int, ...]
+    block_shape: tuple[Side, ...]
     index_map: Callable[..., Any]
     delay_release: int | None = None
+    oob_fill: Literal["zeros", "nan"] = "zeros"
+    _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
+
+    @property
+    def block(self) -> tuple[Any, ...]:
+        """What the plan of a ring depends on: sides, fill, and what the index map returns where that is constant."""
+        return self.block_shape, self.oob_fill, self._known
 
     def __post_init__(self) -> None:
         shape = self.block_shape
-        if not isinstance(shape, tuple) or not shape or not all(_is_int(n) for n in shape):
-            raise SpecError(f"BlockSpec: block_shape must be a tuple of ints, got {shape!r}")
-        if not all(1 <= n <= 256 for n in shape):
+        if shape is None:
+            raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and "
+                            "shapes are run-time values; say the sides, None for one that is left out of the tile")
+        if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or _is_int(n) for n in shape):
+            raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
+                            f"got {shape!r}")
+        if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
                             "split the block")
         if self.delay_release is not None and (not _is_int(self.delay_release) or self.delay_release < 0):
             raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
+        if self.oob_fill not in ("zeros", "nan"):
+            raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
 
 
 def _is_int(value: Any) -> bool:
@@ -49,11 +109,20 @@ def _is_int(value: Any) -> bool:
 
 
 @op
-def block_spec(block_shape: Any, index_map: Any, delay_release: Any) -> BlockSpec:
-    """`BlockSpec(...)` inside a kernel."""
+def block_spec(block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any, known: Any) -> BlockSpec:
+    """`BlockSpec(...)` inside a kernel; `known`: what the index map returns, None where it is no constant."""
     constant("BlockSpec", "block_shape", block_shape)
     constant("BlockSpec", "delay_release", delay_release)
-    return BlockSpec(block_shape, index_map, delay_release)
+    constant("BlockSpec", "oob_fill", oob_fill)
+    spec = BlockSpec(block_shape, index_map, delay_release, oob_fill)
+    object.__setattr__(spec, "_known", known)
+    return spec
+
+
+@op
+def element(size: Any) -> Element:
+    """`Element(...)` inside a kernel."""
+    return Element(constant("Element", "size", size))
 
 
 @dataclass(frozen=True)

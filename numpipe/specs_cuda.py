@@ -6,13 +6,24 @@ from typing import Any
 
 from . import _numba as nb
 from ._op import cuda_meaning, immediate
-from .specs import BlockSpec, block_spec
+from .specs import BlockSpec, Element, block_spec, element
+
+
+class ElementType(nb.types.Type):  # type: ignore[misc]
+    """Of an `Element`: all of it is known at compile time, so it counts as a literal."""
+
+    def __init__(self, value: Element) -> None:
+        self.literal_value = value
+        super().__init__(name=repr(value))
+
+
+nb.register_model(ElementType)(nb.models.OpaqueModel)
 
 
 class SpecType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, block_shape: tuple[int, ...], index_map: Any, delay_release: int | None) -> None:
-        self.block_shape, self.index_map, self.delay_release = block_shape, index_map, delay_release
-        super().__init__(name=f"BlockSpec({block_shape}, {index_map}, {delay_release})")
+    def __init__(self, block: tuple[Any, ...], index_map: Any, delay_release: int | None) -> None:
+        self.block, self.index_map, self.delay_release = block, index_map, delay_release
+        super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release})")
 
 
 @nb.register_model(SpecType)
@@ -21,17 +32,24 @@ class _SpecModel(nb.models.StructModel):  # type: ignore[misc]
         super().__init__(manager, fe_type, [("index_map", fe_type.index_map)])
 
 
+@cuda_meaning(element)
+def _element(_context: Any, size: Any) -> Any:
+    value = ElementType(Element(immediate("Element", "size", size)))
+    return value(size), lambda context, builder, sig, args: nb.nothing(context)
+
+
 @cuda_meaning(block_spec)
-def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any) -> Any:
+def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any, known: Any) -> Any:
     shape = immediate("BlockSpec", "block_shape", block_shape)
     delay = immediate("BlockSpec", "delay_release", delay_release)
+    fill = immediate("BlockSpec", "oob_fill", oob_fill)
     function: Any = (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
-    BlockSpec(shape, function, delay)  # the same validation as on the host
-    spec = SpecType(shape, index_map, delay)
+    BlockSpec(shape, function, delay, fill)  # the same validation as on the host
+    spec = SpecType((shape, fill, nb.literal(known)), index_map, delay)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = nb.cgutils.create_struct_proxy(spec)(context, builder)
         value.index_map = args[1]
         return value._getvalue()
 
-    return spec(block_shape, index_map, delay_release), codegen
+    return spec(block_shape, index_map, delay_release, oob_fill, known), codegen

@@ -1,26 +1,51 @@
 """``c[rows, columns] = tile``: a register tile to global memory, clipped at the array's edges.
 
+The index of an array of more dimensions has an integer along each of the others: ``c[b, ds(i, 128), ds(j, 64)] = tile``, or
+``c[b, ds(i, 128), head, ds(j, 64)] = tile``. What `ds` selects may pass the array's end and is clipped. An integer outside its
+dimension, or a negative start, is an error simulated. The GPU writes nothing outside the array; below 0 a TMA store stops
+the kernel with an illegal instruction (measured on an H200).
+
 Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so that the stores of a tile
-overlap the loads and products of the next. Other arrays are written by the lanes directly.
+overlap the loads and products of the next. Other arrays, and tiles whose columns do not lie along the last dimension, are
+written by the lanes directly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ._machine import current
 from ._op import op
 from .errors import SpecError
 from .fragment.panel import Batch, batches, panel_columns
 from .fragment.tile import Tile
-from .refs import All, GmemRef
+from .inert import Inert
+from .refs import All, Ds, GmemRef
 from .ring import put
 
 
-def check(name: str, dtype: Any, ndim: int, sizes: tuple[int | None, int | None], shape: tuple[int, int], tile: Any) -> None:
+def tile_axes(name: str, ndim: int, along: Sequence[bool | None], got: object) -> tuple[int, int]:
+    """The dimensions of the array along which a tile's rows and columns lie.
+
+    `along` says of each part of the index whether it is a slice: False for an integer, None for what may not be there.
+    """
+    if ndim < 2:
+        raise SpecError(f"'{name}[…] = tile': the array has {ndim} dimension{'s' * (ndim != 1)}, tiles are stored to arrays of "
+                        "2 and more")
+    if ndim == 2 and (len(along) != 2 or not all(along)):
+        raise SpecError(f"array '{name}' is indexed by two of ds(start, size) and ':', got {got}")
+    axes = tuple(axis for axis, slice_ in enumerate(along) if slice_)
+    if len(along) != ndim or None in along or len(axes) != 2:
+        raise SpecError(f"array '{name}' has {ndim} dimensions and is indexed by ds(start, size) along two of them, which are the "
+                        f"tile's rows and columns, and by an integer along the others, got {got}")
+    return axes[0], axes[1]
+
+
+def check(name: str, dtype: Any, sizes: tuple[int | None, int | None], shape: tuple[int, int], tile: Any) -> None:
     """The block an index selects must be the tile's shape, and the types must agree."""
-    if ndim != 2:
-        raise SpecError(f"'{name}[…] = tile': the array has {ndim} dimensions, tiles are stored to 2-D arrays")
     if None in sizes:
         raise SpecError(f"'{name}[…] = tile': ':' has no compile-time size here; use ds(start, size) in both dimensions")
     if tuple(sizes) != tuple(shape):
@@ -37,34 +62,50 @@ def check_output(array: Any) -> None:
                         "argument")
 
 
-def through_tma(array: Any) -> bool:
-    """Whether stores to this array take the store ring."""
-    return bool(array.tma and array.tma_store and array.order == "row")
+def through_tma(array: Any, axes: tuple[int, int]) -> bool:
+    """Whether stores to this array, of tiles that lie along `axes`, take the store ring."""
+    return bool(array.tma and array.tma_store and array.order == "row" and axes[1] == array.ndim - 1)
+
+
+def _is_slice(part: Any) -> bool | None:
+    if isinstance(part, (Ds, All)):
+        return True
+    integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
+    return False if integer or isinstance(part, Inert) else None
 
 
 @op
-def store_tile(ref: GmemRef, rows: Any, columns: Any, tile: Any) -> None:
-    """Store `tile` to ``ref[rows, columns]``; nothing in the memory role."""
+def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
+    """Store `tile` to ``ref[parts]``; nothing in the memory role."""
+    array, target = ref.array, ref.unit.arrays[ref.index]
+    axes = tile_axes(ref.name, array.ndim, [_is_slice(part) for part in parts], parts)
     if not isinstance(tile, Tile):
         raise SpecError(f"'{ref.name}[…] = value': the value must be a register tile, got {type(tile).__name__}")
-    check_output(ref.unit.arrays[ref.index])
-    sizes = tuple(None if isinstance(part, All) else part.size for part in (rows, columns))
-    check(ref.name, ref.dtype, ref.array.ndim, sizes, tile.shape, tile.dtype)  # type: ignore[arg-type]
+    check_output(target)
+    sizes = tuple(None if isinstance(parts[axis], All) else parts[axis].size for axis in axes)
+    check(ref.name, ref.dtype, sizes, tile.shape, tile.dtype)  # type: ignore[arg-type]
     if tile.inert:
         return
-    row, column = int(rows.start), int(columns.start)
+    start = tuple(int(part.start if isinstance(part, Ds) else part) for part in parts)
+    row, column = (start[axis] for axis in axes)
     if row < 0 or column < 0:
         raise SpecError(f"'{ref.name}[…] = tile': negative start ({row}, {column})")
-    if column * ref.dtype.itemsize % 16 and through_tma(ref.unit.arrays[ref.index]):
+    for axis, (place, size) in enumerate(zip(start, array.shape, strict=True)):
+        if axis not in axes and not 0 <= place < size:
+            raise SpecError(f"'{ref.name}[…] = tile': index {place} along dimension {axis} is outside the array's {size}" +
+                            ("; a TMA store stops the kernel there" if place < 0 else "; the GPU writes nothing there"))
+    through = through_tma(target, axes)
+    if column * ref.dtype.itemsize % 16 and through:
         raise SpecError(f"'{ref.name}[…] = tile': column {column} of {ref.dtype} is {column * ref.dtype.itemsize} B into a row; "
                         "TMA stores start at multiples of 16 B")
-    if through_tma(ref.unit.arrays[ref.index]):
+    if through:
         width = panel_columns(tile.shape[1], tile.dtype.itemsize)
         panels = tile.shape[0] // 64 * (tile.shape[1] // width)
         for places in batches(tile.shape, width, ref.unit.plan_staging(panels)):
-            put(ref, Batch(tile, places, width), row, column)
+            put(ref, Batch(tile, places, width, axes), start)
         return
-    limit = (min(tile.shape[0], ref.array.shape[0] - row), min(tile.shape[1], ref.array.shape[1] - column))
-    if limit[0] > 0 and limit[1] > 0:
-        index = (slice(row, row + limit[0]), slice(column, column + limit[1]))
-        current().gmem_write(ref.array, index, tile.value[: limit[0], : limit[1]], f"store to {ref.name}")
+    rows, columns = (min(size, array.shape[axis] - start[axis]) for size, axis in zip(tile.shape, axes, strict=True))
+    if rows > 0 and columns > 0:
+        where: list[Any] = list(start)
+        where[axes[0]], where[axes[1]] = slice(row, row + rows), slice(column, column + columns)
+        current().gmem_write(array, tuple(where), tile.value[:rows, :columns], f"store to {ref.name}")

@@ -92,7 +92,7 @@ class FakeDriver:
         self.calls.append(("allocate", nbytes, stream, ordinal))
         return address
 
-    def blank(self, ordinal: int, written: bool) -> int:
+    def blank(self, ordinal: int, written: bool, fill: str = "zeros") -> int:
         return 1 << 12
 
     def free(self, address: int, stream: int, ordinal: int) -> None:

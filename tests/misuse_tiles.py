@@ -92,13 +92,6 @@ def a_store_of_another_shape(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': the array has 3 dimensions, tiles are stored to 2-D arrays",
-         kind=SpecError, args=(A, B, np.zeros((2, 64, 64), np.float32)))
-def a_store_to_three_dimensions(a, b, c):
-    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
-  # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
 @refused(simulated="'c[…] = value': the value must be a register tile, got float",
          compiled="'c[…] = value': the value must be a register tile, got float64", kind=SpecError)
 def a_store_of_a_number(a, b, c):

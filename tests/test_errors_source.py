@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from misuse_language import a_pipeline_chosen_at_run_time, an_unknown_attribute
-from refusals import EXECUTIONS, A, B, C, marked
+from refusals import EXECUTIONS, A, B, C, marked, needs_columns
 
 import numpipe
 from numpipe import BlockSpec, CompileError, SpecError, ds
@@ -64,6 +64,7 @@ def test_an_error_in_the_simulator_keeps_pythons_traceback() -> None:
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
+@needs_columns
 def test_an_error_of_typing_and_one_of_the_simulator_are_stamped_alike() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def twice_as_wide(a, c):

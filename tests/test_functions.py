@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from emitted_kernels import Config, product, share
 from other_module import add_bias, index_of, recursive, store_rows, tripled, unfit
+from refusals import needs_columns
 
 import numpipe
 from numpipe import BlockSpec, CompileError, CompilerParams, SpecError, cdiv, ds
@@ -243,7 +244,7 @@ def test_functions_in_tuples_and_as_arguments() -> None:
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("execution", ["simulate", "compiled"])
+@pytest.mark.parametrize("execution", [pytest.param("simulate", marks=needs_columns), "compiled"])
 def test_an_error_in_a_helper_shows_its_line_and_who_called(execution: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def calls(c):

@@ -169,6 +169,7 @@ def test_major_order(shape: tuple[int, ...], strides: tuple[int, ...], major: st
     ((3, 0), (2, 2), 3),
     ((2, 2, 2, 2, 2), (128, 64, 32, 16, 2), 4096),
     ((8, 4, 16), (32, 256, 2), 4096),               # permuted batch
+    ((8, 64, 2), (2, 32, 2048), 4096),              # column-major
 ])
 def test_addressable(shape: tuple[int, ...], strides: tuple[int, ...], ptr: int) -> None:
     assert launch.tma_addressable(device_array(shape, strides, ptr)) is None
@@ -182,6 +183,10 @@ def test_addressable(shape: tuple[int, ...], strides: tuple[int, ...], ptr: int)
     ((4, 8), (0, 2), 4096, "rows are 0 bytes apart"),
     ((4, 8), (32, 4), 4096, "inner stride is 4 bytes and an element has 2"),
     ((7,), (4,), 4096, "inner stride is 4 bytes"),
+    ((2, 64, 32), (4096, 2, 128), 4096, "neither the last dimension nor, in column-major order, the first is contiguous"),
+    ((1, 64, 32), (4096, 2, 128), 4096, "neither the last dimension nor, in column-major order, the first is contiguous"),
+    ((2, 64, 60), (7680, 120, 2), 4096, "rows are 120 bytes apart"),
+    ((8, 64, 2), (2, 24, 1536), 4096, "rows are 24 bytes apart"),
     ((4, 1), (2, 2), 4096, "rows are 2 bytes apart"),
     ((), (), 4096, "0 dimensions"),
     ((1,) * 6, (2,) * 6, 4096, "6 dimensions"),

@@ -60,10 +60,12 @@ def test_every_argument_makes_another_map(fake: FakeDriver, change: dict[str, An
     assert len(set(fake.maps_as_text())) == 2
 
 
-def test_an_array_without_elements_has_dimensions_of_one(fake: FakeDriver) -> None:
+def test_an_array_without_elements_is_one_element(fake: FakeDriver) -> None:
     launch.encode(4096, F16, (0, 3), (6, 2), (8, 64), 128)
     _, address, dims, strides, *_ = fake.maps[0]
-    assert dims == [3, 1] and strides == (16,) and address == 4096
+    assert dims == [1, 1] and strides == (16,) and address == 4096
+    launch.encode(4096, F16, (2, 0, 300), (6, 2, 2), (1, 8, 64), 128)
+    assert fake.maps[1][2:4] == ([1, 1, 1], (16, 16))
 
 
 def test_a_single_row_may_have_any_stride(fake: FakeDriver) -> None:

@@ -1,5 +1,5 @@
 """The AST pass: what is folded, what captures, where lines are, how a kernel may be written."""
-# ruff: noqa: F841 (kernels of which only the rewritten source is looked at)
+# ruff: noqa: F841, RUF059 (kernels of which only the rewritten source is looked at)
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_dtypes_travel_as_their_names() -> None:
     assert body(kernel) == ["x = numpipe.zeros((64, 64), 'float32')", "y = x.astype('float16')", "z = x.astype('float16')"]
 
 
-@pytest.mark.parametrize("cfg, expected", [(Config(), ["x = 0", "y = 2", "z = 1"]), (Config(bias=1.5), ["x = __np_number(1.5, 1)", "z = 1"])])
+@pytest.mark.parametrize("cfg, expected", [(Config(), ["x = 0", "y = 2", "z = 1"]),
+                                                  (Config(bias=1.5), ["x = __np_number(1.5, 1)", "z = 1"])])
 def test_a_branch_on_a_static_is_decided(cfg: Config, expected: list[str]) -> None:
     def kernel(a, *, cfg):
         if cfg.bias is None:
@@ -283,7 +284,7 @@ def test_a_name_may_be_bound_outside_after_an_inner_one_was_captured() -> None:
         x = inner()
         m, n = x
 
-    assert body(kernel)[-1] == "m, n = x"
+    assert body(kernel)[-1].replace("(m, n)", "m, n") == "m, n = x"  # Python 3.10 writes the parentheses
 
 
 # ---- lines ---------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ The cases are in ``misuse_*.py``, one file a subject; ``refusals.py`` says how o
 from __future__ import annotations
 
 import misuse_barriers
+import misuse_blocks
 import misuse_bodies
 import misuse_debugging
 import misuse_language
@@ -15,7 +16,8 @@ import misuse_tiles
 import pytest
 from refusals import Case, Cases
 
-MODULES = (misuse_barriers, misuse_bodies, misuse_debugging, misuse_language, misuse_pipelines, misuse_roles, misuse_tiles)
+MODULES = (misuse_barriers, misuse_blocks, misuse_bodies, misuse_debugging, misuse_language, misuse_pipelines, misuse_roles,
+           misuse_tiles)
 refused = Cases(case for module in MODULES for case in module.refused)
 
 

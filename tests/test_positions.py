@@ -17,7 +17,7 @@ import kernels_for_tests
 import misuse_language
 import numpy as np
 import pytest
-from refusals import EXECUTIONS, A, B, C
+from refusals import EXECUTIONS, A, B, C, needs_columns
 
 import numpipe
 from numpipe import BlockSpec, CompileError, NumpipeError, PipelineRace, SpecError, ds
@@ -29,6 +29,8 @@ from numpipe.compile.positions import FIRST, Positions
 from numpipe.errors import Position
 
 both = pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
+exactly = pytest.mark.parametrize("execution", [
+    pytest.param(execution, id=name, marks=needs_columns if name == "simulated" else ()) for name, execution in EXECUTIONS.items()])
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +200,7 @@ def made(path: Path, text: str) -> Any:
     return module
 
 
-@both
+@exactly
 def test_a_helper_of_another_module_is_shown_with_the_call_that_led_there(execution: Any, tmp_path: Path) -> None:
     helpers = made(tmp_path / "helpers_of_mine.py", textwrap.dedent("""\
         import numpipe
@@ -228,7 +230,7 @@ def kernel(a, c):
 """
 
 
-@both
+@exactly
 def test_a_file_that_changed_is_shown_as_it_ran(execution: Any, tmp_path: Path) -> None:
     path = tmp_path / "edited.py"
     module = made(path, WRONG)
@@ -237,7 +239,7 @@ def test_a_file_that_changed_is_shown_as_it_ran(execution: Any, tmp_path: Path) 
     assert refused(execution, module.kernel, A, C)[1:] == ["    x = a.shape[0] + a.nothing", " " * 21 + "^" * 9]
 
 
-@both
+@exactly
 @pytest.mark.parametrize("filename", ["<ipython-input-3-5bd1e4a1b0c2>", "/tmp/ipykernel_71/2346123412.py", "<python-input-0>",
                                       "<doctest a_page[2]>"])
 def test_cells_and_prompts_are_shown(execution: Any, filename: str) -> None:
@@ -249,7 +251,7 @@ def test_cells_and_prompts_are_shown(execution: Any, filename: str) -> None:
     assert snippet == ["    x = a.shape[0] + a.nothing", " " * 21 + "^" * 9]
 
 
-@both
+@exactly
 def test_letters_take_the_columns_they_take_on_a_terminal(execution: Any, tmp_path: Path) -> None:
     module = made(tmp_path / "wide.py", WRONG.replace("    x = ", "    π, 名 = 3,\t"))
     assert refused(execution, module.kernel, A, C)[1:] == [
@@ -264,6 +266,7 @@ def test_without_columns_the_statement_is_underlined(monkeypatch: pytest.MonkeyP
         "    x = a.shape[0] + a.nothing", "    " + "^" * 26]
 
 
+@needs_columns
 def test_a_race_is_reported_below_its_line() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def early(a, b, c):

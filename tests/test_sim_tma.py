@@ -100,15 +100,23 @@ def test_a_store_undoes_what_a_load_did_and_leaves_the_outside_alone(swizzle, se
 
     def body(machine):
         fill(machine, [(0, into, (4, 0))])
-        machine.tma_store(out, (-2, 24), 0)
+        machine.tma_store(out, (30, 24), 0)
         machine.bulk_commit()
         machine.bulk_wait(0, read=False)
 
     run(body, seed)
     expected = np.full((40, 40), -1, F16)
     columns = min(16, width)
-    expected[:14, 24:24 + columns] = source[6:20, :columns]
+    expected[30:, 24:24 + columns] = source[4:14, :columns]
     np.testing.assert_array_equal(target, expected)
+
+
+def test_a_store_at_a_negative_coordinate_is_refused():
+    """An H200 stops the kernel; loads may start before the array."""
+    out = TensorMap(np.zeros((40, 40), F16), (16, 32), 0, "y")
+    for coords in ((-2, 24), (0, -8)):
+        with pytest.raises(SimulationError, match="a store starts at no negative one"):
+            run(lambda machine, coords=coords: machine.tma_store(out, coords, 0))
 
 
 X = TensorMap(np.ones((64, 64), F16), (64, 64), 128, "x")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import arith, context
+from .. import arith, context, numbers
 from .._op import Op
 from ..functions import Function
 from .fold import MISSING, stores
@@ -29,10 +29,10 @@ _UNARY: dict[type, Op[..., Any]] = {ast.USub: arith.negative, ast.UAdd: arith.po
 _COMPARE: dict[type, Op[..., Any]] = {ast.Lt: arith.lt, ast.LtE: arith.le, ast.Gt: arith.gt, ast.GtE: arith.ge, ast.Eq: arith.eq,
                                       ast.NotEq: arith.ne}
 _BUILTINS: dict[Any, tuple[Op[..., Any], int, int]] = {  # the operation, how many arguments it takes
-    builtins.abs: (arith.absolute, 1, 1), builtins.round: (arith.rounded, 1, 1), builtins.len: (arith.length, 1, 1),
-    builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (arith.counting, 1, 3),
+    builtins.abs: (arith.absolute, 1, 1), builtins.round: (numbers.rounded, 1, 1), builtins.len: (numbers.length, 1, 1),
+    builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (numbers.counting, 1, 3),
 }
-_EXTREMES: dict[Any, Op[..., Any]] = {builtins.min: arith.least, builtins.max: arith.greatest}
+_EXTREMES: dict[Any, Op[..., Any]] = {builtins.min: numbers.least, builtins.max: numbers.greatest}
 _CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
 
 
@@ -95,7 +95,7 @@ class Arithmetic(Rewriter):
         """Whether evaluating an expression twice is evaluating it once: it only computes."""
         calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
         functions = [self.added.get(ast.unparse(c.func), self.value(c.func)) for c in calls]
-        return all(isinstance(f, Op) and f.__module__ in (arith.__name__, context.__name__) for f in functions)
+        return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
 
     # ---- builtins and NumPy's types
     def visit_Call(self, node: ast.Call) -> Any:
@@ -128,11 +128,11 @@ class Arithmetic(Rewriter):
             mask = ast.copy_location(ast.Constant(_float_literals(args)), node)
             return self.call(_EXTREMES[function], [mask, *args], node)
         if function is range:
-            return self.call(arith.counting, args, node)
+            return self.call(numbers.counting, args, node)
         if function in _BUILTINS:
             return self._compute(_BUILTINS[function][0], args, node)
         dtype = _CASTS[function] if function in _CASTS else np.dtype(function).name
-        return self.call(arith.cast, [*args, ast.copy_location(ast.Constant(dtype), node)], node)
+        return self.call(numbers.cast, [*args, ast.copy_location(ast.Constant(dtype), node)], node)
 
     # ---- constants that become run-time values
     def _settled(self, node: ast.expr, *, ints: bool = False, floats: bool = True) -> ast.expr:
@@ -147,7 +147,7 @@ class Arithmetic(Rewriter):
     def _compute_number(self, node: ast.expr) -> ast.expr:
         literals = _float_literals([node])
         mask = [ast.copy_location(ast.Constant(literals), node)] if literals else []
-        return self.call(arith.number, [node, *mask], node)
+        return self.call(numbers.number, [node, *mask], node)
 
     def visit_Tuple(self, node: ast.Tuple) -> Any:
         self.generic_visit(node)
@@ -200,7 +200,7 @@ class Arithmetic(Rewriter):
                     statement.value = self._bound(target, statement.value, bound)
         again = [a.arg for a in node.args.args if bound.get(a.arg, 0) > 1]
         node.body[:0] = [ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), node)], self.call(
-            arith.number, [ast.copy_location(ast.Name(name, ast.Load()), node)], node)), node) for name in again]
+            numbers.number, [ast.copy_location(ast.Name(name, ast.Load()), node)], node)), node) for name in again]
 
     def _bound(self, target: ast.expr, value: ast.expr, bound: dict[str, int]) -> ast.expr:
         """What is bound to a target: a constant is a run-time value where the name is bound again."""

@@ -164,7 +164,7 @@ _TYPE = re.compile(rf"\b({'|'.join(_SAID)})\(")
 
 def readable(text: str, unit: Unit) -> str:
     """Names of types, which tell Numba everything, as a user would say them."""
-    text = re.sub(r",? ?defined at \S+ \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
+    text = re.sub(r",? ?defined at [^\n]*? \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
     text = re.sub(r"Literal\[\w+\]\(([^()]*)\)", r"\1", text)
     for pattern, said in _NUMBA_SAYS:
         text = re.sub(pattern, said, text)

@@ -14,9 +14,10 @@ from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .subset import host_only, mismatch, spelled
 
-_REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite)
+_REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown)
     pipelines.pipeline: (pipelines.make_pipeline, "cs"),
-    specs.BlockSpec: (specs.block_spec, ""),
+    specs.BlockSpec: (specs.block_spec, "k"),
+    specs.Element: (specs.element, ""),
 }
 
 
@@ -55,6 +56,8 @@ class Calls(Loops):
             if function is pipelines.pipeline:
                 self._index_maps_fit(args[0], args[1])
             args = [self.context_name(node)] * ("c" in extra) + args
+            if "k" in extra:
+                args.append(literal_node(self._known_indices(args[1]), node))
             if "s" in extra:
                 args.append(literal_node(self.session.site(self.source, node), node))
             return self.call(operation, [self.visit(a) for a in args], node)
@@ -128,6 +131,18 @@ class Calls(Loops):
                     if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
                         self.error(index_map, f"in_specs[{number}]: index_map takes {len(index_map.args.args)} indices, but the "
                                               f"pipeline's grid has {len(grid.elts)}")
+
+    def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
+        """What a lambda written in place returns, as far as it is constant."""
+        if not isinstance(index_map, ast.Lambda) or not isinstance(index_map.body, ast.Tuple):
+            return ()
+        own = {argument.arg for argument in index_map.args.args}
+        known: list[int | None] = []
+        for part in index_map.body.elts:
+            depends = any(isinstance(node, ast.Name) and node.id in own for node in ast.walk(part))
+            value = None if depends else self.value(part)
+            known.append(value if isinstance(value, int) else None)
+        return tuple(known)
 
     def _axis(self, node: ast.Call) -> str:
         """The axis that `axis_index` or `axis_size` is asked for."""

@@ -216,13 +216,13 @@ class Loops(Rewriter):
             decode = self.call((tile_loop.row_1, tile_loop.row_2, tile_loop.row_3)[len(counts) - 1], [index, *by], node)
         elif order == "grouped" and len(counts) == 2:
             group = self.visit(group_node)
-            by = [self._divisor(ast.BinOp(group, ast.Mult(), loads[1]), setup, node)]
+            by = [self._divisor(self.call(arith.mul, [group, loads[1]], node), setup, node)]
             decode = self.call(tile_loop.grouped_2, [index, loads[0], group, *by], node)
         else:
             self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, 'grouped' takes 2")
         total = loads[0]
         for other in loads[1:]:
-            total = ast.BinOp(total, ast.Mult(), other)
+            total = self.call(arith.mul, [total, other], node)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         step = [index, ast.Name(stride, ast.Load())]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
@@ -231,7 +231,7 @@ class Loops(Rewriter):
                   ast.Assign([ast.Name(t, ast.Store())], self.call(tile_loop.before_first_tile, [], node))]
         advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
                    ast.Assign([node.target], decode)]
-        test = ast.Compare(self.call(arith.add, list(step), node), [ast.Lt()], [ast.Name(end, ast.Load())])
+        test = self.call(arith.lt, [self.call(arith.add, list(step), node), ast.Name(end, ast.Load())], node)
         loop = ast.copy_location(ast.While(test, [*advance, *self._block(node.body)],
                                            self._block(node.orelse) if node.orelse else []), node)
         for new in (*setup, test, *advance):

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .. import specs
 from .._op import Op
 from ..closure import Facts
 from ..errors import CompileError
@@ -16,6 +17,12 @@ from .session import Session
 from .subset import refusal
 
 CONTEXT = "__np"
+
+
+def with_elements(value: Any) -> bool:
+    """Whether a constant is an `Element`, or a tuple that holds one and literals."""
+    parts = value if type(value) is tuple else (value,)
+    return any(isinstance(p, specs.Element) for p in parts) and all(isinstance(p, specs.Element) or is_literal(p) for p in parts)
 
 
 class Rewriter(ast.NodeTransformer):
@@ -90,6 +97,8 @@ class Rewriter(ast.NodeTransformer):
             if named_tuple(type(value)) and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and is_literal(tuple(value)):
                 make = self.named(type(value).__name__, type(value), node)
                 return self.visit(ast.copy_location(ast.Call(make, [literal_node(v, node) for v in value], []), node))
+            if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and with_elements(value):
+                return self._elements(value, node)
             if value is MISSING and node in self.constants.failed:
                 error = self.constants.failed[node]
                 self.error(node, f"{ast.unparse(node)}: {type(error).__name__}: {error}")
@@ -97,6 +106,14 @@ class Rewriter(ast.NodeTransformer):
         if refused is not None:
             self.error(node, refused)
         return super().visit(node)
+
+    def _elements(self, value: Any, where: ast.AST) -> ast.expr:
+        """A constant that holds an `Element`, e.g. a block_shape of a Static: made again in the kernel."""
+        if isinstance(value, tuple):
+            return ast.copy_location(ast.Tuple([self._elements(part, where) for part in value], ast.Load()), where)
+        if isinstance(value, specs.Element):
+            return self.call(specs.element, [literal_node(value.size, where)], where)
+        return literal_node(value, where)
 
     def visit_Name(self, node: ast.Name) -> Any:
         known = isinstance(node.ctx, ast.Store) or node.id.startswith("__np") or node.id in self.local

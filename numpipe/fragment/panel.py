@@ -31,11 +31,12 @@ def batches(shape: tuple[int, int], width: int, slots: int) -> list[tuple[tuple[
 
 @dataclass(frozen=True)
 class Batch:
-    """Some panels of a tile, stored together."""
+    """Some panels of a tile, stored together: `axes` are the dimensions of the array along which its rows and columns lie."""
 
     tile: Tile
     places: tuple[tuple[int, int], ...]
     width: int
+    axes: tuple[int, int] = (0, 1)
 
     def panels(self) -> Iterator[tuple[Tile, int, int]]:
         """(panel, row, column) of each."""

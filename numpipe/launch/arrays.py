@@ -207,12 +207,14 @@ def major_order(info: ArrayInfo) -> Major:
     """"row" when the last dimension is contiguous, else "col" when the first one is; "row" when both or neither are.
 
     The stride of a dimension of size 1 says nothing, so an (n, 1) matrix is "row", like arrays without elements and 1-D
-    arrays.
+    arrays; a (1, n) matrix that is not "row" is "col", but not a (1, m, n) array, whose other strides would be wrong for TMA.
     """
     shape, strides, size = info.shape, info.strides, info.dtype.itemsize
     if len(shape) < 2 or strides[-1] == size or shape[-1] == 1 or 0 in shape:
         return "row"
-    return "col" if strides[0] == size or shape[0] == 1 else "row"
+    if shape[0] == 1:
+        return "col" if len(shape) == 2 else "row"
+    return "col" if strides[0] == size else "row"
 
 
 def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
@@ -246,7 +248,8 @@ def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsiz
         return f"its data starts at an address that is {ptr % _TMA_ALIGN} bytes past a multiple of {_TMA_ALIGN}"
     *outer, inner = tma_strides(shape, strides, itemsize)
     if inner != itemsize:
-        return f"no dimension is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
+        which = "no dimension" if len(shape) < 3 else "neither the last dimension nor, in column-major order, the first"
+        return f"{which} is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
     for dim in shape:
         if dim >= _TMA_MAX_DIM:
             return f"a dimension of {dim} elements is beyond TMA's 2**32 - 1"

@@ -18,6 +18,7 @@ import numpy as np
 from ..errors import LaunchError
 
 _BLANK = np.zeros(16, np.uint8)
+_NANS = np.full(16, 0xFF, np.uint8)
 
 INVALID_VALUE = 1
 INVALID_CONTEXT = 201
@@ -93,7 +94,7 @@ class Driver:
         self._launch: Callable[..., tuple[Any]] = api.cuLaunchKernelEx
         self._contexts: dict[int, Any] = {}
         self._pools: dict[int, Any] = {}
-        self._blanks: dict[tuple[int, bool], int] = {}
+        self._blanks: dict[tuple[int, bool, str], int] = {}
         self._lock = threading.RLock()
 
     def _call(self, function: str, *args: Any) -> Any:
@@ -249,18 +250,21 @@ class Driver:
         with self.on(ordinal):
             return int(self._call("cuMemAllocFromPoolAsync", nbytes, self._pool(ordinal), stream))
 
-    def blank(self, ordinal: int, written: bool) -> int:
+    def blank(self, ordinal: int, written: bool, fill: str = "zeros") -> int:
         """16 bytes of zeros that stand for an array without elements, which TMA does not know.
 
-        What lies outside an array is read as zeros, so all of it is. For stores there are other 16 bytes (`written`).
+        What lies outside an array is read as zeros, so all of it is; with `fill` "nan" all bits are set, which is a NaN of every
+        float type. For stores there are other 16 bytes (`written`).
         """
+        key = ordinal, written, fill
         with self._lock:
-            if (ordinal, written) not in self._blanks:
-                address = self.allocate(_BLANK.nbytes, 0, ordinal)
-                self.copy_in(address, 0, _BLANK.ctypes.data, 0, _BLANK.nbytes, 1, 0, ordinal)
+            if key not in self._blanks:
+                source = _NANS if fill == "nan" else _BLANK
+                address = self.allocate(source.nbytes, 0, ordinal)
+                self.copy_in(address, 0, source.ctypes.data, 0, source.nbytes, 1, 0, ordinal)
                 self.synchronize(0, ordinal)
-                self._blanks[ordinal, written] = address
-            return self._blanks[ordinal, written]
+                self._blanks[key] = address
+            return self._blanks[key]
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
         """Give memory back once everything queued on `stream` so far is done with it."""

@@ -214,7 +214,7 @@ class Prepared:
         if reason:
             raise not_addressable(info, reason, name, self.compiled.name)
         try:
-            ptr = driver.get().blank(info.device, request.written) if 0 in info.shape else info.ptr
+            ptr = driver.get().blank(info.device, request.written, request.fill) if 0 in info.shape else info.ptr
             return encode(ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
                           request.box, request.swizzle, request.fill)
         except (SpecError, driver.DriverError) as error:

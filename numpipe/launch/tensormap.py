@@ -6,7 +6,8 @@ maps are kept by all they depend on; they hold an address and nothing of the arr
 another array comes to lie at that address.
 
 What no tensor map can check: the innermost coordinate of a copy must be a multiple of 16 bytes. An H200 answers others
-with CUDA_ERROR_ILLEGAL_INSTRUCTION; the other coordinates, and negative ones, are free.
+with CUDA_ERROR_ILLEGAL_INSTRUCTION; the other coordinates are free, for loads negative ones too. A store at a
+negative coordinate is an illegal instruction as well.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
            swizzle: int, fill: str = "zeros") -> bytes:
     """The 128 bytes of a CUtensorMap; `strides` in bytes.
 
-    A dimension of size 0 becomes 1, which the driver demands: `ptr` is then where a copy finds an element (see
-    `Driver.blank`), because a load from nowhere is a CUDA_ERROR_ILLEGAL_ADDRESS on an H200.
+    The driver demands an element: an array that has none becomes one of a single element at `ptr` (see `Driver.blank`),
+    because a load from nowhere is a CUDA_ERROR_ILLEGAL_ADDRESS on an H200.
     Raises SpecError for arrays and boxes that TMA cannot take, DriverError when the driver refuses all the same.
     """
     size = dtype.itemsize
@@ -48,7 +49,7 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
     if obstacle:
         raise SpecError(f"no tensor map for a {dtype.name} array of shape {shape}, strides {strides} bytes, "
                         f"box {box}, swizzle {swizzle}: {obstacle}")
-    dims = [max(dim, 1) for dim in reversed(shape)]
+    dims = [1] * len(shape) if 0 in shape else [*reversed(shape)]
     outer = tuple(reversed(tma_strides(shape, strides, size)))[1:]
     encoded = driver.get().encode_tiled(_NAMES[dtype.name], ptr, dims, outer, box[::-1], swizzle, fill == "nan")
     assert len(encoded) == MAP_BYTES

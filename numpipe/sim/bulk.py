@@ -77,6 +77,8 @@ class Groups:
         who.one_lane("tma_store")
         box = tma.checked(who, tensor)
         where, index, touched = tma.place(who, "tma_store", box, coords, src)
+        if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
+            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one")
         tma.whole_chunks(who, box, where)
         group = self._first + len(self._groups) + 1
         access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))

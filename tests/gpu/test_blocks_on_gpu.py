@@ -1,0 +1,205 @@
+"""Blocks of arrays of any rank on the hardware: exact results, nothing written around outputs, the same bits each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from block_kernels import (
+    COPIES,
+    EYE,
+    WITHOUT_ELEMENTS,
+    Config,
+    Taps,
+    all_scores,
+    batched_gemm,
+    batched_sum,
+    check_arrays_without_elements,
+    columns_first,
+    convolution,
+    convolved,
+    copy3,
+    first_last,
+    halves,
+    ones_at,
+    ones_by_warpgroup,
+    product,
+    scores,
+    windowed,
+    windows,
+)
+from test_blocks import SHAPES
+
+from numpipe import launch
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+REPEATS = 20
+
+
+class Framed:
+    """An array on the GPU inside a larger one of NaN: strides that are not dense, an address that is not the allocation's.
+
+    TMA can address it unless `odd`: then its rows are not at multiples of 16 bytes. `order` "F" reverses the order of memory.
+    """
+
+    def __init__(self, values: np.ndarray, odd: bool = False, order: str = "C") -> None:
+        self.shape, self.dtype, self.reverse = values.shape, values.dtype, order == "F"
+        inner = values.T if self.reverse else values
+        left = 1 if odd else 16
+        pitch = left + inner.shape[-1] + 9
+        pitch += 1 - pitch % 2 if odd else -pitch % 16
+        self.frame = np.full((*(side + 2 for side in inner.shape[:-1]), pitch), np.nan, self.dtype)
+        self.inside = (*(slice(1, 1 + side) for side in inner.shape[:-1]), slice(left, left + inner.shape[-1]))
+        self.frame[self.inside] = inner
+        self.whole = launch.DeviceArray.from_host(self.frame.reshape(-1))
+        interface = self.whole.__cuda_array_interface__
+        view = self.frame[self.inside].T if self.reverse else self.frame[self.inside]
+        offset = view.ctypes.data - self.frame.ctypes.data
+        self.__cuda_array_interface__ = interface | {
+            "shape": self.shape, "strides": view.strides, "data": (interface["data"][0] + offset, False)}
+
+    @classmethod
+    def poisoned(cls, shape: tuple[int, ...], dtype: Any, odd: bool = False, order: str = "C") -> Framed:
+        return cls(np.full(shape, np.nan, dtype), odd, order)
+
+    def values(self) -> np.ndarray:
+        """The array on the host; asserts that nobody wrote around it."""
+        frame = self.whole.copy_to_host().reshape(self.frame.shape)
+        values = frame[self.inside].copy()
+        frame[self.inside] = np.nan
+        assert np.isnan(frame.astype(np.float32)).all(), "something was written outside the output"
+        return values.T if self.reverse else values
+
+
+# ---- host arrays -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", [*SHAPES, (7, 600, 520, 1000), (132, 256, 256, 256)], ids=str)
+def test_a_product_for_each_batch(shape: tuple[int, int, int, int]) -> None:
+    batch, m, n, k = shape
+    a, b = halves((batch, m, k)), halves((batch, n, k), 1)
+    for _ in range(REPEATS):
+        assert (batched_gemm(a, b, target="gpu") == product(a, b)).all()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_a_product_for_each_batch_against_float64(slots: int) -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((6, rows, 520)).astype(ml_dtypes.bfloat16) for rows in (300, 264))
+    first = batched_gemm(a, b, cfg=Config(slots=slots), target="gpu")
+    exact = product(a, b)
+    assert np.linalg.norm(first - exact) < 1e-5 * np.linalg.norm(exact)
+    for _ in range(REPEATS):
+        assert (batched_gemm(a, b, cfg=Config(slots=slots), target="gpu") == first).all()
+
+
+def test_the_body_form_and_squeezed_dimensions_between_those_of_the_tile() -> None:
+    a, b = halves((9, 64, 136)), halves((9, 64, 136), 1)
+    q, k = halves((3, 130, 5, 72)), halves((3, 70, 5, 72), 1)
+    for _ in range(REPEATS):
+        assert (batched_sum(a, b, target="gpu") == 2 * product(a, b)).all()
+        assert (scores(q, k, target="gpu") == all_scores(q, k)).all()
+
+
+@pytest.mark.parametrize("shape", [(70, 130), (3, 70, 130), (130, 3, 2, 70), (2, 3, 70, 2, 130), (1, 1, 1), (2, 1, 1, 1, 9)],
+                         ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_arrays_of_rank_2_to_5(shape: tuple[int, ...], dtype: Any) -> None:
+    a = halves(shape)
+    for _ in range(REPEATS):
+        c = np.full(shape, np.nan, dtype)
+        COPIES[len(shape)](a, EYE, c, target="gpu")
+        assert (c == a).all()
+
+
+def test_views_of_host_arrays() -> None:
+    whole = halves((6, 200, 90))
+    for a in (whole[::2, 3:130, 8:72], whole[::-1, ::-1], whole[:1, :1, :1], whole.swapaxes(0, 1), whole.swapaxes(1, 2)):
+        c = np.full(a.shape, np.nan, np.float32)
+        copy3(a, EYE, c, target="gpu")
+        assert (c == a).all()
+
+
+@pytest.mark.parametrize("taps", [1, 3, 7])
+@pytest.mark.parametrize("shape", [(2, 64, 64), (5, 150, 72), (3, 5, 8), (4, 1000, 256)], ids=str)
+def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], taps: int) -> None:
+    x, w = halves(shape), halves((taps, 136, shape[2]), 1)
+    for _ in range(REPEATS):
+        assert (convolution(x, w, cfg=Taps(taps), target="gpu") == convolved(x, w)).all()
+
+
+@pytest.mark.parametrize("first", [0, 8, -40, 64])
+def test_overlapping_windows_along_the_contiguous_dimension(first: int) -> None:
+    a, b = halves((64, 136)), halves((64, 136), 1)
+    for steps in (0, 1, 6, 12):
+        c = np.full((64, 64), np.nan, np.float32)
+        windows(a, b, c, steps, first, target="gpu")
+        assert (c == windowed(a, b, steps, first)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_what_lies_outside_reads_as_nan_where_that_is_asked_for(dtype: Any) -> None:
+    x, w = halves((2, 150, 64)).astype(dtype), halves((3, 64, 64), 1).astype(dtype)
+    for _ in range(REPEATS):
+        np.testing.assert_array_equal(convolution(x, w, cfg=Taps(fill="nan"), target="gpu"), convolved(x, w, np.nan))
+
+
+@pytest.mark.parametrize("fill", ["zeros", "nan"])
+@pytest.mark.parametrize("shape", WITHOUT_ELEMENTS, ids=str)
+def test_arrays_without_elements_are_what_lies_outside(shape: tuple[int, ...], fill: str) -> None:
+    for _ in range(REPEATS):
+        check_arrays_without_elements(shape, fill, target="gpu")
+
+
+# ---- device arrays -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("odd", [False, True])  # stored through TMA, by the lanes
+@pytest.mark.parametrize("shape", [(3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 40)], ids=str)
+def test_a_product_inside_larger_arrays(shape: tuple[int, int, int, int], odd: bool) -> None:
+    batch, m, n, k = shape
+    a, b = halves((batch, m, k)), halves((batch, n, k), 1)
+    for _ in range(REPEATS):
+        c = Framed.poisoned((batch, m, n), np.float32, odd)
+        batched_gemm(Framed(a), Framed(b), out=c)
+        assert (c.values() == product(a, b)).all()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(70, 136), (3, 70, 136), (136, 3, 2, 72), (2, 3, 70, 2, 136)], ids=str)
+def test_copies_inside_larger_arrays(shape: tuple[int, ...], order: str) -> None:
+    a = halves(shape)
+    for _ in range(REPEATS):
+        c = Framed.poisoned(shape, np.float16, order=order)
+        COPIES[len(shape)](Framed(a), launch.DeviceArray.from_host(EYE), c)
+        assert (c.values() == a).all()
+
+
+def test_column_major_arrays_and_columns_that_are_not_contiguous() -> None:
+    a, eye = halves((72, 130, 3)), launch.DeviceArray.from_host(EYE)
+    for _ in range(REPEATS):
+        c = Framed.poisoned(a.shape, np.float32)
+        columns_first(Framed(a, order="F"), eye, c)
+        assert (c.values() == a).all()
+        d = Framed.poisoned((72, 136, 3), np.float16)
+        first_last(Framed(np.ascontiguousarray(halves((72, 136, 3)).transpose(2, 0, 1))), eye, d)
+        assert (d.values() == halves((72, 136, 3))).all()
+
+
+@pytest.mark.parametrize("how", [{}, {"odd": True}, {"order": "F"}], ids=["TMA", "lanes", "column-major"])
+def test_a_store_is_clipped_and_outside_nothing_is_written(how: dict[str, Any]) -> None:
+    for i, row, column in ((0, 0, 0), (2, 60, 8), (1, 99, 64), (1, 100, 0), (2, 1000, 1000),
+                           (-1, 0, 0), (3, 0, 0), (1 << 30, 0, 0), (-(1 << 30), 0, 0), (0, -64, 0), (1, 0, -8)):
+        if not how and min(i, row, column) < 0:
+            continue  # TMA: an illegal instruction, after which this process has no GPU
+        c = Framed.poisoned((3, 100, 72), np.float32, **how)
+        ones_at(c, i, row, column)
+        expected = np.full((3, 100, 72), np.nan, np.float32)
+        if 0 <= i < 3:
+            expected[i, max(row, 0):max(row + 128, 0), max(column, 0):max(column + 64, 0)] = 1
+        np.testing.assert_array_equal(c.values(), expected)
+
+
+def test_the_warpgroup_may_be_an_index_of_a_store() -> None:
+    c = np.zeros((2, 64, 64), np.float32)
+    ones_by_warpgroup(c, target="gpu")
+    assert (c[0] == 1).all() and (c[1] == 2).all()
