@@ -358,7 +358,7 @@ def test_an_operand_has_a_barrier_of_its_own_in_each_slot(manual: tuple[bool, bo
 def test_barriers_of_rings_do_not_overlap(manual: tuple[bool, bool]) -> None:
     arrays = tuple(ArrayArg(name, np.dtype(np.float16), 2) for name in "ab")
     unit = Unit("k", arrays, (), "wg", 2, 40)
-    blocks = ((0, (64, 64)), (1, (64, 64)))
+    blocks = tuple((n, *BlockSpec((64, 64), lambda k: (0, k)).block) for n in range(2))
     planned = [unit.plan_ring(f"f:{line}", blocks, 2, 0, manual if line == 2 else (False, False)) for line in (1, 2, 3)]
     found = [(address, count) for plan in planned for address, count, _ in unit.barriers(plan)]
     assert [address for address, _ in found] == list(range(0, 8 * len(found), 8))
