@@ -5,7 +5,7 @@ imported when they are first used: ``import numpipe`` needs neither Numba nor a 
 
 =====================  ===========================================================================================
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
-loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline_warp_specialized`
+loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
@@ -27,7 +27,7 @@ _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
     "Element": "specs",
-    "function": "functions", "emit_pipeline_warp_specialized": "emit",
+    "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers",
@@ -41,8 +41,8 @@ _HOME = {
 __all__ = [
     "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Element", "Kernel", "LaunchError", "NumpipeError",
     "PipelineDeadlock", "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size",
-    "barrier_arrive", "barrier_wait", "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
-    "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
+    "barrier_arrive", "barrier_wait", "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline",
+    "emit_pipeline_warp_specialized", "function", "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
 ]
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .context import axis_index, axis_size
     from .debug import debug_print, device_assert
     from .emit import emit_pipeline_warp_specialized
+    from .emit_single import emit_pipeline
     from .errors import (
         CompileError,
         LaunchError,

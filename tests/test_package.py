@@ -110,7 +110,7 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
 LAYERS = (
     {"errors", "_source"}, {"_machine", "_op", "_numba"}, {"intrinsics"}, {"specs", "_layout", "_block", "_format"}, {"_unit"},
     {"inert"}, {"context"}, {"arith"}, {"refs", "numbers", "lanes", "debug", "functions", "closure"}, {"fragment"}, {"ring"},
-    {"barriers"}, {"store", "pipelines", "tile_loop"}, {"emit"},
+    {"barriers", "single"}, {"store", "pipelines", "tile_loop"}, {"emit"}, {"emit_single"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options"}, {"results", "targets"}, {"kernels"}, {"bench"},
     {"__init__", "__main__"},
 )
