@@ -4,8 +4,9 @@ The same kernel source runs on the GPU and, in CPython, on a simulated SM that f
 imported when they are first used: ``import numpipe`` needs neither Numba nor a CUDA package.
 
 =====================  ===========================================================================================
-kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
+kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`, `LoweringSemantics`
 loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline_warp_specialized`
+layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
@@ -25,7 +26,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
-    "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
+    "Static": "specs", "ArrayType": "specs", "persistent": "specs", "BlockSpec": "specs",
+    "CompilerParams": "params", "LoweringSemantics": "params",
+    "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
     "Element": "specs",
     "function": "functions", "emit_pipeline_warp_specialized": "emit",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
@@ -39,10 +42,11 @@ _HOME = {
 }
 
 __all__ = [
-    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Element", "Kernel", "LaunchError", "NumpipeError",
-    "PipelineDeadlock", "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size",
-    "barrier_arrive", "barrier_wait", "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
-    "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
+    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Element", "Kernel", "LaunchError", "LoweringSemantics",
+    "NumpipeError", "PipelineDeadlock", "PipelineRace", "SimulationError", "SpecError", "Static", "SwizzleTransform",
+    "TargetError", "TilingTransform", "Trace", "TransposeTransform", "axis_index", "axis_size", "barrier_arrive", "barrier_wait",
+    "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function", "kernel", "persistent",
+    "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
 ]
 
 if TYPE_CHECKING:
@@ -65,11 +69,13 @@ if TYPE_CHECKING:
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel
+    from .params import CompilerParams, LoweringSemantics
     from .pipelines import pipeline
     from .refs import ds
     from .sim import Trace
-    from .specs import ArrayType, BlockSpec, CompilerParams, Element, Static, persistent
+    from .specs import ArrayType, BlockSpec, Element, Static, persistent
     from .tile_loop import tiles
+    from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
 
 
 def __getattr__(name: str) -> Any:
