@@ -165,13 +165,19 @@ class Unit:
     staging_base: int = 0
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
+    warp_specialized: bool = True
+    """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
             raise SpecError(f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}")
-        if not 1 <= self.compute_wgs <= 7:
-            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…7 (a CTA has at most 1024 threads and one "
-                            f"warpgroup is the memory role), got {self.compute_wgs}")
+        most = 8 - self.warp_specialized
+        if not 1 <= self.compute_wgs <= most:
+            memory = " and one warpgroup is the memory role" * self.warp_specialized
+            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
+                            f"got {self.compute_wgs}")
+        if not self.warp_specialized:
+            return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
             raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
                             f"got {self.memory_registers}")
@@ -183,7 +189,7 @@ class Unit:
     # ---- threads and registers
     @property
     def warpgroups(self) -> int:
-        return self.compute_wgs + 1
+        return self.compute_wgs + self.warp_specialized
 
     @property
     def threads(self) -> int:
@@ -191,7 +197,12 @@ class Unit:
 
     @property
     def compute_registers(self) -> int:
-        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8."""
+        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8.
+
+        Without a memory role those of the launch, of which an instruction can name 255.
+        """
+        if not self.warp_specialized:
+            return min(255, self.register_pool // self.warpgroups)
         return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
 
     @property
@@ -245,6 +256,8 @@ class Unit:
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
+        if not self.warp_specialized:
+            raise SpecError(f"{where}: its loads are issued by the memory role, which warp_specialized=False leaves out")
         if slots < 1:
             raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
         if not 0 <= delay < slots:

@@ -7,6 +7,8 @@
         the next kernel of the stream may be launched; wait for the one before (both overlap only launches)
         last warpgroup     setmaxnreg.dec; one lane runs the kernel function as the memory role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
+
+Without a memory role all warpgroups do what the others do here, with the registers of the launch.
 """
 
 from __future__ import annotations
@@ -134,15 +136,16 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
              "    maps = table_address(table)",
              "    start()",
              "    launch_dependents()",
-             "    wait()",
-             "    if is_memory():",
-             f"        dec({unit.memory_registers})",
-             "        memory_np = memory_context()",
-             f"        one_lane(memory, memory_np, {inner.replace('ROLE', 'memory')})",
-             "    else:",
-             f"        inc({unit.compute_registers})",
-             "        compute_np = compute_context()",
-             f"        compute(compute_np, {inner.replace('ROLE', 'compute')})",
-             "        drain_stores(compute_np)"]
+             "    wait()"]
+    compute = ["compute_np = compute_context()", f"compute(compute_np, {inner.replace('ROLE', 'compute')})",
+               "drain_stores(compute_np)"]
+    if unit.warp_specialized:
+        lines += ["    if is_memory():",
+                  f"        dec({unit.memory_registers})",
+                  "        memory_np = memory_context()",
+                  f"        one_lane(memory, memory_np, {inner.replace('ROLE', 'memory')})",
+                  "    else:",
+                  f"        inc({unit.compute_registers})"]
+    lines += [" " * (8 if unit.warp_specialized else 4) + line for line in compute]
     exec("\n".join(lines), ns)
     return ns[unit.kernel], argtypes
