@@ -274,10 +274,10 @@ class Unit:
             raise SpecError(f"{where}: delay_release={delay} needs more than {delay} slots, got max_concurrent_steps={slots}: "
                             "the slot of step k is still held when step k + delay_release waits for its own")
         blocks, offsets, stride = [], [], 0
-        for number, (arg, shape, fill, known) in enumerate(wanted):
+        for number, (arg, shape, fill, known, transforms) in enumerate(wanted):
             array = self.arrays[arg]
             what = f"{where}: in_specs[{number}] for '{array.name}'"
-            block = cut(shape, array.dtype, array.ndim, array.order, fill, what)
+            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:

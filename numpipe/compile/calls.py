@@ -17,7 +17,7 @@ from .subset import host_only, mismatch, spelled
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown)
     pipelines.pipeline: (pipelines.make_pipeline, "cs"),
     specs.BlockSpec: (specs.block_spec, "k"),
-    specs.Element: (specs.element, ""),
+    **{kind: (made, "") for kind, made in specs.RECORDS.items()},
     copies.copy_gmem_to_smem: (copies.copy_in, "c"),
     copies.copy_smem_to_gmem: (copies.copy_out, "c"),
     copies.commit_smem: (copies.commit, "c"),
