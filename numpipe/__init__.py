@@ -4,8 +4,9 @@ The same kernel source runs on the GPU and, in CPython, on a simulated SM that f
 imported when they are first used: ``import numpipe`` needs neither Numba nor a CUDA package.
 
 =====================  ===========================================================================================
-kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
+kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`, `LoweringSemantics`
 loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline_warp_specialized`
+layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `RefUnion`; `barrier_test`
@@ -29,7 +30,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
-    "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
+    "Static": "specs", "ArrayType": "specs", "persistent": "specs", "BlockSpec": "specs",
+    "CompilerParams": "params", "LoweringSemantics": "params",
+    "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
     "Element": "specs",
     "function": "functions", "emit_pipeline_warp_specialized": "emit",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
@@ -57,6 +60,7 @@ __all__ = [
     "Element",
     "Kernel",
     "LaunchError",
+    "LoweringSemantics",
     "NumpipeError",
     "PipelineDeadlock",
     "PipelineRace",
@@ -64,8 +68,11 @@ __all__ = [
     "SimulationError",
     "SpecError",
     "Static",
+    "SwizzleTransform",
     "TargetError",
+    "TilingTransform",
     "Trace",
+    "TransposeTransform",
     "async_prefetch",
     "axis_index",
     "axis_size",
@@ -128,6 +135,7 @@ if TYPE_CHECKING:
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel
+    from .params import CompilerParams, LoweringSemantics
     from .pipelines import pipeline
     from .programs import num_programs, program_id
     from .refs import ds
@@ -135,8 +143,9 @@ if TYPE_CHECKING:
     from .shared import run_scoped, scratch
     from .sim import Trace
     from .snake import planar_snake
-    from .specs import ArrayType, BlockSpec, CompilerParams, Element, Static, persistent
+    from .specs import ArrayType, BlockSpec, Element, Static, persistent
     from .tile_loop import nd_loop, tiles
+    from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
 
 
 def __getattr__(name: str) -> Any:

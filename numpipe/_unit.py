@@ -172,13 +172,19 @@ class Unit:
     """whether the kernel issues TMA stores itself"""
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
+    warp_specialized: bool = True
+    """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
             raise SpecError(f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}")
-        if not 1 <= self.compute_wgs <= 7:
-            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…7 (a CTA has at most 1024 threads and one "
-                            f"warpgroup is the memory role), got {self.compute_wgs}")
+        most = 8 - self.warp_specialized
+        if not 1 <= self.compute_wgs <= most:
+            memory = " and one warpgroup is the memory role" * self.warp_specialized
+            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
+                            f"got {self.compute_wgs}")
+        if not self.warp_specialized:
+            return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
             raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
                             f"got {self.memory_registers}")
@@ -190,7 +196,7 @@ class Unit:
     # ---- threads and registers
     @property
     def warpgroups(self) -> int:
-        return self.compute_wgs + 1
+        return self.compute_wgs + self.warp_specialized
 
     @property
     def threads(self) -> int:
@@ -198,7 +204,12 @@ class Unit:
 
     @property
     def compute_registers(self) -> int:
-        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8."""
+        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8.
+
+        Without a memory role those of the launch, of which an instruction can name 255.
+        """
+        if not self.warp_specialized:
+            return min(255, self.register_pool // self.warpgroups)
         return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
 
     @property
@@ -255,16 +266,18 @@ class Unit:
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
+        if not self.warp_specialized:
+            raise SpecError(f"{where}: its loads are issued by the memory role, which warp_specialized=False leaves out")
         if slots < 1:
             raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
         if not 0 <= delay < slots:
             raise SpecError(f"{where}: delay_release={delay} needs more than {delay} slots, got max_concurrent_steps={slots}: "
                             "the slot of step k is still held when step k + delay_release waits for its own")
         blocks, offsets, stride = [], [], 0
-        for number, (arg, shape, fill, known) in enumerate(wanted):
+        for number, (arg, shape, fill, known, transforms) in enumerate(wanted):
             array = self.arrays[arg]
             what = f"{where}: in_specs[{number}] for '{array.name}'"
-            block = cut(shape, array.dtype, array.ndim, array.order, fill, what)
+            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:

@@ -118,6 +118,8 @@ def where(pipe: Any) -> str:
 # ---- what both executions check
 def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: str | None, memory_registers: int | None) -> None:
     """One CTA has one split into roles: what the pipeline says must be what the kernel has."""
+    if not unit.warp_specialized:
+        raise SpecError(f"{where}: {WITHOUT_MEMORY_ROLE}")
     for name, asked, have in (("num_compute_wgs", num_compute_wgs, unit.compute_wgs), ("wg_axis", wg_axis, unit.wg_axis),
                               ("memory_registers", memory_registers, unit.memory_registers)):
         if asked is not None and asked != have:
@@ -125,6 +127,8 @@ def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: 
                             "it once, on the kernel")
 
 
+WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "
+                       "emit_pipeline, whose loads every compute warpgroup issues for itself")
 MANUAL = "manual_ready_barriers", "manual_consumed_barriers"
 
 

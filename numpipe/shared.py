@@ -66,7 +66,7 @@ class SlotsAt:
         check_slots(lead, [_kind(part) for part in parts], parts)
         number = linear(lead, parts[:len(lead)])
         kind = slots.plan.kind
-        tile = SmemTile(slots.address + number * kind.stride, kind.layout, kind.dtype, slots.memory)
+        tile = SmemTile(slots.address + number * kind.stride, kind.layout, kind.dtype, slots.memory, True)
         return tile.at[parts[len(lead):]] if len(parts) > len(lead) else tile
 
 

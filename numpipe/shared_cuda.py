@@ -26,7 +26,7 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
 
     @property
     def tile(self) -> SmemType:
-        return SmemType(self.plan.kind.layout, self.plan.kind.dtype, self.role)
+        return SmemType(self.plan.kind.layout, self.plan.kind.dtype, self.role, True)
 
 
 class SlotsAtType(nb.types.Type):  # type: ignore[misc]
@@ -132,7 +132,7 @@ def _slot(target: SlotsAtType, index: Any) -> Any:
                 address = builder.add(address, builder.mul(start, nb.const(scale)))
         return address
 
-    return SmemType(layout, tile.dtype, tile.role)(target, index), codegen
+    return SmemType(layout, tile.dtype, tile.role, True)(target, index), codegen
 
 
 def two(parts: Any) -> Any:

@@ -126,6 +126,9 @@ CASES = [
          rf"stmatrix\.sync\.aligned\.m8n8\.x2\.trans\.shared\.b16 \[{R}\], {regs(2)};"),
     Case("stmatrix.store_x4_trans", ("addr", "i", "i", "i", "i"),
          rf"stmatrix\.sync\.aligned\.m8n8\.x4\.trans\.shared\.b16 \[{R}\], {regs(4)};"),
+    *(Case(f"ldmatrix.load_x{n}{'_trans' * t}", ("addr",),
+           rf"ldmatrix\.sync\.aligned\.m8n8\.x{n}{'[.]trans' * t}\.shared\.b16 {regs(n)}, \[{R}\];")
+      for t in (False, True) for n in (1, 2, 4)),
     Case("convert.pack_bf16x2", ("x", "y"), rf"cvt\.rn\.bf16x2\.f32 {R}, {F}, {F};"),
     Case("convert.pack_f16x2", ("x", "y"), rf"cvt\.rn\.f16x2\.f32 {R}, {F}, {F};"),
     Case("convert.unpack_bf16_lo", ("i",), rf"shl\.b32 bits, {R}, 16; mov\.b32 {F}, bits;"),
@@ -168,7 +171,8 @@ def table_kernel(keywords: bool) -> Any:
         call = case.call(keywords)
         returns = inspect.signature(case.op.function).return_annotation not in ("None", "NoReturn")
         array = "outf" if case.operation in FLOATS else "out"
-        lines.append(f"{array}[{place}] = {call}" if returns else call)
+        several = "[0]" if re.match(r"ldmatrix\.load_x[24]", case.operation) else ""
+        lines.append(f"{array}[{place}] = {call}{several}" if returns else call)
     return compiled("\n".join(lines), PARAMETERS)
 
 

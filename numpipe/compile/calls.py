@@ -17,7 +17,7 @@ from .subset import host_only, mismatch, spelled
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown)
     pipelines.pipeline: (pipelines.make_pipeline, "cs"),
     specs.BlockSpec: (specs.block_spec, "k"),
-    specs.Element: (specs.element, ""),
+    **{kind: (made, "") for kind, made in specs.RECORDS.items()},
     copies.copy_gmem_to_smem: (copies.copy_in, "c"),
     copies.copy_smem_to_gmem: (copies.copy_out, "c"),
     copies.commit_smem: (copies.commit, "c"),
@@ -122,10 +122,11 @@ class Calls(Loops):
         if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
             registers = shape[0] * shape[1] // 128
             if registers >= unit.compute_registers:
+                has = (f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
+                       if unit.warp_specialized else f"65536 / {unit.threads} threads in steps of 8, at most 255")
                 self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
-                                 f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: "
-                                 f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at "
-                                 "most 256; use a smaller tile, or share it between more warpgroups")
+                                 f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
+                                 "use a smaller tile, or share it between more warpgroups")
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr) -> None:
         """Lambdas written in place take as many indices as the grid has."""

@@ -6,7 +6,8 @@ A kernel can be right and slow without a word from the compiler; each rule here 
 rule                   what it costs to break it
 =====================  ===========================================================================================
 resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg (`Resources.clean`)
-entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs
+entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs. Without a memory
+                       role: more registers than there are for so many threads
 local memory           registers that went to memory without being called spills
 memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
@@ -123,7 +124,7 @@ def resources(built: Built) -> Iterator[str]:
 def entry_registers(built: Built) -> Iterator[str]:
     """The registers at launch are the pool that setmaxnreg re-divides."""
     expected = min(255, built.unit.register_pool // built.unit.warpgroups)
-    if built.resources.registers != expected:
+    if built.resources.registers > expected or (built.unit.warp_specialized and built.resources.registers != expected):
         yield (f"{built.resources.registers} registers at entry; {built.threads} threads share the register file at {expected} "
                "a lane")
 
@@ -159,6 +160,9 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
 
 def roles(built: Built, sass: Sass) -> Iterator[str]:
     """Loads by the memory role alone, within its registers; everything else by the compute role."""
+    if not built.unit.warp_specialized:
+        yield from one_role(built, sass)
+        return
     memory, compute = memory_role(sass), compute_role(sass)
     if not memory or not compute:
         yield "the roles are not there: no setmaxnreg in the code"
@@ -177,8 +181,20 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
             yield f"no {opcode} in the {who} role"
 
 
+def one_role(built: Built, sass: Sass) -> Iterator[str]:
+    """Without a memory role: what the rings need, and registers that nobody re-divides."""
+    loads, stores = bool(built.unit.rings), built.unit.store_slots > 0
+    for expected, opcode in ((loads, "UTMALDG"), (loads, "SYNCS.PHASECHK"), (stores, "UTMASTG")):
+        if expected and not any(i.opcode.startswith(opcode) for i in sass.instructions):
+            yield f"no {opcode} in the code"
+    for instruction in sass.find("USETMAXREG"):
+        yield f"setmaxnreg without a memory role: {instruction}"
+
+
 def registers(built: Built, sass: Sass) -> Iterator[str]:
     """setmaxnreg gives and takes what the Unit says."""
+    if not built.unit.warp_specialized:
+        return
     for opcode, expected in (("DEALLOC", built.unit.memory_registers), ("TRY_ALLOC", built.unit.compute_registers)):
         found = [int(re.findall(r"0x([0-9a-f]+)\b", i.text)[-1], 16) for i in sass.find(rf"USETMAXREG\.{opcode}")]
         if found != [expected]:
