@@ -8,6 +8,7 @@ Shared memory of a CTA::
 
     0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
+    ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its mbarriers at the header's end
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
 """
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from ._block import Block, cut
 from ._layout import ATOM, Layout
+from .allocations import Barrier, BarrierPlan, Scratch, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
 
@@ -30,6 +32,7 @@ SMEM_BYTES = 232448  # 227 KB: what one CTA of sm_90 can have (CUDA C++ Programm
 HEADER = 1024
 PANEL_BYTES = 8192  # 64 rows of 128 bytes
 COUNTERS = 16  # int32 state of rings, per warpgroup
+PHASES = 16  # int32 behind them: phases of the kernel's own barriers
 _serials = itertools.count()
 
 
@@ -163,6 +166,10 @@ class Unit:
     store_slots: int = 0
     """staging panels of each compute warpgroup, once a store asked for them"""
     staging_base: int = 0
+    scratch: dict[str, Scratch] = field(default_factory=dict)
+    """what the kernel allocates itself"""
+    copies_out: bool = False
+    """whether the kernel issues TMA stores itself"""
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
     warp_specialized: bool = True
@@ -225,7 +232,7 @@ class Unit:
 
     @property
     def _rings_end(self) -> int:
-        return max([HEADER, *(plan.end for plan in self.rings.values())])
+        return max([HEADER, *(plan.end for plan in self.rings.values()), *(part.end for part in self.scratch.values())])
 
     @property
     def _staging_bytes(self) -> int:
@@ -239,11 +246,14 @@ class Unit:
         if wanted > SMEM_BYTES:
             parts = [f"{HEADER} barriers"] + [f"{p.slots} slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
                                               for p in self.rings.values()]
+            parts += [f"{part.copies * part.nbytes} ({part.name})" for part in self.scratch.values() if part.nbytes]
             if self.store_slots:
                 parts.append(f"{self.compute_wgs} warpgroups x {self.store_slots} store slots x {PANEL_BYTES} = "
                              f"{self._staging_bytes}")
             raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
-                            f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
+                            f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots"
+                            + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion"
+                            * bool(self.scratch))
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False)) -> RingPlan:
@@ -283,11 +293,42 @@ class Unit:
             blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1])
-        if ready + plan.barrier_bytes > HEADER or len(self.rings) >= COUNTERS:
+        if ready + plan.barrier_bytes > HEADER - self.scratch_barrier_bytes or len(self.rings) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
         self._budget()
         return plan
+
+    def plan_scratch(self, site: str, kind: Any, shared: bool) -> Scratch:
+        """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each."""
+        key = f"{site} {kind} {shared}"
+        if key in self.scratch:
+            return self.scratch[key]
+        copies = 1 if shared else self.compute_wgs
+        size, base = nbytes(kind), self._rings_end if self.simulated else self.smem_bytes
+        where = f"kernel {self.kernel}, scratch at {site}"
+        free = HEADER - self.scratch_barrier_bytes
+        if free - 8 * copies * barriers(kind) < sum(plan.barrier_bytes for plan in self.rings.values()):
+            raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {HEADER} bytes for all barriers of a CTA "
+                            "hold, 8 bytes each: use fewer slots or barriers")
+        groups = sum(len(part.barriers) for part in self.scratch.values())
+
+        def barrier(of: Barrier) -> BarrierPlan:
+            nonlocal free, groups
+            free, groups = free - 8 * copies * of.count, groups + 1
+            if groups > PHASES:
+                raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
+            return BarrierPlan(of, free, 0 if shared else 8 * of.count, groups - 1, site)
+
+        tree = place(kind, base, 0 if shared else size, barrier)
+        plan = self.scratch[key] = Scratch(f"{said(kind)} @ {site}", kind, tree, base, size, copies)
+        self._budget()
+        return plan
+
+    @property
+    def scratch_barrier_bytes(self) -> int:
+        """At the end of the header."""
+        return sum(8 * part.copies * plan.kind.count for part in self.scratch.values() for plan in part.barriers)
 
     def plan_staging(self, panels: int) -> int:
         """Slots of the store ring, for tiles of so many panels: one ring per compute warpgroup, shared by all stores.
@@ -317,6 +358,14 @@ class Unit:
             for slot in range(plan.slots):
                 yield plan.consumed_at(part) + 8 * slot, self.consumed_arrivals, f"consumed[{slot}]{whose}"
 
+    def scratch_barriers(self) -> Iterator[tuple[int, int, str]]:
+        """(address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""
+        for part in self.scratch.values():
+            for plan in part.barriers:
+                for copy in range(part.copies):
+                    for number in range(plan.kind.count):
+                        yield plan.base + copy * plan.own + 8 * number, plan.arrivals, barrier_name(plan, copy, number)
+
     def whose(self, plan: RingPlan, part: int, own: bool) -> str:
         """What a barrier's name says behind its slot: the operand, if it is its `own`, and the ring."""
         return (f" for in_specs[{part}] '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
@@ -332,3 +381,9 @@ class Unit:
             raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'} and "
                             f"the warpgroup axis is {self.wg_axis!r}")
         return self.axes.index(name)
+
+
+def barrier_name(plan: BarrierPlan, copy: int, number: int) -> str:
+    """An mbarrier of the kernel's own in reports."""
+    index = ", ".join(str(i) for i in np.unravel_index(number, plan.kind.shape)) if plan.kind.count > 1 else ""
+    return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(plan.own)} @ {plan.name}"

@@ -412,5 +412,5 @@ def put(ref, batch, start):  # type: ignore[no-untyped-def]
 @op
 def drain_stores(np_: Context) -> None:
     """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
-    if np_.unit.store_slots:
+    if np_.unit.store_slots or np_.unit.copies_out:
         current().bulk_wait(0, read=False)

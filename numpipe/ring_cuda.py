@@ -306,7 +306,7 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.store_slots:
+        if np_.unit.store_slots or np_.unit.copies_out:
             none, value = nb.immediate(0)
             with builder.if_then(elected(builder)):
                 nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))

@@ -7,7 +7,7 @@ import inspect
 import types
 from typing import Any
 
-from .. import context, pipelines, refs, specs, tile_loop
+from .. import context, copies, pipelines, refs, registers, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import tile
 from .fold import MISSING, literal_node, named_tuple
@@ -18,6 +18,13 @@ _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation,
     pipelines.pipeline: (pipelines.make_pipeline, "cs"),
     specs.BlockSpec: (specs.block_spec, "k"),
     **{kind: (made, "") for kind, made in specs.RECORDS.items()},
+    copies.copy_gmem_to_smem: (copies.copy_in, "c"),
+    copies.copy_smem_to_gmem: (copies.copy_out, "c"),
+    copies.commit_smem: (copies.commit, "c"),
+    copies.commit_smem_to_gmem_group: (copies.commit_group, "c"),
+    copies.wait_smem_to_gmem: (copies.wait_stores, "c"),
+    copies.async_prefetch: (copies.prefetch, "c"),
+    registers.set_max_registers: (registers.set_registers, "c"),
 }
 
 
@@ -42,8 +49,8 @@ class Calls(Loops):
             axis = self._axis(node)
             if function is context.axis_index and axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [self.context_name(node)], node)
-        if function is tile_loop.tiles:
-            self.error(node, "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):")
+        if function is tile_loop.tiles or function is tile_loop.nd_loop:
+            self.error(node, f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in numpipe.{function.__name__}(…):")
         if self._pipeline_call(node):
             self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
         try:

@@ -76,9 +76,9 @@ def _start(unit: Unit) -> Op[..., Any]:
             define_order(builder.module, unit)
             first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
             with builder.if_then(builder.and_(first, elected(builder))):
-                for plan in unit.rings.values():
-                    for address, count, _ in unit.barriers(plan):
-                        nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
+                rings = (barrier for plan in unit.rings.values() for barrier in unit.barriers(plan))
+                for address, count, _ in (*rings, *unit.scratch_barriers()):
+                    nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
                 nb.call(context, builder, fence.mbarrier_init, (), ())
             nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
             return nb.nothing(context)

@@ -13,7 +13,7 @@ from ..closure import Facts
 from ..errors import NumpipeError
 from ..functions import Function
 from ..specs import BlockSpec
-from .bodies import Bodies
+from .allocations import Allocations
 from .calls import plain
 from .fold import MISSING, StaticArray
 from .nested import Nested
@@ -30,7 +30,7 @@ class Bound:
     facts: Facts
 
 
-class Functions(Bodies, Nested):
+class Functions(Allocations, Nested):
     """Calls of `@numpipe.function`s, and these as values."""
 
     def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
