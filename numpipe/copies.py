@@ -29,6 +29,7 @@ from ._unit import ArrayArg, MapRequest, Unit
 from .allocations import ARRIVALS_A_WARPGROUP
 from .context import Context
 from .errors import SpecError
+from .fragment.order import before_async
 from .intrinsics import barrier as named
 from .intrinsics import cp_async_bulk, fence, mbarrier, special
 from .lanes import one_lane
@@ -384,6 +385,7 @@ def copy_in(np_: Context, src: Any, dst: Any, barrier: Any, predicate: Any) -> N
     boxes = check(LOAD, np_.unit, src.ref.index, src.axes, src.sizes, dst.layout, dst.dtype)
     if not np_.memory:
         check_predicate(LOAD, predicate)
+        before_async(dst)
         load_by_one(Transfer(boxes, src, dst.address, barrier), bool(predicate))
 
 
@@ -399,6 +401,7 @@ def copy_out(np_: Context, src: Any, dst: Any, predicate: Any, commit_group: Any
     boxes = check(STORE, np_.unit, dst.ref.index, dst.axes, dst.sizes, src.layout, src.dtype)
     if not np_.memory:
         check_predicate(STORE, predicate)
+        before_async(src)
         np_.unit.copies_out = True
         store_by_one(Transfer(boxes, dst, src.address, reduction=reduction), bool(predicate), commit)
 
