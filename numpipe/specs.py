@@ -131,8 +131,6 @@ class BlockSpec:
         shape = self.block_shape
         if space_of(self.memory_space) is None:
             raise SpecError(f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}")
-        if self.transforms != ():
-            raise SpecError(f"BlockSpec: transforms must be (): blocks lie as TMA and wgmma need it, got {self.transforms!r}")
         if self.buffer_count is not None and (not _is_int(self.buffer_count) or self.buffer_count < 1):
             raise SpecError(f"BlockSpec: buffer_count must be an int >= 1, got {self.buffer_count!r}")
         if not self.loaded:
