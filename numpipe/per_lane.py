@@ -25,6 +25,7 @@ are refused.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -35,7 +36,10 @@ from . import arith
 from ._layout import Layout, swizzled
 from ._machine import Lane, current
 from ._op import op
+from ._unit import Unit
+from .closure import Facts
 from .errors import SimulationError, SpecError
+from .params import LoweringSemantics
 from .refs import READ_ONLY, All, At, Ds, SmemTile
 
 LANES = 128
@@ -52,6 +56,26 @@ def lane(what: str) -> Lane:
     if getattr(machine, "lane", None) is None:
         raise SpecError(f"{what} {NOT_HERE}")
     return machine  # type: ignore[no-any-return]
+
+
+def by_lane(unit: Unit) -> bool:
+    """Whether a kernel's bodies are code for each lane."""
+    return unit.params.lowering_semantics is LoweringSemantics.Lane
+
+
+def check_lane_body(where: str, body: Facts, manual: tuple[bool, bool]) -> None:
+    """SpecError for a body that does what only a warpgroup does."""
+    does = ("holds a pipeline" if body.pipelines else "issues wgmmas" if body.products else
+            "is given barriers, which warpgroups wait for and arrive on" if any(manual) else "")
+    if does:
+        raise SpecError(f"{where}: body '{body.name}' {does}, but with {OPTION} it is code for each lane: use "
+                        "LoweringSemantics.Warpgroup")
+
+
+def check_lane_carry(where: str, carry: str) -> None:
+    """SpecError for a carry that a lane has only a part of."""
+    if "tile" in carry:
+        raise SpecError(f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and tuples of them")
 
 
 # ---- who am I
@@ -227,9 +251,21 @@ class PerLane:
 
 def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]) -> Any:
     """``body(indices, *tiles, *carry)`` in every lane; what the lanes return, as one carry."""
-    lanes = tuple(LaneTile(tile) if isinstance(tile, SmemTile) else tile for tile in tiles)
+    lanes = as_lane(tiles)
     arguments = [(indices, *lanes, *(scatter(part, number) for part in carry)) for number in range(LANES)]
-    return gather(current().each_lane(body, arguments))
+    return gather(current().each_lane(as_lane(body), arguments))
+
+
+def as_lane(value: Any) -> Any:
+    """A value as a lane's code has it: tiles in it, and those that functions in it have captured, are a lane's."""
+    if isinstance(value, SmemTile):
+        return LaneTile(value)
+    if isinstance(value, tuple):
+        parts = [as_lane(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, functools.partial):
+        return functools.partial(value.func, *map(as_lane, value.args))
+    return value
 
 
 def scatter(carry: Any, number: int) -> Any:
