@@ -159,8 +159,8 @@ def element_offset(layout: Layout, row: Any, column: Any) -> Any:
 
 def not_an_element(given: object) -> SpecError:
     """The error for an index of a tile that is no element."""
-    return SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and tile.T, "
-                     f"got {given}")
+    return SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
+                     f"tile.T, got {given}")
 
 
 def check_stored(dtype: np.dtype, of: Any, given: object) -> None:
@@ -197,9 +197,9 @@ class LaneTile:
         row, column = (int(part) for part in parts)
         rows, columns = self.shape
         if not (0 <= row < rows and 0 <= column < columns):
-            raise SimulationError(f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does not look, and takes whatever "
-                                  "lies there")
-        return int(swizzled(np.int64(self.tile.address + element_offset(self.tile.layout, row, column)), self.tile.layout.width))
+            raise SimulationError(f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does not look, and takes "
+                                  "whatever lies there")
+        return int(swizzled(np.asarray(self.tile.address + element_offset(self.tile.layout, row, column)), self.tile.layout.width))
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)

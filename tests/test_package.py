@@ -112,8 +112,8 @@ LAYERS = (
     {"specs", "params", "transforms", "_layout", "_block", "_format"}, {"allocations"}, {"_unit"},
     {"inert"}, {"context", "division"}, {"arith"}, {"refs", "numbers", "lanes", "debug", "functions", "closure"}, {"fragment"},
     {"ring"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"}, {"barriers"},
-    {"store", "pipelines", "tile_loop"}, {"emit"}, {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options"},
-    {"results", "targets"}, {"kernels"}, {"bench"}, {"__init__", "__main__"},
+    {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"sim", "compile"},
+    {"simulate", "launch", "shapes", "arguments"}, {"options"}, {"results", "targets"}, {"kernels"}, {"bench"}, {"__init__", "__main__"},
 )
 
 

@@ -1,4 +1,4 @@
-"""Code for each lane, rewritten: what kernels may use of `numba.cuda` becomes numpipe's own operations, which the simulator has too.
+"""Code for each lane, rewritten: what kernels may use of `numba.cuda` becomes numpipe's own operations, simulated too.
 
 `numba.cuda` is never imported here: its objects are known by their names, where the user's module has them.
 """
@@ -64,7 +64,7 @@ class LaneCode(Rewriter):
 
     def _unsupported(self, node: ast.AST, written: str) -> None:
         """In a kernel whose bodies are code for each lane; in others what reaches the memory role is refused as it always was."""
-        if per_lane.by_lane(self.unit) and "." not in written or written.startswith("threadIdx."):
+        if (per_lane.by_lane(self.unit) and "." not in written) or written.startswith("threadIdx."):
             self._refuse(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}")
 
     def _lane_only(self, node: ast.AST, what: str) -> None:
