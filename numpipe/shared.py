@@ -138,19 +138,15 @@ def check_barriers(shape: tuple[int, ...], kinds: list[str], got: Any) -> tuple[
 
 
 def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
-    """Row-order number of a place; SpecError outside."""
+    """Row-order number of a place; SpecError outside, where the GPU would go on with what lies there."""
     number = 0
     for axis, (size, part) in enumerate(zip(shape, index, strict=True)):
         if isinstance(part, Inert):
             continue
-        check_inside(axis, size, int(part))
+        if not 0 <= part < size:
+            raise SpecError(f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}")
         number = number * size + int(part)
     return number
-
-
-def check_inside(axis: int, size: int, place: int) -> None:
-    if not 0 <= place < size:
-        raise SpecError(f"….at[…]: index {place} along dimension {axis} is outside 0…{size - 1}")
 
 
 def group(shape: tuple[int, ...]) -> str:

@@ -100,12 +100,6 @@ def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, inde
     return number
 
 
-def _check_literals(shape: tuple[int, ...], parts: Any) -> None:
-    for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
-        if isinstance(part, nb.types.IntegerLiteral):
-            source.check_inside(axis, size, part.literal_value)
-
-
 def _view(target: Any, index: Any) -> Any:
     if isinstance(target, SlotsType):
         raise SpecError(source.NO_SLOTS)
@@ -121,7 +115,6 @@ def _slot(target: SlotsAtType, index: Any) -> Any:
     lead = plan.slots
     source.check_slots(lead, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
     here, rest = parts[:len(lead)], parts[len(lead):]
-    _check_literals(lead, here)
     tile, layout, scales = target.slots.tile, plan.kind.layout, []
     for axis, part in enumerate(two(rest) if rest else ()):
         scale = 0
@@ -152,7 +145,6 @@ def two(parts: Any) -> Any:
 def _barrier(target: BarriersAtType, index: Any) -> Any:
     parts, barriers = _parts(index), target.barriers
     left = source.check_barriers(barriers.shape, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
-    _check_literals(barriers.shape[:len(parts)], parts)
     result = BarriersType(barriers.context, barriers.plan, left)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

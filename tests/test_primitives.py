@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import primitive_kernels
 import pytest
@@ -66,24 +67,21 @@ def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
         np.testing.assert_array_equal(y, x)
 
 
+COMBINED: dict[str, Any] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "inc": lambda old, new: np.where(old >= new, 0, old + 1),
+    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - 1),
+}
+
+
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_copies_that_reduce(name: str) -> None:
-    random, combine = np.random.default_rng(2), {
-        "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-        "inc": lambda old, new: np.where(old >= new, 0, old + 1),
-        "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - 1),
-    }[name]
+    random, combine = np.random.default_rng(2), COMBINED[name]
     for dtype in REDUCTIONS[name]:
-        x, y = (random.integers(0, 7, (130, 32)).astype(numpipe.ArrayType((1,), _dtype(dtype)).dtype) for _ in range(2))
+        x, y = (random.integers(0, 7, (130, 32)).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype) for _ in range(2))
         expected = combine(combine(y, x), x).astype(x.dtype)  # two CTAs
         reduced(name).simulate(x, y, seed=3)
         np.testing.assert_array_equal(y, expected, err_msg=dtype)
-
-
-def _dtype(name: str) -> Any:
-    import ml_dtypes
-
-    return getattr(ml_dtypes, name) if name == "bfloat16" else name
 
 
 def test_a_test_of_a_barrier_steers_a_loop() -> None:

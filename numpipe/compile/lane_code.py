@@ -49,7 +49,7 @@ class LaneCode(Rewriter):
             return self.call(operation, [self.visit(argument) for argument in self.bind(operation, node)], node)  # type: ignore[attr-defined]
         if function is per_lane.lane_index:
             self._lane_only(node, "lane_index()")
-        return super().visit_Call(node)  # type: ignore[misc]
+        return super().visit_Call(node)
 
     def _of_cuda(self, node: ast.AST) -> str | None:
         """What an expression is of `numba.cuda`, as it is written there; None for all else."""

@@ -51,8 +51,8 @@ class Lane:
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:
             return getattr(self._warp.who, name)
-        raise SpecError(f"{name} is an operation of the whole warpgroup: a body that is code for each lane "
-                        "(lowering_semantics=LoweringSemantics.Lane) has none of those; it has elements of tiles, shuffles and syncwarp")
+        raise SpecError(f"{name} is an operation of the whole warpgroup, and this body is code for each lane "
+                        "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
         self._warp.touch(self, address, dtype.itemsize, what, False)
@@ -187,7 +187,7 @@ class _Warp:
         if first in results and results[first] is None:
             where = "has left the body"
         raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
-                                         f"{stop.mask:#x}, but lane {first} {where}: all lanes of the mask must come to the same call")
+                                         f"{stop.mask:#x}, but lane {first} {where}: all of them must come to the same call")
 
 
 def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
