@@ -5,7 +5,7 @@ imported when they are first used: ``import numpipe`` needs neither Numba nor a 
 
 =====================  ===========================================================================================
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`, `LoweringSemantics`
-loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline_warp_specialized`
+loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
@@ -34,7 +34,7 @@ _HOME = {
     "CompilerParams": "params", "LoweringSemantics": "params",
     "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
     "Element": "specs",
-    "function": "functions", "emit_pipeline_warp_specialized": "emit",
+    "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
@@ -87,6 +87,7 @@ __all__ = [
     "debug_print",
     "device_assert",
     "ds",
+    "emit_pipeline",
     "emit_pipeline_warp_specialized",
     "function",
     "kernel",
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     )
     from .debug import debug_print, device_assert
     from .emit import emit_pipeline_warp_specialized
+    from .emit_single import emit_pipeline
     from .errors import (
         CompileError,
         LaunchError,

@@ -186,9 +186,36 @@ class Machine(Protocol):
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         """Direct stores of the warpgroup: ``array[index] = values``."""
 
+    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """``function(*arguments[i])`` as lane i of the 128, in which the current machine is a `Lane`; what they return."""
+
     # ---- observation
     def note(self, event: str, **details: Any) -> None:
         """A line for the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
+
+
+class Lane(Protocol):
+    """One lane of a warpgroup that runs code of its own (`Machine.each_lane`); of the operations it has only these."""
+
+    lane: int
+    """index in the warpgroup"""
+    warpgroup: int
+    role: Role
+    cta: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    unit: Any
+
+    def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+        """A number from shared memory (ld.shared)."""
+
+    def store(self, address: int, value: Any, what: str) -> None:
+        """A NumPy number to shared memory (st.shared)."""
+
+    def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
+        """The value of another lane of the warp: `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
+
+    def syncwarp(self, mask: int) -> None:
+        """Meet the lanes of `mask`."""
 
 
 _current: contextvars.ContextVar[Machine] = contextvars.ContextVar("numpipe machine")

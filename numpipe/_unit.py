@@ -97,6 +97,8 @@ class RingPlan:
     consumed: int
     manual_ready: bool = False
     manual_consumed: bool = False
+    private: int = 0
+    """compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one"""
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -105,7 +107,7 @@ class RingPlan:
 
     @property
     def end(self) -> int:
-        return self.base + self.slots * self.stage_stride
+        return self.base + max(1, self.private) * self.slots * self.stage_stride
 
     @property
     def parts(self) -> tuple[tuple[int, ...], ...]:
@@ -143,6 +145,11 @@ class RingPlan:
 
     @property
     def barrier_bytes(self) -> int:
+        return max(1, self.private) * self.barrier_bytes_of_one
+
+    @property
+    def barrier_bytes_of_one(self) -> int:
+        """Bytes of the barriers, those of one copy where warpgroups have copies."""
         return 8 * self.slots * (len(self.ready_parts) + len(self.consumed_parts))
 
 
@@ -244,8 +251,9 @@ class Unit:
             # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
             wanted = self._rings_end + min(self._staging_bytes, self.compute_wgs * PANEL_BYTES)
         if wanted > SMEM_BYTES:
-            parts = [f"{HEADER} barriers"] + [f"{p.slots} slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
-                                              for p in self.rings.values()]
+            parts = [f"{HEADER} barriers"] + [
+                f"{f'{p.private} warpgroups x ' if p.private > 1 else ''}{p.slots} slots x {p.stage_stride} = {p.end - p.base} "
+                f"({p.name})" for p in self.rings.values()]
             parts += [f"{part.copies * part.nbytes} ({part.name})" for part in self.scratch.values() if part.nbytes]
             if self.store_slots:
                 parts.append(f"{self.compute_wgs} warpgroups x {self.store_slots} store slots x {PANEL_BYTES} = "
@@ -256,18 +264,17 @@ class Unit:
                             * bool(self.scratch))
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
-                  manual: tuple[bool, bool] = (False, False)) -> RingPlan:
+                  manual: tuple[bool, bool] = (False, False), single: bool = False) -> RingPlan:
         """The ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
-        `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
+        `manual`: whether the body waits for, and whether it releases, each operand itself. `single`: every compute warpgroup has
+        a ring of its own. Loops that one pipeline has over
         different arrays get a ring each: their copies read different tensor maps.
         """
-        key = f"{site} {wanted} {slots} {delay} {manual}"
+        key = f"{site} {wanted} {slots} {delay} {manual} {single}"
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
-        if not self.warp_specialized:
-            raise SpecError(f"{where}: its loads are issued by the memory role, which warp_specialized=False leaves out")
         if slots < 1:
             raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
         if not 0 <= delay < slots:
@@ -292,7 +299,8 @@ class Unit:
             name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
             blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
-            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1])
+            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
+            private=self.compute_wgs if single else 0)
         if ready + plan.barrier_bytes > HEADER - self.scratch_barrier_bytes or len(self.rings) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
@@ -349,14 +357,18 @@ class Unit:
 
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of a ring's mbarriers."""
-        for part in plan.ready_parts:
-            whose = self.whose(plan, part, plan.manual_ready)
-            for slot in range(plan.slots):
-                yield plan.ready_at(part) + 8 * slot, 1, f"ready[{slot}]{whose}"
-        for part in plan.consumed_parts:
-            whose = self.whose(plan, part, plan.manual_consumed)
-            for slot in range(plan.slots):
-                yield plan.consumed_at(part) + 8 * slot, self.consumed_arrivals, f"consumed[{slot}]{whose}"
+        arrivals = 4 if plan.private else self.consumed_arrivals
+        for copy in range(max(1, plan.private)):
+            first = copy * plan.barrier_bytes_of_one
+            who = f" of warpgroup {copy}" * (plan.private > 1)
+            for part in plan.ready_parts:
+                whose = self.whose(plan, part, plan.manual_ready) + who
+                for slot in range(plan.slots):
+                    yield first + plan.ready_at(part) + 8 * slot, 1, f"ready[{slot}]{whose}"
+            for part in plan.consumed_parts:
+                whose = self.whose(plan, part, plan.manual_consumed) + who
+                for slot in range(plan.slots):
+                    yield first + plan.consumed_at(part) + 8 * slot, arrivals, f"consumed[{slot}]{whose}"
 
     def scratch_barriers(self) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""

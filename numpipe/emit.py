@@ -33,7 +33,9 @@ from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .pipelines import Pipeline, reachable, steps_over
 
-NOT_CALLED = "a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)"
+
+def not_called(builder: str) -> str:
+    return f"a pipeline is emitted for arrays: {builder}(…)(a, b)"
 
 
 def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...],
@@ -151,8 +153,12 @@ def plural(count: int, what: str) -> str:
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
-def check_body(where: str, body: Facts | None, given: object, tiles: int, manual: tuple[bool, bool], carry: bool) -> None:
-    """The body takes what it is called with: for each tile, where asked for (`manual`), a ready and a consumed barrier."""
+def check_body(where: str, body: Facts | None, given: object, tiles: int, manual: tuple[bool, bool], carry: bool,
+               option: str = "compute_context") -> None:
+    """The body takes what it is called with: for each tile, where asked for (`manual`), a ready and a consumed barrier.
+
+    `option`: the one that gives the carry.
+    """
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
     if body.coroutine:
@@ -162,15 +168,19 @@ def check_body(where: str, body: Facts | None, given: object, tiles: int, manual
         kinds = [kind for kind, asked in (("tile", True), ("ready barrier", manual[0]), ("consumed barrier", manual[1])) if asked]
         given = f"(indices, {', '.join(plural(tiles, kind) for kind in kinds)}{', carry' * carry})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
-                "; a carry needs a compute_context" if body.parameters > wanted else
-                "; with a compute_context the carry comes last")
+                f"; a carry needs {_a(option)}" if body.parameters > wanted else
+                f"; with {_a(option)} the carry comes last")
         raise SpecError(f"{where}: body '{body.name}' takes {arguments(body.parameters)}, but is called with {wanted}: "
                         f"{given}{mend}")
     if carry and not body.returns:
         raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
     if body.returns and not carry:
-        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give a compute_context that calls "
-                        "pipeline(initial carry), or return nothing")
+        mend = "a compute_context that calls pipeline(initial carry)" if option == "compute_context" else option
+        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {mend}, or return nothing")
+
+
+def _a(option: str) -> str:
+    return f"a {option}" if option == "compute_context" else option
 
 
 def check_compute(where: str, compute: Facts | None, given: object, coroutine: bool) -> None:

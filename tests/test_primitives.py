@@ -179,7 +179,8 @@ BUGS = {
         (single_stream, [("num_arrivals=2", "num_arrivals=1")], SimulationError,
          "nothing orders this after the end of phase 0|3 arrivals on barrier.* but phase 0 has only 0 of 4 pending"),
     "the other warpgroup may still read":
-        (shared_tiles, [("numpipe.barrier_wait(free.at[slot])", "pass")], PipelineRace, "while wgmma|nobody has waited"),
+        (shared_tiles, [("numpipe.barrier_wait(free.at[slot])", "pass")], PipelineRace,
+         "while wgmma|nobody has waited|while TMA load"),
     "nobody hands the slot back":
         (shared_tiles, [("numpipe.barrier_arrive(free.at[slot])", "pass")], PipelineDeadlock, "free|barrier"),
     "a store reads before the tile has landed":

@@ -90,10 +90,11 @@ class Calls(Loops):
         node.args = [self.visit(a) for a in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
-        if self._emitted_call(node):
+        emitted = PIPELINE if self._emitted_call(node) else self._alone_facts(node.func)
+        if emitted is not None:
             if node.keywords:
                 self.error(node, "an emitted pipeline is called on its arrays by position")
-            node.facts = PIPELINE  # type: ignore[attr-defined]
+            node.facts = emitted  # type: ignore[attr-defined]
         elif isinstance(node.func, ast.Name) and node.func.id in self.local:
             node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
             self._by_position(node.func.id, node)

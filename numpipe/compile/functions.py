@@ -57,6 +57,14 @@ class Functions(Allocations, Nested):
         function = self.value(node.func)
         return self._call(function, node) if isinstance(function, Function) else super().visit_Call(node)
 
+    def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
+        value, given = self.value(function), self.visit(function)
+        if isinstance(value, Function):
+            return given, self._lifted(value, {}, function).facts
+        if isinstance(function, ast.Lambda):
+            return given, self.binders[given.func.id.removeprefix("__np_bind_")]
+        return given, self._nested_facts(function.id) if isinstance(function, ast.Name) else None
+
     def _call(self, function: Function[..., Any], node: ast.Call) -> ast.expr:
         """A call of a function: of what it is for the arguments that are known, with the others."""
         names = list(inspect.signature(function.function).parameters)

@@ -48,6 +48,18 @@ class Loops(Rewriter):
             return any(self._bound_by(place, emit.emit_pipeline_warp_specialized, "__np_emitted") for place in self._binds(made.id))
         return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_emitted"
 
+    def _alone_facts(self, made: ast.expr) -> Facts | None:
+        """What is known of a single-stream pipeline that is called, already rewritten: made in place or bound to a name."""
+        if isinstance(made, ast.Name):
+            for place in self._binds(made.id):
+                for scope, _ in self.scopes:
+                    for node in ast.walk(scope):
+                        if isinstance(node, ast.Assign) and place in node.targets:
+                            return self._alone_facts(node.value) if isinstance(node.value, ast.Call) else None
+        called = made.func if isinstance(made, ast.Call) else None
+        alone = isinstance(called, ast.Name) and called.id == "__np_emitted_alone"
+        return getattr(made, "facts", None) if alone else None
+
     def _binds(self, name: str) -> list[ast.AST]:
         """What binds a name, in the innermost function that does."""
         return next((names[name] for _, names in reversed(self.scopes) if name in names), [])
@@ -148,8 +160,10 @@ class Loops(Rewriter):
                     continue
                 if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not inner_loop):
                     word = "return" if isinstance(child, ast.Return) else "break"
-                    self.error(child, f"'{word}' leaves the pipeline loop of line {node.lineno}: the memory role would still load "
-                                      "the remaining steps; run all steps, or make the grid smaller")
+                    harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
+                            "the next steps are being loaded, and nobody would wait for them")
+                    self.error(child, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make "
+                                      "the grid smaller")
                 walk(child, inner_loop or isinstance(child, (ast.For, ast.While)))
 
         for statement in node.body:

@@ -13,7 +13,7 @@ import numpy as np
 from greenlet import GreenletExit, greenlet
 
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
-from . import barriers, bulk, generic, mma, named, report
+from . import barriers, bulk, generic, lane, mma, named, report
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
 
 if TYPE_CHECKING:
@@ -290,6 +290,9 @@ class Warpgroup:
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         generic.write_array(self, array, index, values, what)
+
+    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return lane.each(self, function, arguments)
 
     # ---- observation
     def note(self, event: str, **details: Any) -> None:
