@@ -70,8 +70,8 @@ def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any,
         return None
     ins, outs = (_specs(kernel, name, given) for name, given in (("in_specs", in_specs), ("out_specs", out_specs)))
     if len(parameters) != len(ins) + len(outs):
-        raise SpecError(f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but {len(ins)} in_specs and "
-                        f"{len(outs)} out_specs: it takes a tile for each, in this order; scalars are keyword-only")
+        raise SpecError(f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but {len(ins)} in_specs "
+                        f"and {len(outs)} out_specs: it takes a tile for each, in this order; scalars are keyword-only")
     if isinstance(grid, Persistent):
         raise SpecError(f"kernel {kernel}: numpipe.persistent() is a grid for kernels that loop over tiles; with in_specs the grid "
                         "says how many tiles there are")
@@ -84,8 +84,8 @@ def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any,
         raise SpecError(f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, because they are the "
                         "loop that each CTA runs")
     if parallel > 3:
-        raise SpecError(f"kernel {kernel}: {parallel} parallel dimensions, but a grid of CTAs has at most 3: make some of them one, "
-                        "or sequential")
+        raise SpecError(f"kernel {kernel}: {parallel} parallel dimensions, but a grid of CTAs has at most 3: make some of them "
+                        "one, or sequential")
     sizes = None
     if not callable(grid):
         sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)

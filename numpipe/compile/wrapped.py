@@ -29,7 +29,7 @@ from ..emit import emit_pipeline_warp_specialized
 from ..emit_single import emit_pipeline
 from ..errors import SpecError
 from ..functions import Function
-from ..specs import GMEM, BlockSpec
+from ..specs import BlockSpec
 from . import lambdas
 from .fold import Constants, stores
 from .positions import Source
@@ -76,13 +76,14 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
     Raises SpecError for index maps that have no source, or do not take an index for each dimension of the grid.
     """
     names: dict[str, Any] = {"np__emit": emit_pipeline_warp_specialized if roles else emit_pipeline, "np__BlockSpec": BlockSpec,
-                             "np__GMEM": GMEM, "np__program_id": programs.program_id, "np__num_programs": programs.num_programs}
+                             "np__program_id": programs.program_id, "np__num_programs": programs.num_programs}
     made = [[_spec(spec, f"kernel {source.name}: {kind}[{number}]", grid, names, f"{kind}_{number}")
-             for number, spec in enumerate(given)] for kind, given in (("in_specs", ins), ("out_specs", outs))]
+             for number, spec in enumerate(given) if spec.loaded] for kind, given in (("in_specs", ins), ("out_specs", outs))]
+    tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]  # others are captured as they are
     constants = Constants(source.namespace, {}, "", 0)
 
     def wrap(node: ast.FunctionDef) -> ast.FunctionDef:
-        body = ast.FunctionDef(node.name, _arguments([INDICES, *arrays]), [_Programs(constants, node, grid).visit(s)
+        body = ast.FunctionDef(node.name, _arguments([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s)
                                                                          for s in node.body], [], None)
         if "type_params" in ast.FunctionDef._fields:  # Python 3.12
             setattr(body, "type_params", [])  # noqa: B010
@@ -92,7 +93,7 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
         keywords += [ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
                      for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)]
         emitted = ast.Call(ast.Name("np__emit", ast.Load()), [ast.Name(node.name, ast.Load())], keywords)
-        run = ast.Expr(ast.Call(emitted, [ast.Name(name, ast.Load()) for name in arrays], []))
+        run = ast.Expr(ast.Call(emitted, [ast.Name(name, ast.Load()) for name in tiles], []))
         inner = {id(part) for statement in body.body for part in ast.walk(statement)}
         node.body = [*places, body, run]
         for statement in node.body:
@@ -126,8 +127,6 @@ def _arguments(names: Sequence[str]) -> ast.arguments:
 # ---- blocks ------------------------------------------------------------------------------------------------------
 def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
     """A BlockSpec as the kernel writes it; what its index map finds outside the kernel is entered in `names`."""
-    if not spec.loaded:
-        return ast.Call(ast.Name("np__BlockSpec", ast.Load()), [], [ast.keyword("memory_space", ast.Name("np__GMEM", ast.Load()))])
     keywords = []
     for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count"):
         names[f"np__{unique}_{option}"] = getattr(spec, option)
@@ -145,8 +144,9 @@ def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], uniq
         raise SpecError(f"{what} must be a lambda or a function, whose source is compiled with the kernel, got {function!r}")
     count = plain.__code__.co_argcount
     if count != grid.rank or plain.__defaults__ or plain.__code__.co_kwonlyargcount:
-        raise SpecError(f"{what} takes {count} indices{', some with defaults' if plain.__defaults__ else ''}, but the kernel's grid "
-                        f"has {grid.rank} dimensions: it takes one index of each")
+        defaults = ", some with defaults" if plain.__defaults__ else ""
+        raise SpecError(f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} dimensions: it takes one "
+                        "index of each")
     own = [_index(d) for d in grid.sequential] or ["np__step"]
     if plain.__name__ == "<lambda>":
         body = _inlined(plain, lambdas.find(plain, what), names, unique)
