@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
-    "Element": "specs",
+    "Element": "specs", "GMEM": "specs",
     "function": "functions", "emit_pipeline_warp_specialized": "emit",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
@@ -39,10 +39,39 @@ _HOME = {
 }
 
 __all__ = [
-    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Element", "Kernel", "LaunchError", "NumpipeError",
-    "PipelineDeadlock", "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size",
-    "barrier_arrive", "barrier_wait", "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
-    "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
+    "GMEM",
+    "ArrayType",
+    "BlockSpec",
+    "CompileError",
+    "CompilerParams",
+    "Element",
+    "Kernel",
+    "LaunchError",
+    "NumpipeError",
+    "PipelineDeadlock",
+    "PipelineRace",
+    "SimulationError",
+    "SpecError",
+    "Static",
+    "TargetError",
+    "Trace",
+    "axis_index",
+    "axis_size",
+    "barrier_arrive",
+    "barrier_wait",
+    "cdiv",
+    "debug_print",
+    "device_assert",
+    "ds",
+    "emit_pipeline_warp_specialized",
+    "function",
+    "kernel",
+    "persistent",
+    "pipeline",
+    "tiles",
+    "wgmma",
+    "wgmma_wait",
+    "zeros",
 ]
 
 if TYPE_CHECKING:
@@ -68,7 +97,7 @@ if TYPE_CHECKING:
     from .pipelines import pipeline
     from .refs import ds
     from .sim import Trace
-    from .specs import ArrayType, BlockSpec, CompilerParams, Element, Static, persistent
+    from .specs import GMEM, ArrayType, BlockSpec, CompilerParams, Element, Static, persistent
     from .tile_loop import tiles
 
 

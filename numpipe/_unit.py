@@ -78,6 +78,10 @@ class RingPlan:
         yes            no                one an operand             all operands
         no             yes               all operands               one an operand
         yes            yes               one an operand             one an operand
+
+    labels  how messages call the operands
+    dims    grid dimensions, counted from the first, whose indices say which block is loaded: a slot is filled when one of them
+            changes; None: all of the grid's
     """
 
     name: str
@@ -94,6 +98,8 @@ class RingPlan:
     consumed: int
     manual_ready: bool = False
     manual_consumed: bool = False
+    labels: tuple[str, ...] = ()
+    dims: int | None = None
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -235,25 +241,21 @@ class Unit:
                             f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
-                  manual: tuple[bool, bool] = (False, False)) -> RingPlan:
-        """The ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
+                  manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None) -> RingPlan:
+        """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
         `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
-        different arrays get a ring each: their copies read different tensor maps.
+        different arrays get a ring each: their copies read different tensor maps. `labels`, `dims`: see `RingPlan`.
         """
-        key = f"{site} {wanted} {slots} {delay} {manual}"
+        labels = labels or tuple(f"in_specs[{number}]" for number in range(len(wanted)))
+        key = f"{site} {wanted} {slots} {delay} {manual} {labels} {dims}"
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
-        if slots < 1:
-            raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
-        if not 0 <= delay < slots:
-            raise SpecError(f"{where}: delay_release={delay} needs more than {delay} slots, got max_concurrent_steps={slots}: "
-                            "the slot of step k is still held when step k + delay_release waits for its own")
         blocks, offsets, stride = [], [], 0
-        for number, (arg, shape, fill, known) in enumerate(wanted):
+        for label, (arg, shape, fill, known) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
-            what = f"{where}: in_specs[{number}] for '{array.name}'"
+            what = f"{where}: {label} for '{array.name}'"
             block = cut(shape, array.dtype, array.ndim, array.order, fill, what)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
@@ -269,7 +271,8 @@ class Unit:
             name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
             blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
-            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1])
+            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
+            labels=labels, dims=dims)
         if ready + plan.barrier_bytes > HEADER or len(self.rings) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
@@ -306,7 +309,7 @@ class Unit:
 
     def whose(self, plan: RingPlan, part: int, own: bool) -> str:
         """What a barrier's name says behind its slot: the operand, if it is its `own`, and the ring."""
-        return (f" for in_specs[{part}] '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
+        return (f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
 
     def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
         block = plan.blocks[operand]

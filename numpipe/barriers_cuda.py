@@ -6,10 +6,11 @@ from typing import Any
 
 from . import _numba as nb
 from . import barriers as source
-from ._op import cuda_meaning
+from ._op import cuda_meaning, helper
 from .errors import CompileError, SpecError
-from .ring import await_ready, release_delayed
+from .ring import await_ready, release_delayed, step_of
 from .ring_cuda import RingType
+from .steps_cuda import LoopType, loop_value
 
 I32 = nb.types.int32
 
@@ -27,38 +28,45 @@ class BarrierType(nb.types.Type):  # type: ignore[misc]
 @nb.register_model(BarrierType)
 class _BarrierModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: BarrierType) -> None:
-        super().__init__(manager, fe_type, [("ring", fe_type.ring), ("k", I32), ("step", I32)])
+        super().__init__(manager, fe_type, [("ring", fe_type.ring), ("k", I32)])
 
 
-def barrier_types(ring: RingType) -> list[BarrierType]:
-    """Types of the barriers that a ring's body is given."""
-    return [BarrierType(ring, kind, part) for kind, part in source.kinds(ring.plan)]
+def barrier_types(loop: LoopType) -> list[BarrierType]:
+    """Types of the barriers that a pipeline's body is given."""
+    return [BarrierType(loop.rings[place.ring], kind, place.operand) for kind, place in source.kinds(loop.manual, loop.places)]
 
 
 @cuda_meaning(source.barriers_of)
-def _barriers_of(_context: Any, ring: Any, k: Any, step: Any) -> Any:
-    result = nb.types.Tuple(barrier_types(ring))
+def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
+    result = nb.types.Tuple(barrier_types(loop))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        rings = loop_value(context, builder, loop, args[0]).rings
         values = []
-        for ty in result:
+        for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
             value = nb.cgutils.create_struct_proxy(ty)(context, builder)
-            value.ring, value.k, value.step = args
+            value.ring, value.k = builder.extract_value(rings, place.ring), args[1]
             values.append(value._getvalue())
         return context.make_tuple(builder, result, values)
 
-    return result(ring, I32, I32), codegen
+    return result(loop, I32), codegen
 
 
-def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: tuple[str, ...]) -> None:
-    """An operation on a barrier: ``function(ring, part, *fields)`` in the compute role."""
+@helper
+def await_step(ring, part, k):  # type: ignore[no-untyped-def]
+    """Wait for what the pipeline's step k uses."""
+    await_ready(ring, part, step_of(ring, k, 0))
+
+
+def _of_a_barrier(operation: Any, name: str, kind: str, function: Any) -> None:
+    """An operation on a barrier: ``function(ring, part, k)`` in the compute role."""
 
     def typer(typing_context: Any, barrier: Any) -> Any:
         if not isinstance(barrier, BarrierType) or barrier.kind != kind:
             given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
             raise SpecError(source.wanted(name, kind, given))
         part, number = nb.immediate(barrier.part)
-        argtypes = (barrier.ring, part, *[I32 for _ in fields])
+        argtypes = (barrier.ring, part, I32)
         memory = barrier.ring.context.role == "memory"
         if not memory:
             nb.returns(typing_context, function, argtypes)
@@ -66,7 +74,7 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: t
         def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             if not memory:
                 value = nb.cgutils.create_struct_proxy(barrier)(context, builder, value=args[0])
-                nb.call(context, builder, function, argtypes, (value.ring, number, *[getattr(value, f) for f in fields]))
+                nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
             return nb.nothing(context)
 
         return nb.types.void(barrier), codegen
@@ -74,8 +82,8 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: t
     cuda_meaning(operation)(typer)
 
 
-_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_ready, ("step",))
-_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, ("k", "step"))
+_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_step)
+_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed)
 
 
 @nb.typing_registry.register_global(bool)

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _numba as nb
 from ._op import cuda_meaning, immediate
-from .specs import BlockSpec, Element, block_spec, element
+from .specs import GMEM, BlockSpec, Element, block_spec, element
 
 
 class ElementType(nb.types.Type):  # type: ignore[misc]
@@ -21,9 +21,13 @@ nb.register_model(ElementType)(nb.models.OpaqueModel)
 
 
 class SpecType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, block: tuple[Any, ...], index_map: Any, delay_release: int | None) -> None:
-        self.block, self.index_map, self.delay_release = block, index_map, delay_release
-        super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release})")
+    """Has what `BlockSpec` has, but for its index map a type."""
+
+    def __init__(self, block: tuple[Any, ...], index_map: Any, delay_release: int | None, buffer_count: int | None, loaded: bool,
+                 depends: tuple[bool, ...] | None) -> None:
+        self.block, self.index_map, self.delay_release, self.buffer_count = block, index_map, delay_release, buffer_count
+        self.loaded, self.depends = loaded, depends
+        super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release}, {buffer_count}, {loaded}, {depends})")
 
 
 @nb.register_model(SpecType)
@@ -39,17 +43,23 @@ def _element(_context: Any, size: Any) -> Any:
 
 
 @cuda_meaning(block_spec)
-def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any, known: Any) -> Any:
+def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any,
+                oob_fill: Any, buffer_count: Any, known: Any, depends: Any) -> Any:
     shape = immediate("BlockSpec", "block_shape", block_shape)
     delay = immediate("BlockSpec", "delay_release", delay_release)
     fill = immediate("BlockSpec", "oob_fill", oob_fill)
-    function: Any = (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
-    BlockSpec(shape, function, delay, fill)  # the same validation as on the host
-    spec = SpecType((shape, fill, nb.literal(known)), index_map, delay)
+    count = immediate("BlockSpec", "buffer_count", buffer_count)
+    nowhere = isinstance(index_map, nb.types.NoneType)
+    function: Any = None if nowhere else (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
+    same = BlockSpec(shape, function, memory_space=GMEM if nb.literal(memory_space) == "GMEM" else None,
+                     transforms=immediate("BlockSpec", "transforms", transforms), delay_release=delay, oob_fill=fill,
+                     buffer_count=count)  # the same validation as on the host
+    spec = SpecType((shape, fill, nb.literal(known)), index_map, delay, count, same.loaded,
+                    () if nowhere else nb.literal(depends))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = nb.cgutils.create_struct_proxy(spec)(context, builder)
         value.index_map = args[1]
         return value._getvalue()
 
-    return spec(block_shape, index_map, delay_release, oob_fill, known), codegen
+    return spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill, buffer_count, known, depends), codegen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from typing import Any
 
 from .. import emit, pipelines
@@ -25,17 +26,21 @@ class Bodies(Calls):
 
     def _emit(self, node: ast.Call) -> ast.Call:
         """The loop form's pipeline, and what it calls."""
-        body, grid, in_specs, slots, delay, compute, coroutine, *options = self.bind(emit.emit_pipeline_warp_specialized, node)
+        said = dict(zip(inspect.signature(emit.emit_pipeline_warp_specialized).parameters,
+                        self.bind(emit.emit_pipeline_warp_specialized, node), strict=True))
+        body, grid, in_specs, compute, coroutine = (said.pop(name) for name in (
+            "body", "grid", "in_specs", "compute_context", "carry_coroutine"))
+        looped = [said.pop(name) for name in ("out_specs", "max_concurrent_steps", "delay_release", "steps_of")]
         given = self.value(coroutine) is not None
         if given and self.value(compute) is not None:
             self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
                              "give one")
         self._index_maps_fit(grid, in_specs)
-        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, slots, delay)),
-                literal_node(self.session.site(self.source, node), node)]
+        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, *looped)),
+                literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
         functions = [self.visit(body), self.visit(coroutine if given else compute)]
         return self.call(emit.emitted, [self.call(pipelines.make_pipeline, pipe, node), *functions,
-                                        literal_node(int(given), node), *(self.visit(option) for option in options)], node)
+                                        literal_node(int(given), node), *map(self.visit, said.values())], node)
 
 
 def own_yields(function: ast.FunctionDef) -> list[ast.Yield]:
