@@ -138,8 +138,11 @@ class Machine(Protocol):
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane."""
 
-    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int) -> None:
-        """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane."""
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, once: bool = False) -> None:
+        """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
+
+        `once`: bytes that a TMA store has read already, and nobody has written since, are an error.
+        """
 
     def bulk_commit(self) -> None: ...
 

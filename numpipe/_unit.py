@@ -17,7 +17,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -100,6 +100,9 @@ class RingPlan:
     manual_consumed: bool = False
     labels: tuple[str, ...] = ()
     dims: int | None = None
+    private: int = 0
+    written: ClassVar[bool] = False
+    """whether the body writes the tiles"""
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -149,6 +152,20 @@ class RingPlan:
         return 8 * self.slots * (len(self.ready_parts) + len(self.consumed_parts))
 
 
+class OutPlan(RingPlan):
+    """An output ring: slots that the body writes, without mbarriers (`outputs`)."""
+
+    written = True
+
+    @property
+    def ready_parts(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def consumed_parts(self) -> tuple[int, ...]:
+        return ()
+
+
 @dataclass
 class Unit:
     """One compile or one simulation of one kernel."""
@@ -166,6 +183,7 @@ class Unit:
     met: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
     """names of the rings that each role's compiled code has"""
     simulated: bool = False
+    outputs: dict[str, OutPlan] = field(default_factory=dict)
     store_slots: int = 0
     """staging panels of each compute warpgroup, once a store asked for them"""
     staging_base: int = 0
@@ -209,6 +227,11 @@ class Unit:
         return self.warpgroups * (65536 // self.threads // 8 * 8)
 
     @property
+    def first_compute(self) -> int:
+        """The first compute warpgroup, as the CTA numbers them."""
+        return 0
+
+    @property
     def consumed_arrivals(self) -> int:
         """Arrivals that free a slot: lane 0 of each warp of each compute warpgroup (wgmma.wait_group is per warp)."""
         return 4 * self.compute_wgs
@@ -220,7 +243,12 @@ class Unit:
 
     @property
     def _rings_end(self) -> int:
-        return max([HEADER, *(plan.end for plan in self.rings.values())])
+        return max([HEADER, *(plan.end for plan in (*self.rings.values(), *self.outputs.values()))])
+
+    @property
+    def stores(self) -> bool:
+        """Whether TMA stores are issued, which the kernel's end must drain."""
+        return self.store_slots > 0 or bool(self.outputs)
 
     @property
     def _staging_bytes(self) -> int:
@@ -234,6 +262,8 @@ class Unit:
         if wanted > SMEM_BYTES:
             parts = [f"{HEADER} barriers"] + [f"{p.slots} slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
                                               for p in self.rings.values()]
+            parts += [f"{p.slots} output slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
+                      for p in self.outputs.values()]
             if self.store_slots:
                 parts.append(f"{self.compute_wgs} warpgroups x {self.store_slots} store slots x {PANEL_BYTES} = "
                              f"{self._staging_bytes}")
@@ -252,6 +282,56 @@ class Unit:
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
+        blocks, offsets, stride = self._blocks(where, wanted, labels)
+        ready = sum(plan.barrier_bytes for plan in self.rings.values())
+        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
+        plan = RingPlan(
+            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
+            blocks=blocks, offsets=offsets, stage_bytes=sum(block.layout.nbytes for block in blocks),
+            stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
+            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
+            labels=labels, dims=dims)
+        if ready + plan.barrier_bytes > HEADER or len(self.rings) + len(self.outputs) >= COUNTERS:
+            raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
+        self.rings[key] = plan
+        self._budget()
+        return plan
+
+    def plan_output(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, labels: tuple[str, ...],
+                    dims: int | None, private: int = 0) -> OutPlan:
+        """An output ring of the pipeline written at `site`; arguments as those of `plan_ring`."""
+        key = f"{site} {wanted} {slots} {labels} {dims} {private}"
+        if key in self.outputs:
+            return self.outputs[key]
+        where = f"kernel {self.kernel}, pipeline at {site}"
+        for label, (arg, *_) in zip(labels, wanted, strict=True):
+            array = self.arrays[arg]
+            what = f"{where}: {label} for '{array.name}'"
+            if not array.output:
+                raise SpecError(f"{what}: the call took '{array.name}' for an input, because the kernel's source does not show "
+                                "that it is an output: write out_specs=(…,) where the pipeline is made, and pass the array by name")
+            if array.order != "row":
+                raise SpecError(f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, or "
+                                f"store from registers in the body, '{array.name}[…] = tile'")
+            if array.tma and not array.tma_store:
+                raise SpecError(f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends: "
+                                f"pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
+        blocks, offsets, stride = self._blocks(where, wanted, labels)
+        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
+        if len(self.rings) + len(self.outputs) >= COUNTERS:
+            raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
+        plan = self.outputs[key] = OutPlan(
+            name=f"{names} @ {site}", index=COUNTERS - 1 - len(self.outputs), slots=slots, delay=0,
+            args=tuple(arg for arg, *_ in wanted), blocks=blocks, offsets=offsets,
+            stage_bytes=sum(block.layout.nbytes for block in blocks), stage_stride=stride,
+            base=self._rings_end if self.simulated else self.smem_bytes, ready=0, consumed=0, labels=labels, dims=dims,
+            private=private)
+        self._budget()
+        return plan
+
+    def _blocks(self, where: str, wanted: tuple[tuple[Any, ...], ...],
+                labels: tuple[str, ...]) -> tuple[tuple[Block, ...], tuple[int, ...], int]:
+        """The blocks of a slot, their offsets in it, and its bytes."""
         blocks, offsets, stride = [], [], 0
         for label, (arg, shape, fill, known) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
@@ -265,19 +345,7 @@ class Unit:
             blocks.append(block)
             offsets.append(stride)
             stride += -(-block.layout.nbytes // ATOM) * ATOM
-        ready = sum(plan.barrier_bytes for plan in self.rings.values())
-        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
-        plan = RingPlan(
-            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
-            blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
-            stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
-            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
-            labels=labels, dims=dims)
-        if ready + plan.barrier_bytes > HEADER or len(self.rings) >= COUNTERS:
-            raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
-        self.rings[key] = plan
-        self._budget()
-        return plan
+        return tuple(blocks), tuple(offsets), stride
 
     def plan_staging(self, panels: int) -> int:
         """Slots of the store ring, for tiles of so many panels: one ring per compute warpgroup, shared by all stores.

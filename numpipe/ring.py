@@ -247,23 +247,34 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 
 
+def stage_of(ring: Ring, slot: Any) -> Any:
+    """Address of a slot."""
+    return ring.plan.base + slot * ring.plan.stage_stride
+
+
+def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
+    """Where an operand's block starts in its array, in elements: what its index map says."""
+    block, index_map = ring.plan.blocks[number], ring.index_maps[number]
+    found = (0,) * block.rank if index_map is None else index_map(*indices)
+    try:
+        if not isinstance(found, tuple):
+            raise TypeError
+        start = [index(part) * scale for part, scale in zip(found, block.scales, strict=True)]
+    except (TypeError, ValueError):
+        raise wrong_indices(index_map_of(ring.np.unit, ring.plan, number), block.rank, found) from None
+    if block.elements:
+        block.check_start(start[block.contiguous], index_map_of(ring.np.unit, ring.plan, number))
+    return start
+
+
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
     plan, unit = ring.plan, ring.np.unit
-    stage = plan.base + slot * plan.stage_stride
+    stage = stage_of(ring, slot)
     for number in plan.parts[part]:
         ref, block = ring.refs[number], plan.blocks[number]
-        index_map, layout, inner = ring.index_maps[number], block.layout, block.contiguous
-        found = (0,) * block.rank if index_map is None else index_map(*indices)
-        try:
-            if not isinstance(found, tuple):
-                raise TypeError
-            start = [index(part) * scale for part, scale in zip(found, block.scales, strict=True)]
-        except (TypeError, ValueError):
-            raise wrong_indices(index_map_of(unit, plan, number), block.rank, found) from None
-        if block.elements:
-            block.check_start(start[inner], index_map_of(unit, plan, number))
+        start, layout, inner = start_of(ring, number, indices), block.layout, block.contiguous
         tensor = tensor_map(ref, unit.load_map(plan, number))
         for panel in range(layout.panels):
             at = block.in_memory([*start[:inner], start[inner] + panel * layout.per_panel, *start[inner + 1:]])
@@ -292,8 +303,8 @@ def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
 def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
     """The tiles in a slot, one per operand."""
     plan = ring.plan
-    stage = plan.base + int(slot) * plan.stage_stride
-    return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory)
+    stage = stage_of(ring, int(slot))
+    return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
                  for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
 
 
@@ -410,5 +421,5 @@ def put(ref, batch, start):  # type: ignore[no-untyped-def]
 @op
 def drain_stores(np_: Context) -> None:
     """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
-    if np_.unit.store_slots:
+    if np_.unit.stores:
         current().bulk_wait(0, read=False)

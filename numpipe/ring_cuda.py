@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from . import _numba as nb
@@ -47,6 +48,11 @@ def smem(builder: Any, offset: int) -> Any:
     return builder.add(nb.shared_base(builder), nb.const(offset))
 
 
+def stage_of(builder: Any, plan: RingPlan, slot: Any) -> Any:
+    """Shared-space address of a slot."""
+    return builder.add(smem(builder, plan.base), builder.mul(slot, nb.const(plan.stage_stride)))
+
+
 def _of_step(operation: Any, function: Any) -> None:
     """An operation (ring, int32) -> int32."""
 
@@ -75,7 +81,7 @@ _barrier_of_slot(source.ready, RingPlan.ready_at)
 _barrier_of_slot(source.consumed, RingPlan.consumed_at)
 
 
-def _constant(operation: Any, function: Any, type: Any = I32) -> None:
+def constant_of_plan(operation: Any, function: Any, type: Any = I32) -> None:
     """An operation ring -> compile-time constant."""
 
     def typer(_context: Any, ring: Any) -> Any:
@@ -94,10 +100,10 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
     cuda_meaning(operation)(typer)
 
 
-_constant(source.delay_of, lambda plan: plan.delay)
-_constant(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
-_constant(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
-_constant(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
+constant_of_plan(source.delay_of, lambda plan: plan.delay)
+constant_of_plan(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
+constant_of_plan(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
+constant_of_plan(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
 _constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
 
@@ -210,19 +216,16 @@ def _check_released(_context: Any, ring: Any, k: Any) -> Any:
     return nb.types.void(ring, k), lambda context, builder, sig, args: nb.nothing(context)
 
 
-@cuda_meaning(source.copy_in)
-def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
-    plan: RingPlan = ring.plan
-    unit = ring.context.unit
-    operands = plan.parts[nb.literal(part)]
-    returned = []
-    for number in operands:
+def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list[Any]:
+    """What the index maps of a ring's operands return; raises SpecError for what is no start of a block."""
+    plan, returned = ring.plan, []
+    for number in range(len(plan.args)) if operands is None else operands:
         index_map, block = ring.index_maps[number], plan.blocks[number]
         if isinstance(index_map, nb.types.NoneType):
             returned.append(nb.types.UniTuple(I32, block.rank))
             continue
         found = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
-        what = source.index_map_of(unit, plan, number)
+        what = source.index_map_of(ring.context.unit, plan, number)
         if not isinstance(found, nb.types.BaseTuple) or len(found) != block.rank:
             raise wrong_indices(what, block.rank, found)
         for coordinate in found:
@@ -231,21 +234,36 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
             if not isinstance(coordinate, nb.types.Integer):
                 raise wrong_indices(what, block.rank, found)
         returned.append(found)
+    return returned
+
+
+def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int, kinds: Any, indices: Any,
+             index_values: Any) -> list[Any]:
+    """Where an operand's block starts in its array, in elements; its index map returns `kinds`."""
+    block, index_map = ring.plan.blocks[number], ring.index_maps[number]
+    if isinstance(index_map, nb.types.NoneType):
+        found = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
+    else:
+        mapped = builder.extract_value(value.index_maps, number)
+        found = nb.call_value(context, builder, index_map, mapped, indices, nb.cgutils.unpack_tuple(builder, index_values))[1]
+    return [builder.mul(context.cast(builder, builder.extract_value(found, axis), kinds[axis], I32), nb.const(scale))
+            for axis, scale in enumerate(block.scales)]
+
+
+@cuda_meaning(source.copy_in)
+def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
+    plan: RingPlan = ring.plan
+    unit = ring.context.unit
+    operands = plan.parts[nb.literal(part)]
+    returned = index_maps_return(typing_context, ring, indices, operands)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
-        index_values = nb.cgutils.unpack_tuple(builder, args[1])
-        stage = builder.add(smem(builder, plan.base), builder.mul(args[2], nb.const(plan.stage_stride)))
+        stage = stage_of(builder, plan, args[2])
         barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
         for number, kinds in zip(operands, returned, strict=True):
-            block, index_map = plan.blocks[number], ring.index_maps[number]
-            if isinstance(index_map, nb.types.NoneType):
-                found = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
-            else:
-                mapped = builder.extract_value(value.index_maps, number)
-                found = nb.call_value(context, builder, index_map, mapped, indices, index_values)[1]
-            start = [builder.mul(context.cast(builder, builder.extract_value(found, axis), kinds[axis], I32), nb.const(scale))
-                     for axis, scale in enumerate(block.scales)]
+            block = plan.blocks[number]
+            start = start_of(context, builder, ring, value, number, kinds, indices, args[1])
             layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
             ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
             tensor = builder.add(ref.table, nb.const(128 * unit.map_slot(unit.load_map(plan, number)), nb.i64))
@@ -263,10 +281,11 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
 @cuda_meaning(source.tiles_of)
 def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.context.role
-    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role) for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
+    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role, plan.written)
+                            for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        stage = builder.add(smem(builder, plan.base), builder.mul(args[1], nb.const(plan.stage_stride)))
+        stage = stage_of(builder, plan, args[1])
         return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
 
     return tiles(ring, I32), codegen
@@ -358,7 +377,7 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.store_slots:
+        if np_.unit.stores:
             none, value = nb.immediate(0)
             with builder.if_then(elected(builder)):
                 nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))

@@ -170,7 +170,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         for instruction in code:
             if re.match(pattern, instruction.opcode):
                 yield f"not the {who} role's business: {instruction}"
-    loads, stores = bool(built.unit.rings), built.unit.store_slots > 0
+    loads, stores = bool(built.unit.rings), built.unit.stores
     for expected, code, who, opcode in ((loads, memory, "memory", "UTMALDG"), (loads, memory, "memory", "SYNCS.PHASECHK"),
                                         (loads, compute, "compute", "SYNCS.PHASECHK"), (stores, compute, "compute", "UTMASTG")):
         if expected and not any(i.opcode.startswith(opcode) for i in code):
