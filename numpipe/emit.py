@@ -151,7 +151,7 @@ def plural(count: int, what: str) -> str:
 
 def counts(pipe: Any) -> tuple[int, int]:
     """Tiles and loaded operands of a pipeline: its body has barriers for the latter."""
-    return len(pipe.tree.parts), sum(spec.loaded for spec in pipe.specs)
+    return len(pipe.tree.parts), sum(len(group.operands) for group in pipe.rings)
 
 
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
