@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._machine import current
 from ._op import helper, op
-from ._unit import MapRequest, OutPlan
+from ._unit import MapRequest, RingPlan
 from .errors import SpecError
 from .intrinsics import barrier, cp_async_bulk, fence, special
 from .ring import Ring, begins, ends, note, slot_of, stage_of, start_of, step_of, tensor_map, unravel
@@ -49,7 +49,7 @@ def several(ring: Ring) -> bool:
     return ring.plan.slots > 1
 
 
-def unread(plan: OutPlan) -> int:
+def unread(plan: RingPlan) -> int:
     """Bulk groups that may still be read when a block's slot is needed: those of the blocks since it was used last.
 
     With several slots the wait comes before the newest block is stored. Other groups of the same lane only make it longer.
@@ -112,7 +112,7 @@ def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
     cp_async_bulk.commit_group()
 
 
-def stored_map(plan: OutPlan, number: int) -> MapRequest:
+def stored_map(plan: RingPlan, number: int) -> MapRequest:
     """The tensor map of an output's stores."""
     block = plan.blocks[number]
     return MapRequest(plan.args[number], block.box, block.layout.swizzle, written=True)
@@ -131,23 +131,21 @@ def meet(ring):  # type: ignore[no-untyped-def]
 @helper
 def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
     """Before step k: store the block that step k - 1 was the last to write."""
-    if k > 0:
-        if ends(ring, k - 1):
-            fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
-            if several(ring):
-                first_lane(ring, await_slot, ring)
-            meet(ring)
-            note(ring, "store", step_of(ring, k, 1), 0)
-            first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, k, 1)))
+    if k > 0 and ends(ring, k - 1):
+        fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
+        if several(ring):
+            first_lane(ring, await_slot, ring)
+        meet(ring)
+        note(ring, "store", step_of(ring, k, 1), 0)
+        first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, k, 1)))
 
 
 @helper
 def begin_block(ring, k):  # type: ignore[no-untyped-def]
     """Before step k, if it begins a block and the end of the one before has not freed its slot: wait for that."""
-    if not several(ring):
-        if begins(ring, k):
-            first_lane(ring, await_slot, ring)
-            meet(ring)
+    if not several(ring) and begins(ring, k):
+        first_lane(ring, await_slot, ring)
+        meet(ring)
 
 
 # ---- what both executions check ----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import numpy as np
 
 from ._machine import current
 from ._op import constant, op
-from ._unit import OutPlan, RingPlan, Unit
+from ._unit import RingPlan, Unit
 from .barriers import barriers_of
 from .closure import Facts, facts_of
 from .context import Context
@@ -137,8 +137,8 @@ def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees:
 def check_steps_of(where: str, function: Facts | None, given: str, outputs: bool) -> None:
     """steps_of is a function of the warpgroup."""
     if outputs:
-        raise SpecError(f"{where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's blocks: store "
-                        "from registers in the body, c[…] = tile, or let all warpgroups run all steps")
+        raise SpecError(f"{where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's blocks; "
+                        "store from registers in the body, c[…] = tile, or let all warpgroups run all steps")
     if function is None:
         raise SpecError(f"{where}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, got {given}")
     if function.parameters != 1:
@@ -191,26 +191,28 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool
     total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.steps_of is not None and not pipe.np.memory:
         steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(current().warpgroup))), int(total))))
-    plans = plan_rings(pipe, pipe.np.unit, arrays, manual)
-    rings, outs = (tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
-                              tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps)
-                         for plan, group in zip(planned, asked, strict=True))
-                   for planned, asked in zip(plans, (pipe.rings, pipe.outs), strict=True))
-    return Loop(pipe.np, rings, arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), manual, pipe.grid, total, steps,
-                pipe.steps_of is not None, groups, outs)
+    rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
+                       tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps)
+                  for plan, group in plan_rings(pipe, pipe.np.unit, arrays, manual))
+    loads = len(pipe.rings)
+    return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), manual, pipe.grid, total,
+                steps, pipe.steps_of is not None, groups, rings[loads:])
 
 
-def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool]) -> tuple[list[RingPlan], list[OutPlan]]:
-    """The plans of a pipeline's rings and output rings over arrays (`index` is their number)."""
+def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool]) -> list[tuple[RingPlan, Group]]:
+    """The rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands."""
     def wanted(group: Group) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         return (tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands),
                 tuple(pipe.labels[n] for n in group.operands))
 
-    rings = []
+    rings: list[tuple[RingPlan, Group]] = []
     for group in pipe.rings:
         blocks, labels = wanted(group)
-        rings.append(unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims))
-    return rings, [unit.plan_output(pipe.site, wanted(group)[0], group.slots, wanted(group)[1], group.dims) for group in pipe.outs]
+        rings.append((unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims), group))
+    for group in pipe.outs:
+        blocks, labels = wanted(group)
+        rings.append((unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims), group))
+    return rings
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:

@@ -22,7 +22,7 @@ from .refs_cuda import GmemType
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
 from .specs_cuda import SpecType
-from .steps import Group, advance, fill_step, finish, grouped, places, produce, ring_steps, tiles
+from .steps import Group, advance, fill_step, finish, places, produce, ring_steps, tiles
 from .steps_cuda import LoopType, loop_value
 from .trees import Tree, mismatch
 from .trees_cuda import leaf_values, leaves, tree_of
@@ -125,15 +125,14 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: 
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
     source.check_inner(pipe.where, pipe.unequal, nested)
-    plans = source.plan_rings(pipe, pipe.context.unit, arrays, manual)
-    for plan in plans[0]:
+    rings = []
+    for plan, group in source.plan_rings(pipe, pipe.context.unit, arrays, manual):
         pipe.context.unit.met[pipe.context.role].add(plan.name)
-    rings, outs = (tuple(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
-                                  nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank)
-                         for plan, group in zip(planned, asked, strict=True))
-                   for planned, asked in zip(plans, (pipe.rings, pipe.outs), strict=True))
-    loop = LoopType(pipe.context, rings, tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs), manual, pipe.rank,
-                    pipe.unequal, groups, outs)
+        rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
+                              nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank))
+    loads = len(pipe.rings)
+    loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
+                    manual, pipe.rank, pipe.unequal, groups, tuple(rings[loads:]))
     return StepsType(loop, nested)
 
 

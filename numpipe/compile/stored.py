@@ -7,7 +7,7 @@ stores to the arrays that it is called on for its out_specs.
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, TypeGuard
 
 from .. import emit, pipelines
 from ..errors import CompileError
@@ -95,7 +95,7 @@ class _Stores:
                 if (parameters[where] if isinstance(where, int) and where < len(parameters) else where) in found}
 
 
-    def _makes_pipeline(self, made: ast.AST | None, local: set[str]) -> bool:
+    def _makes_pipeline(self, made: ast.AST | None, local: set[str]) -> TypeGuard[ast.Call]:
         return isinstance(made, ast.Call) and any(self.constants.evaluate(made.func, local) is maker for maker in MAKERS)
 
     def _outputs(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str]) -> set[str]:
