@@ -33,7 +33,9 @@ from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .pipelines import Pipeline, reachable, steps_over
 
-NOT_CALLED = "a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)"
+
+def not_called(builder: str) -> str:
+    return f"a pipeline is emitted for arrays: {builder}(…)(a, b)"
 
 
 def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
@@ -49,7 +51,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                           tiles are in shared memory. Called by every compute warpgroup at every step.
     grid                  steps per dimension, run-time int32 values, last one fastest
     in_specs              one BlockSpec for each array; tuples and NamedTuples of them, nested, for arrays in the same tuples
-    out_specs             ()
+    out_specs             the same for arrays that the body writes, behind the inputs in its parameters and in the call (`pipeline`)
     max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1), but no more than a grid of
                           compile-time constants has
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`)
@@ -123,6 +125,8 @@ def where(pipe: Any) -> str:
 # ---- what both executions check
 def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: str | None, memory_registers: int | None) -> None:
     """One CTA has one split into roles: what the pipeline says must be what the kernel has."""
+    if not unit.warp_specialized:
+        raise SpecError(f"{where}: {WITHOUT_MEMORY_ROLE}")
     for name, asked, have in (("num_compute_wgs", num_compute_wgs, unit.compute_wgs), ("wg_axis", wg_axis, unit.wg_axis),
                               ("memory_registers", memory_registers, unit.memory_registers)):
         if asked is not None and asked != have:
@@ -130,6 +134,8 @@ def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: 
                             "it once, on the kernel")
 
 
+WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "
+                       "emit_pipeline, whose loads every compute warpgroup issues for itself")
 MANUAL = "manual_ready_barriers", "manual_consumed_barriers"
 
 
@@ -158,8 +164,10 @@ A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe
 
 
 def check_body(where: str, body: Facts | None, given: object, counted: tuple[int, int], manual: tuple[bool, bool],
-               carry: bool) -> None:
-    """The body takes what it is called with; `counted`, `manual`: tiles and barriers (`counts`, `check_manual`)."""
+               carry: bool, option: str = "compute_context") -> None:
+    """The body takes what it is called with; `counted`, `manual`: tiles and barriers (`counts`, `check_manual`);
+    `option`: the one that gives the carry.
+    """
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
     if body.coroutine:
@@ -171,15 +179,19 @@ def check_body(where: str, body: Facts | None, given: object, counted: tuple[int
                                     zip(("ready", "consumed"), manual, strict=True) if asked]]
         given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
-                "; a carry needs a compute_context" if body.parameters > wanted else
-                "; with a compute_context the carry comes last")
+                f"; a carry needs {_a(option)}" if body.parameters > wanted else
+                f"; with {_a(option)} the carry comes last")
         raise SpecError(f"{where}: body '{body.name}' takes {arguments(body.parameters)}, but is called with {wanted}: "
                         f"{given}{mend}")
     if carry and not body.returns:
         raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
     if body.returns and not carry:
-        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give a compute_context that calls "
-                        "pipeline(initial carry), or return nothing")
+        mend = "a compute_context that calls pipeline(initial carry)" if option == "compute_context" else option
+        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {mend}, or return nothing")
+
+
+def _a(option: str) -> str:
+    return f"a {option}" if option == "compute_context" else option
 
 
 def check_compute(where: str, compute: Facts | None, given: object, coroutine: bool) -> None:

@@ -28,9 +28,11 @@ from .barriers import barriers_of
 from .closure import Facts, facts_of
 from .context import Context
 from .errors import CompileError, SpecError
+from .inert import Inert
 from .outputs import check_specs
 from .refs import GmemRef
 from .ring import Ring, unravel
+from .single import advance_alone, begin_alone
 from .specs import BlockSpec
 from .steps import Group, Loop, advance, fill_step, finish, grouped, places, produce, ring_steps, tiles
 from .trees import Tree, leaves, mismatch, tree_of
@@ -46,12 +48,14 @@ class Pipeline:
     labels       how messages call the leaves
     rings, outs  which of them share a ring
     steps_of     steps of a warpgroup, where they differ
+    single       whether each compute warpgroup runs it for itself (`single`)
     """
 
     def __init__(self, np_: Context, grid: tuple[Any, ...], specs: tuple[BlockSpec, ...], tree: Tree, labels: tuple[str, ...],
-                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str) -> None:
+                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, single: bool = False) -> None:
         self.np, self.grid, self.specs, self.tree, self.labels, self.rings, self.outs, self.steps_of, self.site = (
             np_, grid, specs, tree, labels, rings, outs, steps_of, site)
+        self.single = single or not np_.unit.warp_specialized
 
     @property
     def where(self) -> str:
@@ -83,6 +87,9 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 
     Raises SpecError when the rings do not fit in shared memory, with the sum. Leaving the loop by `break` or `return`
     is a CompileError: the memory role would still load the remaining steps.
+
+    In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there runs it for itself, with
+    slots of its own, as it does `emit_pipeline`.
     """
     raise RuntimeError("numpipe.pipeline works inside a kernel only: call it from a @numpipe.kernel function")
 
@@ -91,6 +98,12 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int, delay_release: int | None,
                   steps_of: Any, known: tuple[int | None, ...], site: str) -> Pipeline:
     """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source."""
+    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site)
+
+
+def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int, delay_release: int | None,
+         steps_of: Any, known: tuple[int | None, ...], site: str, single: bool = False) -> Pipeline:
+    """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role."""
     where = f"kernel {np_.unit.kernel}, pipeline at {site}"
     if not isinstance(grid, tuple) or not grid:
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
@@ -106,10 +119,10 @@ def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_co
     tree, labels, rings, outs = plan_operands(where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
                                               known_grid(known, len(grid)), slots, delay, np_.unit.params.delay_release)
     try:
-        sizes = tuple(np.int32(operator.index(n)) for n in grid)
+        sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
         raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
-    return Pipeline(np_, sizes, (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, site)
+    return Pipeline(np_, sizes, (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, site, single)
 
 
 # ---- what both executions check
@@ -175,7 +188,8 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int) -> Iterator[tuple
 
 def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tuple[bool, bool]) -> Iterator[tuple[Any, Any]]:
     """The same with barriers behind the tiles, where the body waits for, or releases, its operands itself (`manual`)."""
-    reachable(pipe.np, pipe.site)
+    if not pipe.single:
+        reachable(pipe.np, pipe.site)
     arrays = leaves(refs)
     if not all(isinstance(ref, GmemRef) for ref in arrays):
         given = ", ".join(type(ref).__name__ for ref in arrays)
@@ -191,12 +205,14 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool
     total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.steps_of is not None and not pipe.np.memory:
         steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(current().warpgroup))), int(total))))
+    if pipe.single:
+        total = steps  # nobody loads for others
     rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
                        tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps)
                   for plan, group in plan_rings(pipe, pipe.np.unit, arrays, manual))
     loads = len(pipe.rings)
     return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), manual, pipe.grid, total,
-                steps, pipe.steps_of is not None, groups, rings[loads:])
+                steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:])
 
 
 def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool]) -> list[tuple[RingPlan, Group]]:
@@ -208,24 +224,33 @@ def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool,
     rings: list[tuple[RingPlan, Group]] = []
     for group in pipe.rings:
         blocks, labels = wanted(group)
-        rings.append((unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims), group))
+        plan = unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims, pipe.single)
+        rings.append((plan, group))
     for group in pipe.outs:
         blocks, labels = wanted(group)
-        rings.append((unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims), group))
+        rings.append((unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single), group))
     return rings
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:
-    if loop.np.memory and not nested:
+    if loop.np.memory and not nested and not loop.single:
         produce(loop)
         return
     k = np.int32(0)
-    if loop.np.memory:
-        while k < loop.total:
-            fill_step(loop, k)
+    if loop.single and not loop.np.memory:
+        begin_alone(loop)
+        while advance_alone(loop, k, loop.steps):
             yield unravel(k, loop.grid), _given(loop, k)
             k = k + np.int32(1)
-        finish(loop)
+        return
+    if loop.np.memory:
+        while k < loop.total:
+            if not loop.single:
+                fill_step(loop, k)
+            yield unravel(k, loop.grid), _given(loop, k)
+            k = k + np.int32(1)
+        if not loop.single:
+            finish(loop)
         return
     while advance(loop, k, loop.steps):
         yield unravel(k, loop.grid), _given(loop, k)

@@ -21,6 +21,7 @@ from .inert_cuda import InertType
 from .refs_cuda import GmemType
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
+from .single import advance_alone, begin_alone
 from .specs_cuda import SpecType
 from .steps import Group, advance, fill_step, finish, places, produce, ring_steps, tiles
 from .steps_cuda import LoopType, loop_value
@@ -32,10 +33,14 @@ I32 = nb.types.int32
 
 class PipelineType(nb.types.Type):  # type: ignore[misc]
     def __init__(self, context: ContextType, rank: int, specs: tuple[SpecType, ...], tree: Tree, labels: tuple[str, ...],
-                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str) -> None:
+                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, single: bool = False,
+                 inert_grid: str | None = None) -> None:
+        """`inert_grid`: what makes the grid of a single-stream pipeline inert, in the memory role, or None."""
         self.context, self.rank, self.specs, self.tree, self.labels = context, rank, specs, tree, labels
-        self.rings, self.outs, self.steps_of, self.site = rings, outs, steps_of, site
-        super().__init__(name=f"pipeline({context}, {rank}, {specs}, {tree}, {labels}, {rings}, {outs}, {steps_of}, {site})")
+        self.rings, self.outs, self.steps_of, self.site, self.inert_grid = rings, outs, steps_of, site, inert_grid
+        self.single = single or not context.unit.warp_specialized
+        super().__init__(name=f"pipeline({context}, {rank}, {specs}, {tree}, {labels}, {rings}, {outs}, {steps_of}, {site}, "
+                              f"{single}, {inert_grid})")
 
     @property
     def where(self) -> str:
@@ -56,11 +61,20 @@ class _PipelineModel(nb.models.StructModel):  # type: ignore[misc]
 @cuda_meaning(source.make_pipeline)
 def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any,
                    known: Any, site: Any) -> Any:
+    return made(np_, grid, in_specs, out_specs, slots, delay, steps_of, known, site)
+
+
+def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, known: Any, site: Any,
+         single: bool = False) -> Any:
+    """Typing of a pipeline."""
     place = nb.literal(site)
     where = f"kernel {np_.unit.kernel}, pipeline at {place}"
     if not isinstance(grid, nb.types.BaseTuple) or not len(grid):
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid}")
+    inert = next((size.what for size in grid if isinstance(size, InertType)), None)
     for size in grid:
+        if isinstance(size, InertType) and single:
+            continue
         if isinstance(size, InertType):
             raise CompileError(f"{where}: grid: {size.what} {REASON}")
         if not isinstance(size, nb.types.Integer):
@@ -75,12 +89,15 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs:
         where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
         source.known_grid(nb.literal(known), len(grid)), immediate(where, "max_concurrent_steps", slots),
         immediate(where, "delay_release", delay), np_.unit.params.delay_release)
-    pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place)
-    plain = nb.types.UniTuple(I32, len(grid))
+    pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
+                        single, inert)
+    plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         value = nb.cgutils.create_struct_proxy(pipe)(context, builder)
-        value.np, value.grid, value.steps_of = args[0], args[1], args[6]
+        value.np, value.steps_of = args[0], args[6]
+        if inert is None:
+            value.grid = args[1]
         value.specs = context.make_tuple(builder, nb.types.Tuple(pipe.specs), [
             leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)])
         return value._getvalue()
@@ -127,12 +144,13 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: 
     source.check_inner(pipe.where, pipe.unequal, nested)
     rings = []
     for plan, group in source.plan_rings(pipe, pipe.context.unit, arrays, manual):
-        pipe.context.unit.met[pipe.context.role].add(plan.name)
+        if not pipe.single:
+            pipe.context.unit.met[pipe.context.role].add(plan.name)
         rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank))
     loads = len(pipe.rings)
     loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
-                    manual, pipe.rank, pipe.unequal, groups, tuple(rings[loads:]))
+                    manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]))
     return StepsType(loop, nested)
 
 
@@ -147,6 +165,8 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
     for size in nb.cgutils.unpack_tuple(builder, pipeline.grid):
         total = builder.mul(total, size)
     own = _own_steps(context, builder, pipe, pipeline, total)
+    if pipe.single:
+        total = own  # nobody loads for others
     rings = []
     for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
         value = nb.cgutils.create_struct_proxy(ring)(context, builder)
@@ -195,6 +215,9 @@ def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any) -> Any
 def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = nb.cgutils.create_struct_proxy(sig.args[0].iterator_type)(context, builder)
     value.loop = nb.cgutils.create_struct_proxy(sig.args[0])(context, builder, value=args[0]).loop
+    iterator = sig.args[0].iterator_type
+    if iterator.loop.single and iterator.role == "compute":
+        nb.call(context, builder, begin_alone, (iterator.loop,), (value.loop,))
     value.k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(nb.const(0), builder.gep(value.k, [nb.const(0)], name="numpipe.k"))
     return value._getvalue()
@@ -205,7 +228,7 @@ def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
     it = nb.cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
-    if kind.role == "memory" and not kind.nested:
+    if kind.role == "memory" and not kind.nested and not kind.loop.single:
         nb.call(context, builder, produce, (kind.loop,), (it.loop,))
         result.set_valid(nb.const(0, nb.i1))
         result.yield_(context.get_constant_undef(kind.yield_type))
@@ -214,7 +237,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     k = builder.load(it.k)
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
     at, rings = nb.call(context, builder, ring_steps, (kind.loop, I32), (it.loop, k))
-    if kind.role == "memory":
+    if kind.role == "memory" and kind.loop.single:
+        valid = builder.icmp_signed("<", k, loop.total)
+    elif kind.role == "memory":
         valid = builder.icmp_signed("<", k, loop.total)
         with builder.if_else(valid) as (more, done):
             with more:
@@ -222,7 +247,8 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
             with done:
                 nb.call(context, builder, finish, (kind.loop,), (it.loop,))
     else:
-        valid = nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
+        step = advance_alone if kind.loop.single else advance
+        valid = nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     given = nb.call(context, builder, tiles, (kind.loop, at), (it.loop, rings))[1]
     if barrier_types(kind.loop):
         barriers = nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]

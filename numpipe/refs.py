@@ -172,6 +172,13 @@ class GmemRef:
     def name(self) -> str:
         return self.unit.arrays[self.index].name
 
+    @property
+    def at(self) -> Any:
+        """``array.at[rows, columns]``: a view, for copies."""
+        from .views import GmemAt
+
+        return GmemAt(self)
+
     def __getitem__(self, index: Any) -> NoReturn:
         raise SpecError(not_loaded(self.name))
 

@@ -70,6 +70,16 @@ class Ring:
             machine.mbar_init_at_entry(address, count, name)
 
 
+def own(ring: Ring) -> int:
+    """Which of a ring's copies this warpgroup's is, where each has one."""
+    return current().warpgroup if ring.plan.private else 0
+
+
+def stage_of(ring: Ring, slot: Any) -> Any:
+    """Address of a slot."""
+    return ring.plan.base + (own(ring) * ring.plan.slots + slot) * ring.plan.stage_stride
+
+
 # ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
 @op
 def slot_of(ring: Ring, step: Any) -> Any:
@@ -86,13 +96,13 @@ def phase_of(ring: Ring, step: Any) -> Any:
 @op
 def ready(ring: Ring, slot: Any, part: int) -> Any:
     """Address of the ready[slot] that a part completes."""
-    return ring.plan.ready_at(part) + 8 * slot
+    return ring.plan.ready_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
 
 
 @op
 def consumed(ring: Ring, slot: Any, part: int) -> Any:
     """Address of the consumed[slot] that frees a part."""
-    return ring.plan.consumed_at(part) + 8 * slot
+    return ring.plan.consumed_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
 
 
 @op
@@ -245,11 +255,6 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
     one_by_one = {"fill": len(plan.parts) > 1, "release": plan.manual_consumed}.get(event, plan.manual_ready)
     which = {"operand": part} if one_by_one else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
-
-
-def stage_of(ring: Ring, slot: Any) -> Any:
-    """Address of a slot."""
-    return ring.plan.base + slot * ring.plan.stage_stride
 
 
 def start_of(ring: Ring, number: int, indices: Any) -> list[int]:

@@ -48,9 +48,18 @@ def smem(builder: Any, offset: int) -> Any:
     return builder.add(nb.shared_base(builder), nb.const(offset))
 
 
+def own(builder: Any, plan: RingPlan, offset: int, nbytes: int) -> Any:
+    """Shared-space address of an offset in a ring: of this warpgroup's ring, where each has one of `nbytes`."""
+    address = smem(builder, offset)
+    if plan.private < 2:
+        return address
+    return builder.add(address, builder.mul(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(nbytes)))
+
+
 def stage_of(builder: Any, plan: RingPlan, slot: Any) -> Any:
     """Shared-space address of a slot."""
-    return builder.add(smem(builder, plan.base), builder.mul(slot, nb.const(plan.stage_stride)))
+    first = own(builder, plan, plan.base, plan.slots * plan.stage_stride)
+    return builder.add(first, builder.mul(slot, nb.const(plan.stage_stride)))
 
 
 def _of_step(operation: Any, function: Any) -> None:
@@ -72,7 +81,7 @@ def _barrier_of_slot(operation: Any, base: Any) -> None:
     def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
         first = base(ring.plan, nb.literal(part))
         return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
-            smem(builder, first), builder.shl(args[1], nb.const(3)))
+            own(builder, ring.plan, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
 
     cuda_meaning(operation)(typer)
 
@@ -171,7 +180,7 @@ def blocks_in(context: Any, builder: Any, ring: RingType, value: Any, steps: Any
     return builder.load(found)
 
 
-def _of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
+def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
     """An operation (ring, int32): ``function(builder, ring, value, k)``."""
 
     def typer(_context: Any, ring: Any, k: Any) -> Any:
@@ -186,8 +195,8 @@ def _ends(builder: Any, ring: RingType, value: Any, k: Any) -> Any:
     return builder.or_(builder.icmp_signed("==", following, value.steps), own_step(builder, ring, value, following)[1])
 
 
-_of_pipeline_step(source.begins, nb.types.boolean, lambda b, ring, value, k: own_step(b, ring, value, k)[1])
-_of_pipeline_step(source.ends, nb.types.boolean, _ends)
+of_pipeline_step(source.begins, nb.types.boolean, lambda b, ring, value, k: own_step(b, ring, value, k)[1])
+of_pipeline_step(source.ends, nb.types.boolean, _ends)
 
 
 @cuda_meaning(source.step_of)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ._op import constant, op
 from .errors import SpecError
+from .params import CompilerParams as CompilerParams
+from .transforms import RECORDS as TRANSFORMS
+from .transforms import Transform
+from .transforms import check as check_transforms
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class BlockSpec:
                    ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin.
     memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
                    is given the array itself (block_shape and index_map must be left out).
-    transforms     how the block lies in shared memory; ()
+    transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform, TransposeTransform; what is left
+                   out is inferred (see `transforms`).
     delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).
     oob_fill       what lies outside the array reads as: "zeros", or "nan" for float types.
     buffer_count   slots of this operand (None: 1 where its block never changes, else the pipeline's max_concurrent_steps).
@@ -98,9 +103,9 @@ class BlockSpec:
 
     block_shape: tuple[Side, ...] | None = None
     index_map: Callable[..., Any] | None = None
-    _: dataclasses.KW_ONLY
+    _: KW_ONLY
     memory_space: Any = None
-    transforms: tuple[Any, ...] = ()
+    transforms: tuple[Transform, ...] = ()
     delay_release: int | None = None
     oob_fill: Literal["zeros", "nan"] = "zeros"
     buffer_count: int | None = None
@@ -119,8 +124,8 @@ class BlockSpec:
 
     @property
     def block(self) -> tuple[Any, ...]:
-        """What the plan of a ring depends on: sides, fill, and what the index map returns where that is constant."""
-        return self.block_shape, self.oob_fill, self._known
+        """What the plan of a ring depends on: sides, fill, what the index map returns where that is constant, and transforms."""
+        return self.block_shape, self.oob_fill, self._known, self.transforms
 
     def __post_init__(self) -> None:
         shape = self.block_shape
@@ -146,6 +151,7 @@ class BlockSpec:
             raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
+        check_transforms(self.transforms, "BlockSpec")
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
 
@@ -191,6 +197,10 @@ def element(size: Any) -> Element:
     return Element(constant("Element", "size", size))
 
 
+RECORDS: dict[type, Any] = {Element: element, **TRANSFORMS}
+"""constants that a kernel makes again, each of its one field, by the operation that does it"""
+
+
 @dataclass(frozen=True)
 class ArrayType:
     """Shape and dtype of an output that the call allocates (`out_type=` of a kernel)."""
@@ -233,32 +243,3 @@ def persistent(ctas: int | None = None) -> Persistent:
     if ctas is not None and (not _is_int(ctas) or ctas < 1):
         raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")
     return Persistent(ctas)
-
-
-@dataclass(frozen=True)
-class CompilerParams:
-    """Options of a kernel's compilation.
-
-    delay_release  steps a slot is kept after use (0: a wgmma is waited for before its slots are released).
-    store_slots    staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
-                   has panels, or as fit beside the load rings.
-    asserts        compile ``assert`` on run-time values in: a condition that is false fails the launch, as that of
-                   `device_assert` does. By default they cost nothing on the GPU, like those of ``python -O``; the simulator
-                   checks them always.
-    """
-
-    delay_release: int = 0
-    store_slots: int = 0
-    asserts: bool = False
-
-    def __post_init__(self) -> None:
-        if not _is_int(self.delay_release) or self.delay_release < 0:
-            raise SpecError(f"CompilerParams: delay_release must be an int >= 0, got {self.delay_release!r}")
-        if not _is_int(self.store_slots) or not 0 <= self.store_slots <= 8:
-            raise SpecError(f"CompilerParams: store_slots must be 1…8 (0: chosen), got {self.store_slots!r}")
-        if not isinstance(self.asserts, bool):
-            raise SpecError(f"CompilerParams: asserts must be True or False, got {self.asserts!r}")
-
-    def replace(self, **changes: Any) -> CompilerParams:
-        """A copy with some options changed."""
-        return dataclasses.replace(self, **changes)

@@ -143,6 +143,11 @@ class Loop:
         self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
         self.grid, self.total, self.steps, self.unequal, self.groups, self.outs = grid, total, steps, unequal, groups, outs
 
+    @property
+    def single(self) -> bool:
+        """Whether this warpgroup has the rings for itself (`single`)."""
+        return any(ring.plan.private for ring in (*self.rings, *self.outs))
+
 
 # ---- what a loop is made of --------------------------------------------------------------------------------------
 @op

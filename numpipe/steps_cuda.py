@@ -31,6 +31,10 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
                               f"{outs})")
 
     @property
+    def single(self) -> bool:
+        return any(ring.plan.private for ring in (*self.rings, *self.outs))
+
+    @property
     def grid(self) -> Any:
         return nb.types.UniTuple(I32, self.rank)
 

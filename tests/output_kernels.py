@@ -163,6 +163,31 @@ def one_by_one(a, b, o):
         BlockSpec((128, 64), lambda k: (0, k)),), manual_ready_barriers=True, manual_consumed_barriers=True)(a, b, o)
 
 
+@numpipe.kernel(num_compute_wgs=2)
+def alone(a, o, *, slots: numpipe.Static = 2):
+    """Single-stream, beside a memory role: each warpgroup its own rows, at its own pace."""
+    wg = numpipe.axis_index("wg")
+
+    def body(indices, x, y):
+        y[...] = (x[...].astype(np.float32) * 2.0).astype(y.dtype)
+
+    numpipe.emit_pipeline(body, grid=(cdiv(a.shape[1], 64) - wg,), max_concurrent_steps=slots, in_specs=(
+        BlockSpec((64, 64), lambda k: (wg, k)),), out_specs=(BlockSpec((64, 64), lambda k: (wg, k)),))(a, o)
+
+
+@numpipe.kernel(num_compute_wgs=3, warp_specialized=False)
+def without_memory_role(a, o):
+    """Sums of every second block column, for each warpgroup another row of blocks."""
+    wg = numpipe.axis_index("wg")
+    pipe = numpipe.pipeline(grid=(2, cdiv(a.shape[1], 128)), in_specs=(BlockSpec((64, 64), lambda h, k: (wg, 2 * k + h)),),
+                            out_specs=(BlockSpec((64, 64), lambda h, k: (wg, h)),))
+    for (_, k), (x, y) in pipe(a, o):
+        if k == 0:
+            y[...] = x[...].astype(np.float32)
+        else:
+            y[...] += x[...].astype(np.float32)
+
+
 def integers(shape: tuple[int, ...], dtype: Any = F16, seed: int = 0) -> np.ndarray:
     """Small ones: sums are exact in any order."""
     return np.random.default_rng(seed).integers(-9, 10, shape).astype(dtype)
@@ -239,6 +264,20 @@ def check_one_by_one(run: Run, steps: int) -> None:
     np.testing.assert_array_equal(o, a.astype(F32) - b)
 
 
+def check_alone(run: Run, slots: int) -> None:
+    a, o = integers((128, 320)), np.zeros((128, 320), F16)
+    run(alone, a, o, slots=slots)
+    expected = 2 * a
+    expected[64:, 256:] = 0
+    np.testing.assert_array_equal(o, expected)
+
+
+def check_without_memory_role(run: Run) -> None:
+    a, o = integers((192, 640)), np.zeros((192, 128), F32)
+    run(without_memory_role, a, o)
+    np.testing.assert_array_equal(o, a.astype(F32).reshape(192, 5, 128).sum(1))
+
+
 CHECKS: dict[str, Callable[[Run], None]] = {
     **{f"copy {dtype}": lambda run, dtype=dtype: check_copy(run, copy(), dtype, (300, 200)) for dtype in (F16, BF16, F32)},
     **{f"copy, {outs} slots": lambda run, outs=outs: check_copy(run, copy(), F16, (300, 328), cfg=Config(outs=outs))
@@ -257,5 +296,8 @@ CHECKS: dict[str, Callable[[Run], None]] = {
     "batches": lambda run: check_batches(run, (3, 100, 136)),
     "trees": check_trees,
     "no inputs": check_filled,
+    "alone, 1 slot": lambda run: check_alone(run, 1),
+    "alone, 3 slots": lambda run: check_alone(run, 3),
+    "without memory role": check_without_memory_role,
     "one by one": lambda run: check_one_by_one(run, 5),
 }

@@ -18,6 +18,7 @@ from .._machine import current
 from .._op import op
 from ..errors import SpecError
 from ..refs import READ_ONLY, SmemTile
+from .order import before_access
 from .tile import Tile, check_shape
 
 
@@ -82,6 +83,7 @@ def load_tile(tile: SmemTile) -> Tile:
     shape = check_load(tile.layout, tile.dtype)
     if tile.memory:
         return Tile(None, shape, tile.dtype)
+    before_access(tile)
     found = current().smem_read(_chunks(tile.layout) + tile.address, "tile[…]")
     return Tile(_from_bytes(found, tile.layout, tile.dtype), shape, tile.dtype)
 
@@ -95,4 +97,5 @@ def store_shared(tile: SmemTile, value: Any) -> None:
         raise no_tile(type(value).__name__)
     check_store(tile.layout, tile.dtype, tile.writable, (value.shape, value.dtype))
     if not tile.memory:
+        before_access(tile)
         current().smem_write(_chunks(tile.layout) + tile.address, _to_bytes(value.value, tile.layout), "tile[…] = value")

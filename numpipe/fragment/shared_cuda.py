@@ -15,6 +15,7 @@ from ..refs import ASSIGNED, READ_ONLY
 from ..refs_cuda import AtType, SmemType, view
 from . import shared as source
 from .addresses import Access, accesses, lane_offset
+from .order import before_access
 from .tile_cuda import InFlightType, TileType, settled
 
 
@@ -70,6 +71,7 @@ def _load_tile(_context: Any, tile: Any) -> Any:
         value = nb.ir.Constant(result.machine, nb.ir.Undefined)
         if tile.role == "memory":
             return value
+        nb.call(context, builder, before_access, (tile,), args)
         for access, address in _addresses(builder, tile.layout, args[0]):
             for i, register in enumerate(_load(builder, tile.layout, access, address)):
                 value = builder.insert_value(value, register, access.first + i)
@@ -98,6 +100,7 @@ def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if tile.role != "memory":
+            nb.call(context, builder, before_access, (tile,), args[:1])
             for access, address in _addresses(builder, tile.layout, args[0]):
                 _store(builder, tile.layout, access, address,
                        [builder.extract_value(args[1], access.first + i) for i in range(access.count)])

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import _numba as nb
 from .._op import cuda_meaning, immediate
+from ..division_cuda import divide
 from ..errors import CompileError, SpecError
 from ..inert_cuda import STEERLESS, InertType
 from . import tile as source
@@ -153,7 +154,8 @@ def _arithmetic(function: Any, instruction: str) -> None:
             value = nb.ir.Constant(tiles[0].machine, nb.ir.Undefined)
             for i in range(tiles[0].registers):
                 pair = [builder.extract_value(v, i) if isinstance(t, TileType) else v for v, t in zip(args, sig.args, strict=True)]
-                value = builder.insert_value(value, getattr(builder, instruction)(*pair), i)
+                result = divide(builder, *pair) if instruction == "fdiv" else getattr(builder, instruction)(*pair)
+                value = builder.insert_value(value, result, i)
             return value
 
         return tiles[0](*kinds), codegen
