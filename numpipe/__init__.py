@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "BlockSpec": "specs",
-    "CompilerParams": "params", "LoweringSemantics": "params",
+    "CompilerParams": "params", "LoweringSemantics": "params", "lane_index": "per_lane",
     "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
     "Element": "specs", "GMEM": "specs",
     "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
@@ -92,6 +92,7 @@ __all__ = [
     "emit_pipeline_warp_specialized",
     "function",
     "kernel",
+    "lane_index",
     "nd_loop",
     "num_programs",
     "persistent",
@@ -139,6 +140,7 @@ if TYPE_CHECKING:
     from .functions import function
     from .kernels import Kernel, kernel
     from .params import CompilerParams, LoweringSemantics
+    from .per_lane import lane_index
     from .pipelines import pipeline
     from .programs import num_programs, program_id
     from .refs import ds

@@ -31,6 +31,7 @@ from .closure import Facts, bind, facts_of
 from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
+from .per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
 from .pipelines import Pipeline, reachable, steps_over
 
 
@@ -90,6 +91,9 @@ class Emitted:
         self.pipe, self.body, self.compute, self.manual = pipe, body, compute, manual
         self.facts, mirrored = known(body), known(compute)
         self.mirrored = self.facts.pipelines or mirrored.pipelines
+        self.by_lane = by_lane(pipe.np.unit)
+        if self.by_lane:
+            check_lane_body(where(pipe), self.facts, manual)
 
 
 NOTHING = Facts("nothing", 0)
@@ -264,22 +268,31 @@ def run_carry(bound, carry):  # type: ignore[no-untyped-def]
     return wgmma_wait(carry, 0)  # on every way out of the loop: ptxas serialises wgmmas whose wait it does not see
 
 
+def call_body(emitted: Emitted, indices: Any, tiles: Any, *carry: Any) -> Any:
+    """``body(indices, *tiles, *carry)``, by the warpgroup or by each of its lanes."""
+    if emitted.by_lane:
+        return each_lane(emitted.body, indices, tiles, carry)
+    return emitted.body(indices, *tiles, *carry)
+
+
 @op
 def step(emitted: Emitted, indices: Any, tiles: Any) -> None:
     """One step without a carry."""
-    emitted.body(indices, *tiles)
+    call_body(emitted, indices, tiles)
 
 
 @op
 def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
     """The initial carry, as the type that the body takes and returns."""
+    if emitted.by_lane:
+        check_lane_carry(where(emitted.pipe), _kind(carry))
     return _strong(carry)
 
 
 @op
 def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
     """One step with a carry."""
-    following = _strong(emitted.body(indices, *tiles, carry))
+    following = _strong(call_body(emitted, indices, tiles, carry))
     if _kind(following) != _kind(carry):
         raise CompileError(carry_changes(where(emitted.pipe), emitted.facts.name, _kind(carry), _kind(following)))
     return following
@@ -306,4 +319,6 @@ def _kind(carry: Any) -> str:
         return f"({', '.join(map(_kind, carry))})"
     if isinstance(carry, Tile):
         return f"tile {carry.shape} {carry.dtype}"
+    if isinstance(carry, PerLane):
+        return " or ".join(sorted({_kind(value) for value in carry.values}))
     return carry.dtype.name if isinstance(carry, np.generic) else type(carry).__name__

@@ -112,7 +112,7 @@ LAYERS = (
     {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations"}, {"_unit"},
     {"inert"}, {"context", "division"}, {"arith"}, {"refs", "numbers", "lanes", "debug", "functions", "closure"}, {"fragment"},
     {"ring"}, {"steps"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"}, {"barriers", "single"},
-    {"store", "pipelines", "tile_loop"}, {"emit"}, {"emit_single"},
+    {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options"},
     {"results", "targets"}, {"kernels"}, {"bench"}, {"__init__", "__main__"},
 )
