@@ -32,6 +32,7 @@ from ..functions import Function
 from ..specs import BlockSpec
 from . import lambdas
 from .fold import Constants, stores
+from .lift import read
 from .positions import Source
 
 INDICES = "np__indices"
@@ -152,7 +153,9 @@ def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], uniq
         body = _inlined(plain, lambdas.find(plain, what), names, unique)
     else:
         names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
-        body = _call(f"np__{unique}_map", *(ast.Name(_index(d), ast.Load()) for d in range(grid.rank)))
+        used = _read(names[f"np__{unique}_map"])
+        body = _call(f"np__{unique}_map", *(ast.Name(_index(d), ast.Load()) if reads else ast.Constant(0)
+                                            for d, reads in enumerate(used)))
     return ast.Lambda(_arguments(own), body)
 
 
@@ -170,6 +173,14 @@ def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], un
                 part.id = f"np__{unique}_of_{part.id}"
                 names[part.id] = value
     return body
+
+
+def _read(function: Function[..., Any]) -> list[bool]:
+    """Which of its arguments a function reads."""
+    node = read(function.function).parse()
+    assert isinstance(node, ast.FunctionDef)
+    loaded = {n.id for statement in node.body for n in ast.walk(statement) if isinstance(n, ast.Name)}
+    return [argument.arg in loaded for argument in node.args.args]
 
 
 # ---- indices of the grid -----------------------------------------------------------------------------------------
