@@ -33,7 +33,7 @@ _HOME = {
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "BlockSpec": "specs",
     "CompilerParams": "params", "LoweringSemantics": "params", "lane_index": "per_lane",
     "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
-    "Element": "specs",
+    "Element": "specs", "GMEM": "specs",
     "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
@@ -51,6 +51,7 @@ _HOME = {
 }
 
 __all__ = [
+    "GMEM",
     "SMEM",
     "ArrayType",
     "Barrier",
@@ -147,7 +148,7 @@ if TYPE_CHECKING:
     from .shared import run_scoped, scratch
     from .sim import Trace
     from .snake import planar_snake
-    from .specs import ArrayType, BlockSpec, Element, Static, persistent
+    from .specs import GMEM, ArrayType, BlockSpec, Element, Static, persistent
     from .tile_loop import nd_loop, tiles
     from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
 

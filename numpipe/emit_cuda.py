@@ -74,7 +74,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
     carry = not isinstance(compute, nb.types.NoneType)
     manual = source.check_manual(pipe.where, *[immediate(pipe.where, name, ty) for name, ty in
                                                zip(source.MANUAL, (manual_ready_barriers, manual_consumed_barriers), strict=True)])
-    source.check_body(pipe.where, _facts(body), body, len(pipe.specs), manual, carry)
+    source.check_body(pipe.where, _facts(body), body, source.counts(pipe), manual, carry)
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
     value = EmittedType(pipe, body, compute, manual)
@@ -123,7 +123,8 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, args[1])
+        return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, refs,
+                           args[1])
 
     return result(emitted, refs), codegen
 
