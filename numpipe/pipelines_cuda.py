@@ -63,7 +63,7 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs:
 
 
 def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, known: Any, site: Any,
-         single: bool = False) -> Any:
+         single: bool = False, default: int = source.SLOTS) -> Any:
     """Typing of a pipeline."""
     place = nb.literal(site)
     where = f"kernel {np_.unit.kernel}, pipeline at {place}"
@@ -83,10 +83,10 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
     source.check_out_specs(where, isinstance(out_specs, nb.types.BaseTuple) and not len(out_specs))
     if not isinstance(steps_of, nb.types.NoneType):
         source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)))
-    tree = tree_of(in_specs)
+    tree, options = tree_of(in_specs), np_.unit.params
     rings = grouped(where, specs, tree.labels("in_specs"), source.known_grid(nb.literal(known), len(grid)),
-                    immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay),
-                    np_.unit.params.delay_release)
+                    source.slots_of(immediate(where, "max_concurrent_steps", slots), options, default),
+                    immediate(where, "delay_release", delay), options.delay_release)
     pipe = PipelineType(np_, len(grid), tuple(specs), tree, rings, steps_of, place, single, inert)
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
 

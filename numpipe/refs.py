@@ -139,9 +139,9 @@ class At:
         raise SpecError(ASSIGNED)
 
 
-ELEMENT = ("an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
-           "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) and ':', or "
-           "by ...")
+ELEMENT = ("an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel "
+           "with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) "
+           "and ':', or by ...")
 
 
 def indexed(what: str, got: str) -> str:

@@ -47,6 +47,8 @@ class LaneCode(Rewriter):
             self._lane_only(node, f"cuda.{written}")
             operation = _CALLS[written]
             return self.call(operation, [self.visit(argument) for argument in self.bind(operation, node)], node)  # type: ignore[attr-defined]
+        if written is not None:
+            self._unsupported(node, written)
         if function is per_lane.lane_index:
             self._lane_only(node, "lane_index()")
         return super().visit_Call(node)
