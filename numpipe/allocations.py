@@ -16,7 +16,7 @@ import ast
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class SMEM:
 
     shape: tuple[int, ...]
     dtype: Any
+    memory_space: ClassVar[str] = "SMEM"
+    """so that the class itself says where a `BlockSpec` puts an operand"""
     transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
