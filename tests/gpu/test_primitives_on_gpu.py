@@ -22,6 +22,7 @@ from primitive_kernels import (
     united,
 )
 from test_primitives import COMBINED, matrices
+from test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
 
 from numpipe._machine import REDUCTIONS
 
@@ -100,3 +101,22 @@ def test_nd_loop_walks_a_grid_of_any_rank_once_and_the_snake_a_plane() -> None:
     places(visits, *map(np.int32, (3, 2, 2, 4)), target="gpu")
     np.testing.assert_array_equal(visits[8:, 16:32], 1)
     np.testing.assert_array_equal(visits[:8 * 6, 32:], 1)
+
+
+def test_functions_pipelines_and_layouts_with_scratch() -> None:
+    random = np.random.default_rng(8)
+    for _ in range(REPEATS):
+        x, y = random.standard_normal((256, 64)).astype(np.float16), np.zeros((256, 64), np.float16)
+        by_a_function(x, y, target="gpu")
+        np.testing.assert_array_equal(y, x)
+        x, y = random.standard_normal((512, 64)).astype(np.float32), np.zeros((128, 64), np.float32)
+        with_a_pipeline(x, y, target="gpu")
+        np.testing.assert_allclose(y, 2 * x.reshape(4, 128, 64).sum(axis=0), rtol=1e-5, atol=1e-5)
+        a, b = (random.standard_normal((64, 64)).astype(np.float16) for _ in range(2))
+        c = np.zeros((64, 64), np.float32)
+        other_layouts(a, b, c, target="gpu")
+        np.testing.assert_allclose(c, product(a, b), rtol=1e-4, atol=1e-4)
+        y, z = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
+        chosen(a, y, z, target="gpu")
+        np.testing.assert_array_equal(y, a)
+        np.testing.assert_array_equal(z, a)
