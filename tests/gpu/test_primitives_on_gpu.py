@@ -10,6 +10,7 @@ import pytest
 from primitive_kernels import (
     column_major,
     copied,
+    moved,
     places,
     polled,
     product,
@@ -21,9 +22,10 @@ from primitive_kernels import (
     tall,
     united,
 )
-from test_primitives import COMBINED, matrices
+from test_primitives import COMBINED, DTYPES, matrices
 from test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
 
+from numpipe import SwizzleTransform
 from numpipe._machine import REDUCTIONS
 
 pytestmark = pytest.mark.gpu
@@ -57,6 +59,22 @@ def test_register_tiles_go_out_through_slots() -> None:
         y = np.zeros_like(x)
         squared(x, y, target="gpu")
         np.testing.assert_array_equal(y, x * x)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tiles_of_any_size_move_an_array(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    dtype = DTYPES[seed % len(DTYPES)]
+    chunk = 16 // dtype.itemsize
+    rows, columns = 8 * int(random.integers(1, 40)), chunk * int(random.integers(1, 12))
+    spans = [span for span in (32, 64, 128) if columns * dtype.itemsize % span == 0]
+    transforms = (SwizzleTransform(int(random.choice(spans))),) if spans and seed % 2 else ()
+    values = random.integers(0, 100, (int(random.integers(1, 5000)), chunk * int(random.integers(1, 60)))).astype(dtype)
+    for slots in range(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024)) + 1):
+        for _ in range(5):
+            result = np.zeros_like(values)
+            moved(values, result, rows=rows, columns=columns, slots=slots, transforms=transforms, target="gpu")
+            assert (result == values).all()
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
