@@ -14,6 +14,7 @@ wgmma               wgmma.mma_async, .fence, .commit_group, .wait_group         
 setmaxnreg          setmaxnreg.inc, .dec                                          a warpgroup
 elect               elect.sync                                                    a warp
 stmatrix            stmatrix .x1, .x2, .x4, with and without .trans               a warp
+ldmatrix            ldmatrix .x1, .x2, .x4, with and without .trans               a warp
 convert             cvt to and from bf16x2, f16x2                                 a lane
 special             %tid, %ctaid, %nctaid, %clock64, …                            a lane
 memory              ld.shared, st.shared, ld.global.nc, st.global                 a lane
@@ -36,8 +37,8 @@ import importlib
 from types import ModuleType
 
 __all__ = [
-    "barrier", "convert", "cp_async_bulk", "elect", "fence", "griddep", "mbarrier", "memory", "setmaxnreg", "special",
-    "stmatrix", "wgmma",
+    "barrier", "convert", "cp_async_bulk", "elect", "fence", "griddep", "ldmatrix", "mbarrier", "memory", "setmaxnreg",
+    "special", "stmatrix", "wgmma",
 ]
 
 

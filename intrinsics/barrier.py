@@ -38,3 +38,13 @@ def arrive(id: int, threads: int) -> None:
     PTX ISA: bar, barrier.
     """
     current().bar_arrive(id, threads)
+
+
+@ptx("bar.warp.sync 0xffffffff;")
+def warp_sync() -> None:
+    """The lanes of a warp meet, and see what the others wrote to shared memory before. Scope: whole warps.
+
+    Before one lane speaks for its warp, as with ``mbarrier.arrive(consumed)`` by lane 0: its arrival releases what it has
+    seen. The simulator's warps are never apart: it does nothing there. PTX ISA: bar.warp.sync.
+    """
+    current()

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numpipe._machine import TensorMap, current
-from numpipe._op import op, ptx
+from numpipe._machine import REDUCTIONS, TensorMap, current
+from numpipe._op import constant, op, ptx
 from numpipe.errors import SpecError
 
 
@@ -77,6 +77,40 @@ def store_evict_first(tensor_map: Any, coords: tuple[int, ...], src: int) -> Non
     A hint: the result is the same. PTX ISA: cp.async.bulk.tensor, ".L2::cache_hint"; createpolicy.
     """
     current().tma_store(tensor_map, _coordinates("store_evict_first", tensor_map, coords), src)
+
+
+def check_reduction(operation: str) -> None:
+    """SpecError for what is no reduction of the TMA."""
+    if operation not in REDUCTIONS:
+        raise SpecError(f"cp_async_bulk.reduce: operation={operation!r}; one of {', '.join(REDUCTIONS)}")
+
+
+@op
+def reduce(tensor_map: Any, coords: tuple[int, ...], src: int, operation: str) -> None:
+    """`store` that combines: each element of the box at `coords` becomes ``operation`` of what it was and of the copy's.
+
+    ``"add"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"``, and ``"inc"`` and ``"dec"``, which wrap round at the copy's
+    value; a compile-time constant. Elements change one by one and at once (relaxed, at GPU scope), so that several CTAs may add
+    to one place, in any order. Which types an operation takes is in ``numpipe._machine.REDUCTIONS``. The copies are of a bulk
+    group as stores are. Scope: one elected lane::
+
+        cp_async_bulk.reduce(c_map, (m, n), panel, "add")
+        cp_async_bulk.commit_group()
+
+    PTX ISA: cp.reduce.async.bulk.tensor.
+    """
+    check_reduction(constant("cp_async_bulk.reduce", "operation", operation))
+    current().tma_store(tensor_map, _coordinates("reduce", tensor_map, coords), src, operation)
+
+
+@op
+def prefetch(tensor_map: Any, coords: tuple[int, ...]) -> None:
+    """Bring the box at `coords` into L2, so that a later load finds it there. Scope: one elected lane.
+
+    Nothing waits for it, and it changes no result: on the simulator its coordinates are checked, no more. PTX ISA:
+    cp.async.bulk.prefetch.tensor.
+    """
+    current().note("prefetch", tensor=tensor_map.name, coords=_coordinates("prefetch", tensor_map, coords))
 
 
 @ptx("cp.async.bulk.commit_group;")

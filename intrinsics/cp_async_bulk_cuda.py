@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numpipe import _numba as nb
-from numpipe._op import cuda_meaning
+from numpipe._op import cuda_meaning, immediate
 from numpipe.errors import SpecError
 
 from . import cp_async_bulk
@@ -66,3 +66,31 @@ cuda_meaning(cp_async_bulk.store)(_store_typer("store", "", ""))
 cuda_meaning(cp_async_bulk.store_evict_first)(_store_typer(
     "store_evict_first", ".L2::cache_hint", ", policy",
     before="{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0; ", after=" }"))
+
+
+@cuda_meaning(cp_async_bulk.reduce)
+def _reduce(_typing: Any, tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
+    rank = _rank("reduce", coords)
+    i32, name = nb.types.int32, immediate("cp_async_bulk.reduce", "operation", operation)
+    cp_async_bulk.check_reduction(name)
+    text = (f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{name}.bulk_group "
+            f"[$0, {{{_innermost_first(2, rank)}}}], [$1];")
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        nb.emit_asm(builder, nb.void, [args[0], args[2], *_unpacked(builder, args[1], rank)], text,
+                    ",".join(["l,r", *"r" * rank, "~{memory}"]))
+        return nb.nothing(context)
+
+    return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, operation), codegen
+
+
+@cuda_meaning(cp_async_bulk.prefetch)
+def _prefetch(_typing: Any, tensor_map: Any, coords: Any) -> Any:
+    rank = _rank("prefetch", coords)
+    text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [$0, {{{_innermost_first(1, rank)}}}];"
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        nb.emit_asm(builder, nb.void, [args[0], *_unpacked(builder, args[1], rank)], text, ",".join(["l", *"r" * rank]))
+        return nb.nothing(context)
+
+    return nb.types.void(nb.types.int64, nb.types.UniTuple(nb.types.int32, rank)), codegen

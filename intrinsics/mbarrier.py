@@ -52,6 +52,12 @@ def arrive(addr: int) -> None:
     current().mbar_arrive(addr)
 
 
+@ptx("mbarrier.arrive.shared::cta.b64 _, [$addr], $count;", addr="r", count="r")
+def arrive_count(addr: int, count: int) -> None:
+    """Arrive `count` times at once: one lane for several. Scope: a lane; otherwise `arrive`. PTX ISA: mbarrier.arrive."""
+    current().mbar_arrive(addr, count)
+
+
 @ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$addr], $nbytes;", addr="r", nbytes="r")
 def arrive_expect_tx(addr: int, nbytes: int) -> None:
     """Announce `nbytes` that asynchronous copies will complete in this phase, and arrive once. Scope: one lane.

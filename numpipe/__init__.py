@@ -4,12 +4,17 @@ The same kernel source runs on the GPU and, in CPython, on a simulated SM that f
 imported when they are first used: ``import numpipe`` needs neither Numba nor a CUDA package.
 
 =====================  ===========================================================================================
-kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`
-loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline_warp_specialized`
+kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`, `LoweringSemantics`
+loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
+layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
+shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `RefUnion`; `barrier_test`
+copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
+                       `async_prefetch`
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
-indices                `axis_index`, `axis_size`, `cdiv`
+indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
+registers              `set_max_registers`
 debugging              `debug_print`, `device_assert`, `Trace`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.bench`
@@ -25,12 +30,19 @@ __version__ = "0.1.0"
 
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
-    "Static": "specs", "ArrayType": "specs", "persistent": "specs", "CompilerParams": "specs", "BlockSpec": "specs",
+    "Static": "specs", "ArrayType": "specs", "persistent": "specs", "BlockSpec": "specs",
+    "CompilerParams": "params", "LoweringSemantics": "params",
+    "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
     "Element": "specs",
-    "function": "functions", "emit_pipeline_warp_specialized": "emit",
+    "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
-    "barrier_wait": "barriers", "barrier_arrive": "barriers",
+    "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
+    "SMEM": "allocations", "Barrier": "allocations", "RefUnion": "allocations", "scratch": "shared", "run_scoped": "shared",
+    "copy_gmem_to_smem": "copies", "copy_smem_to_gmem": "copies", "commit_smem": "copies",
+    "commit_smem_to_gmem_group": "copies", "wait_smem_to_gmem": "copies", "async_prefetch": "copies",
+    "set_max_registers": "registers", "program_id": "programs", "num_programs": "programs", "nd_loop": "tile_loop",
+    "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
     "Trace": "sim",
@@ -39,18 +51,78 @@ _HOME = {
 }
 
 __all__ = [
-    "ArrayType", "BlockSpec", "CompileError", "CompilerParams", "Element", "Kernel", "LaunchError", "NumpipeError",
-    "PipelineDeadlock", "PipelineRace", "SimulationError", "SpecError", "Static", "TargetError", "Trace", "axis_index", "axis_size",
-    "barrier_arrive", "barrier_wait", "cdiv", "debug_print", "device_assert", "ds", "emit_pipeline_warp_specialized", "function",
-    "kernel", "persistent", "pipeline", "tiles", "wgmma", "wgmma_wait", "zeros",
+    "SMEM",
+    "ArrayType",
+    "Barrier",
+    "BlockSpec",
+    "CompileError",
+    "CompilerParams",
+    "Element",
+    "Kernel",
+    "LaunchError",
+    "LoweringSemantics",
+    "NumpipeError",
+    "PipelineDeadlock",
+    "PipelineRace",
+    "RefUnion",
+    "SimulationError",
+    "SpecError",
+    "Static",
+    "SwizzleTransform",
+    "TargetError",
+    "TilingTransform",
+    "Trace",
+    "TransposeTransform",
+    "async_prefetch",
+    "axis_index",
+    "axis_size",
+    "barrier_arrive",
+    "barrier_test",
+    "barrier_wait",
+    "cdiv",
+    "commit_smem",
+    "commit_smem_to_gmem_group",
+    "copy_gmem_to_smem",
+    "copy_smem_to_gmem",
+    "debug_print",
+    "device_assert",
+    "ds",
+    "emit_pipeline",
+    "emit_pipeline_warp_specialized",
+    "function",
+    "kernel",
+    "nd_loop",
+    "num_programs",
+    "persistent",
+    "pipeline",
+    "planar_snake",
+    "program_id",
+    "run_scoped",
+    "scratch",
+    "set_max_registers",
+    "tiles",
+    "wait_smem_to_gmem",
+    "wgmma",
+    "wgmma_wait",
+    "zeros",
 ]
 
 if TYPE_CHECKING:
+    from .allocations import SMEM, Barrier, RefUnion
     from .arith import cdiv
-    from .barriers import barrier_arrive, barrier_wait
+    from .barriers import barrier_arrive, barrier_test, barrier_wait
     from .context import axis_index, axis_size
+    from .copies import (
+        async_prefetch,
+        commit_smem,
+        commit_smem_to_gmem_group,
+        copy_gmem_to_smem,
+        copy_smem_to_gmem,
+        wait_smem_to_gmem,
+    )
     from .debug import debug_print, device_assert
     from .emit import emit_pipeline_warp_specialized
+    from .emit_single import emit_pipeline
     from .errors import (
         CompileError,
         LaunchError,
@@ -65,11 +137,17 @@ if TYPE_CHECKING:
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel
+    from .params import CompilerParams, LoweringSemantics
     from .pipelines import pipeline
+    from .programs import num_programs, program_id
     from .refs import ds
+    from .registers import set_max_registers
+    from .shared import run_scoped, scratch
     from .sim import Trace
-    from .specs import ArrayType, BlockSpec, CompilerParams, Element, Static, persistent
-    from .tile_loop import tiles
+    from .snake import planar_snake
+    from .specs import ArrayType, BlockSpec, Element, Static, persistent
+    from .tile_loop import nd_loop, tiles
+    from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ import numpy as np
 from ._layout import Layout, block_layout
 from .errors import SpecError
 from .specs import Element, Side
+from .transforms import Transform, transposes
 
 T = TypeVar("T")
 MAX_RANK = 5  # of a tensor map (PTX ISA, "Tensor dimension")
@@ -85,7 +86,7 @@ def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
 
 
 def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: Literal["zeros", "nan"],
-        what: str) -> Block:
+        what: str, transforms: tuple[Transform, ...] = ()) -> Block:
     """The blocks of an array of this type, rank and major order; raises SpecError where TMA or wgmma cannot take them."""
     if ndim != len(shape):
         raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
@@ -107,7 +108,8 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: L
                         f"moves at least 16 B of that: {mend}")
     if fill == "nan" and dtype not in FLOATS:
         raise SpecError(f"{what}: oob_fill='nan', but {dtype} has no NaN that TMA knows: use 'zeros'")
-    layout = block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}")
+    layout = block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms)
+    axes = axes[::-1] if transposes(transforms) else axes
     scales = tuple(int(side) if isinstance(side, (int, np.integer)) else 1 for side in shape)
     return Block(layout, (axes[0], axes[1]), scales, order != "row", isinstance(shape[contiguous], Element), fill)
 

@@ -1,8 +1,9 @@
 """How a block lies in shared memory: panels of swizzled rows, and the wgmma descriptors that read them.
 
 A block is cut along its contiguous dimension into *panels* whose rows are `width` bytes: 128 when they divide the block's
-row, else 64, 32 or 16. A panel is what one TMA copy writes: row r of panel p starts at ``p * panel_stride + r * width``,
-and within aligned groups of 8 rows the 16-byte chunks are XOR-swizzled by the row (PTX ISA, "Tensor swizzling modes")::
+row, else 64, 32 or 16, unless its transforms say another width. A panel is what one TMA copy writes: row r of panel p starts
+at ``p * panel_stride + r * width``, and within aligned groups of 8 rows the 16-byte chunks are XOR-swizzled by the row (PTX
+ISA, "Tensor swizzling modes")::
 
       block (128, 128) of float16              panel 0           panel 1
       row 0  | 0 … 63 | 64 … 127 |     ->   row 0 | 128 B |   row 0 | 128 B |
@@ -19,13 +20,11 @@ from typing import Literal
 import numpy as np
 
 from .errors import SpecError
+from .transforms import Transform, panel_bytes, row_width, transposes
+
+__all__ = ["ATOM", "Layout", "Operand", "block_layout", "operand", "row_width", "swizzle_of", "swizzled"]
 
 ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multiple of it
-
-
-def row_width(nbytes: int) -> int:
-    """Bytes of a panel's row: the widest of 128, 64, 32 and 16 that divides a row of `nbytes`."""
-    return next(width for width in (128, 64, 32, 16) if nbytes % width == 0)
 
 
 def swizzle_of(width: int) -> int:
@@ -94,8 +93,11 @@ class Layout:
         return layout, (self.panel_stride // self.per_panel if axis == self.inner else self.width)
 
 
-def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str) -> Layout:
+def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
+                 transforms: tuple[Transform, ...] = ()) -> Layout:
     """Layout of a fresh block whose axis `inner` is contiguous; raises SpecError when TMA or wgmma cannot take it.
+
+    `shape` and `inner` are those in the array: with a TransposeTransform the layout is the transposed view of the block.
 
     `what` is "in_specs[0] for 'a': block (128, 64)", for messages.
     """
@@ -106,8 +108,9 @@ def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str)
     if shape[1 - inner] % 8:
         raise SpecError(f"{what} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
                         "are swizzled in groups of 8: make that side a multiple of 8")
-    width = row_width(nbytes)
-    return Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
+    width = panel_bytes(transforms, nbytes, dtype.itemsize, f"{what} of {dtype}")
+    layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
+    return layout.T if transposes(transforms) else layout
 
 
 @dataclass(frozen=True)

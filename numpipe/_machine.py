@@ -25,6 +25,13 @@ import numpy as np
 
 Lanes = Literal["all", "warps", "one"]
 Role = Literal["memory", "compute"]
+_INTEGERS = "int32", "uint32", "int64", "uint64"
+REDUCTIONS: dict[str, tuple[str, ...]] = {
+    "add": ("int32", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"),
+    "min": (*_INTEGERS, "float16", "bfloat16"), "max": (*_INTEGERS, "float16", "bfloat16"),
+    "inc": ("uint32",), "dec": ("uint32",), "and": _INTEGERS, "or": _INTEGERS, "xor": _INTEGERS,
+}
+"""What the TMA can do with an element in global memory, and for which types (PTX ISA, "cp.reduce.async.bulk")."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +103,12 @@ class Machine(Protocol):
     def mbar_init(self, address: int, count: int, name: str = "") -> None:
         """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising a live one is an error."""
 
-    def mbar_init_at_entry(self, address: int, count: int, name: str = "") -> None:
+    def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
         """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before any warpgroup runs.
 
-        By every warpgroup that uses it, as it meets it; a different count at the same address is an error.
+        By every warpgroup that uses it, as it meets it; a different count at the same address is an error. `observed`: so is a
+        phase that completes before anybody has waited for the one before, and at the end one that nobody has waited for, or
+        that has begun.
         """
 
     def mbar_inval(self, address: int) -> None: ...
@@ -138,8 +147,12 @@ class Machine(Protocol):
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane."""
 
-    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int) -> None:
-        """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane."""
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "") -> None:
+        """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
+
+        `reduction`: what becomes of an element is that of what it was and of the copy's, at once ("add", "min", "max", "inc",
+        "dec", "and", "or", "xor").
+        """
 
     def bulk_commit(self) -> None: ...
 
@@ -173,9 +186,36 @@ class Machine(Protocol):
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         """Direct stores of the warpgroup: ``array[index] = values``."""
 
+    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """``function(*arguments[i])`` as lane i of the 128, in which the current machine is a `Lane`; what they return."""
+
     # ---- observation
     def note(self, event: str, **details: Any) -> None:
         """A line for the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
+
+
+class Lane(Protocol):
+    """One lane of a warpgroup that runs code of its own (`Machine.each_lane`); of the operations it has only these."""
+
+    lane: int
+    """index in the warpgroup"""
+    warpgroup: int
+    role: Role
+    cta: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    unit: Any
+
+    def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+        """A number from shared memory (ld.shared)."""
+
+    def store(self, address: int, value: Any, what: str) -> None:
+        """A NumPy number to shared memory (st.shared)."""
+
+    def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
+        """The value of another lane of the warp: `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
+
+    def syncwarp(self, mask: int) -> None:
+        """Meet the lanes of `mask`."""
 
 
 _current: contextvars.ContextVar[Machine] = contextvars.ContextVar("numpipe machine")

@@ -8,6 +8,7 @@ Shared memory of a CTA::
 
     0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
+    ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its mbarriers at the header's end
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
 """
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from ._block import Block, cut
 from ._layout import ATOM, Layout
+from .allocations import Barrier, BarrierPlan, Scratch, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
 
@@ -30,6 +32,7 @@ SMEM_BYTES = 232448  # 227 KB: what one CTA of sm_90 can have (CUDA C++ Programm
 HEADER = 1024
 PANEL_BYTES = 8192  # 64 rows of 128 bytes
 COUNTERS = 16  # int32 state of rings, per warpgroup
+PHASES = 16  # int32 behind them: phases of the kernel's own barriers
 _serials = itertools.count()
 
 
@@ -94,6 +97,8 @@ class RingPlan:
     consumed: int
     manual_ready: bool = False
     manual_consumed: bool = False
+    private: int = 0
+    """compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one"""
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -102,7 +107,7 @@ class RingPlan:
 
     @property
     def end(self) -> int:
-        return self.base + self.slots * self.stage_stride
+        return self.base + max(1, self.private) * self.slots * self.stage_stride
 
     @property
     def parts(self) -> tuple[tuple[int, ...], ...]:
@@ -140,6 +145,11 @@ class RingPlan:
 
     @property
     def barrier_bytes(self) -> int:
+        return max(1, self.private) * self.barrier_bytes_of_one
+
+    @property
+    def barrier_bytes_of_one(self) -> int:
+        """Bytes of the barriers, those of one copy where warpgroups have copies."""
         return 8 * self.slots * (len(self.ready_parts) + len(self.consumed_parts))
 
 
@@ -163,15 +173,25 @@ class Unit:
     store_slots: int = 0
     """staging panels of each compute warpgroup, once a store asked for them"""
     staging_base: int = 0
+    scratch: dict[str, Scratch] = field(default_factory=dict)
+    """what the kernel allocates itself"""
+    copies_out: bool = False
+    """whether the kernel issues TMA stores itself"""
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
+    warp_specialized: bool = True
+    """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
             raise SpecError(f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}")
-        if not 1 <= self.compute_wgs <= 7:
-            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…7 (a CTA has at most 1024 threads and one "
-                            f"warpgroup is the memory role), got {self.compute_wgs}")
+        most = 8 - self.warp_specialized
+        if not 1 <= self.compute_wgs <= most:
+            memory = " and one warpgroup is the memory role" * self.warp_specialized
+            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
+                            f"got {self.compute_wgs}")
+        if not self.warp_specialized:
+            return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
             raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
                             f"got {self.memory_registers}")
@@ -183,7 +203,7 @@ class Unit:
     # ---- threads and registers
     @property
     def warpgroups(self) -> int:
-        return self.compute_wgs + 1
+        return self.compute_wgs + self.warp_specialized
 
     @property
     def threads(self) -> int:
@@ -191,7 +211,12 @@ class Unit:
 
     @property
     def compute_registers(self) -> int:
-        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8."""
+        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8.
+
+        Without a memory role those of the launch, of which an instruction can name 255.
+        """
+        if not self.warp_specialized:
+            return min(255, self.register_pool // self.warpgroups)
         return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
 
     @property
@@ -214,7 +239,7 @@ class Unit:
 
     @property
     def _rings_end(self) -> int:
-        return max([HEADER, *(plan.end for plan in self.rings.values())])
+        return max([HEADER, *(plan.end for plan in self.rings.values()), *(part.end for part in self.scratch.values())])
 
     @property
     def _staging_bytes(self) -> int:
@@ -226,22 +251,27 @@ class Unit:
             # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
             wanted = self._rings_end + min(self._staging_bytes, self.compute_wgs * PANEL_BYTES)
         if wanted > SMEM_BYTES:
-            parts = [f"{HEADER} barriers"] + [f"{p.slots} slots x {p.stage_stride} = {p.slots * p.stage_stride} ({p.name})"
-                                              for p in self.rings.values()]
+            parts = [f"{HEADER} barriers"] + [
+                f"{f'{p.private} warpgroups x ' if p.private > 1 else ''}{p.slots} slots x {p.stage_stride} = {p.end - p.base} "
+                f"({p.name})" for p in self.rings.values()]
+            parts += [f"{part.copies * part.nbytes} ({part.name})" for part in self.scratch.values() if part.nbytes]
             if self.store_slots:
                 parts.append(f"{self.compute_wgs} warpgroups x {self.store_slots} store slots x {PANEL_BYTES} = "
                              f"{self._staging_bytes}")
             raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
-                            f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots")
+                            f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots"
+                            + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion"
+                            * bool(self.scratch))
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
-                  manual: tuple[bool, bool] = (False, False)) -> RingPlan:
+                  manual: tuple[bool, bool] = (False, False), single: bool = False) -> RingPlan:
         """The ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
-        `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
+        `manual`: whether the body waits for, and whether it releases, each operand itself. `single`: every compute warpgroup has
+        a ring of its own. Loops that one pipeline has over
         different arrays get a ring each: their copies read different tensor maps.
         """
-        key = f"{site} {wanted} {slots} {delay} {manual}"
+        key = f"{site} {wanted} {slots} {delay} {manual} {single}"
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
@@ -251,10 +281,10 @@ class Unit:
             raise SpecError(f"{where}: delay_release={delay} needs more than {delay} slots, got max_concurrent_steps={slots}: "
                             "the slot of step k is still held when step k + delay_release waits for its own")
         blocks, offsets, stride = [], [], 0
-        for number, (arg, shape, fill, known) in enumerate(wanted):
+        for number, (arg, shape, fill, known, transforms) in enumerate(wanted):
             array = self.arrays[arg]
             what = f"{where}: in_specs[{number}] for '{array.name}'"
-            block = cut(shape, array.dtype, array.ndim, array.order, fill, what)
+            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:
@@ -269,12 +299,44 @@ class Unit:
             name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
             blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
-            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1])
-        if ready + plan.barrier_bytes > HEADER or len(self.rings) >= COUNTERS:
+            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
+            private=self.compute_wgs if single else 0)
+        if ready + plan.barrier_bytes > HEADER - self.scratch_barrier_bytes or len(self.rings) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
         self._budget()
         return plan
+
+    def plan_scratch(self, site: str, kind: Any, shared: bool) -> Scratch:
+        """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each."""
+        key = f"{site} {kind} {shared}"
+        if key in self.scratch:
+            return self.scratch[key]
+        copies = 1 if shared else self.compute_wgs
+        size, base = nbytes(kind), self._rings_end if self.simulated else self.smem_bytes
+        where = f"kernel {self.kernel}, scratch at {site}"
+        free = HEADER - self.scratch_barrier_bytes
+        if free - 8 * copies * barriers(kind) < sum(plan.barrier_bytes for plan in self.rings.values()):
+            raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {HEADER} bytes for all barriers of a CTA "
+                            "hold, 8 bytes each: use fewer slots or barriers")
+        groups = sum(len(part.barriers) for part in self.scratch.values())
+
+        def barrier(of: Barrier) -> BarrierPlan:
+            nonlocal free, groups
+            free, groups = free - 8 * copies * of.count, groups + 1
+            if groups > PHASES:
+                raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
+            return BarrierPlan(of, free, 0 if shared else 8 * of.count, groups - 1, site)
+
+        tree = place(kind, base, 0 if shared else size, barrier)
+        plan = self.scratch[key] = Scratch(f"{said(kind)} @ {site}", kind, tree, base, size, copies)
+        self._budget()
+        return plan
+
+    @property
+    def scratch_barrier_bytes(self) -> int:
+        """At the end of the header."""
+        return sum(8 * part.copies * plan.kind.count for part in self.scratch.values() for plan in part.barriers)
 
     def plan_staging(self, panels: int) -> int:
         """Slots of the store ring, for tiles of so many panels: one ring per compute warpgroup, shared by all stores.
@@ -295,14 +357,26 @@ class Unit:
 
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of a ring's mbarriers."""
-        for part in plan.ready_parts:
-            whose = self.whose(plan, part, plan.manual_ready)
-            for slot in range(plan.slots):
-                yield plan.ready_at(part) + 8 * slot, 1, f"ready[{slot}]{whose}"
-        for part in plan.consumed_parts:
-            whose = self.whose(plan, part, plan.manual_consumed)
-            for slot in range(plan.slots):
-                yield plan.consumed_at(part) + 8 * slot, self.consumed_arrivals, f"consumed[{slot}]{whose}"
+        arrivals = 4 if plan.private else self.consumed_arrivals
+        for copy in range(max(1, plan.private)):
+            first = copy * plan.barrier_bytes_of_one
+            who = f" of warpgroup {copy}" * (plan.private > 1)
+            for part in plan.ready_parts:
+                whose = self.whose(plan, part, plan.manual_ready) + who
+                for slot in range(plan.slots):
+                    yield first + plan.ready_at(part) + 8 * slot, 1, f"ready[{slot}]{whose}"
+            for part in plan.consumed_parts:
+                whose = self.whose(plan, part, plan.manual_consumed) + who
+                for slot in range(plan.slots):
+                    yield first + plan.consumed_at(part) + 8 * slot, arrivals, f"consumed[{slot}]{whose}"
+
+    def scratch_barriers(self) -> Iterator[tuple[int, int, str]]:
+        """(address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""
+        for part in self.scratch.values():
+            for plan in part.barriers:
+                for copy in range(part.copies):
+                    for number in range(plan.kind.count):
+                        yield plan.base + copy * plan.own + 8 * number, plan.arrivals, barrier_name(plan, copy, number)
 
     def whose(self, plan: RingPlan, part: int, own: bool) -> str:
         """What a barrier's name says behind its slot: the operand, if it is its `own`, and the ring."""
@@ -319,3 +393,9 @@ class Unit:
             raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'} and "
                             f"the warpgroup axis is {self.wg_axis!r}")
         return self.axes.index(name)
+
+
+def barrier_name(plan: BarrierPlan, copy: int, number: int) -> str:
+    """An mbarrier of the kernel's own in reports."""
+    index = ", ".join(str(i) for i in np.unravel_index(number, plan.kind.shape)) if plan.kind.count > 1 else ""
+    return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(plan.own)} @ {plan.name}"

@@ -11,6 +11,7 @@ import numpy as np
 from . import _numba as nb
 from . import arith
 from ._op import Op, cuda_meaning
+from .division_cuda import divide
 from .inert_cuda import InertType
 
 I32 = nb.types.int32
@@ -223,7 +224,7 @@ def _truediv(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
         return _with(sig, literals), codegen
     dtype = arith.quotient_type(*kinds)
     return (type_of(dtype)(*taken_as((a, b), dtype), *literals),
-            _emitted(dtype, lambda builder, _, x, y: builder.fdiv(x, y)))
+            _emitted(dtype, lambda builder, dtype, x, y: divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)))
 
 
 @cuda_meaning(arith.quotient_remainder)

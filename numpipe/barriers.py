@@ -14,6 +14,9 @@
 
 A barrier is a value: which ring, which operand, which step. What is done with it is the ring's (`ring`); here is who may do
 it. The memory role runs a body only for the pipelines in it, and there both operations do nothing.
+
+The same operations are those of the barriers that a kernel allocates itself (`numpipe.Barrier`); what they do to these is in
+`phases`.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from . import phases
 from ._op import op
 from ._unit import RingPlan
 from .errors import CompileError, SpecError
 from .ring import Ring, await_ready, release_delayed
+from .shared import BarrierRef, one_barrier
 
 PASSED = {"ready": "manual_ready_barriers=True", "consumed": "manual_consumed_barriers=True"}
 USE = {"ready": "numpipe.barrier_wait(…)", "consumed": "numpipe.barrier_arrive(…)"}
@@ -95,8 +100,17 @@ def barrier_wait(barrier: Any) -> None:
     that uses the tile. Waiting again for the same tile costs a test and changes nothing. To use a tile without waiting for it
     is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
 
-    Raises SpecError for anything but a ready barrier.
+    Of a `numpipe.Barrier`: wait for its next phase, the n-th time for phase n (from 0), after which this warpgroup sees what
+    those did that arrived, and what copies brought. Somebody waits for each phase before the next one can complete, and who
+    waits at all waits for each; the simulator reports where that is not so.
+
+    Raises SpecError for anything but a ready barrier, or one of a `numpipe.Barrier`.
     """
+    if isinstance(barrier, BarrierRef):
+        one_barrier("barrier_wait", barrier.shape)
+        if not barrier.np.memory:
+            phases.wait(barrier)
+        return
     _check("barrier_wait", "ready", barrier)
     if not barrier.ring.np.memory:
         await_ready(barrier.ring, barrier.part, barrier.step)
@@ -118,8 +132,37 @@ def barrier_arrive(barrier: Any) -> None:
     The warpgroup waits until the tile has landed, if nobody did, and lane 0 of each of its four warps arrives: wgmma_wait is a
     wait of a warp, so that one lane's arrival could not speak for the others (PTX ISA, "mbarrier.arrive").
 
-    Raises SpecError for anything but a consumed barrier.
+    Of a `numpipe.Barrier`: this warpgroup's arrival in the phase that is going on, one of `num_arrivals`. Those who wait for the
+    phase see what it wrote before (for the TMA and wgmma to see it, `commit_smem` first). It has to be sure that the phase before
+    is over: it has waited for it, or has heard of it from somebody who has.
+
+    Raises SpecError for anything but a consumed barrier, or one of a `numpipe.Barrier`.
     """
+    if isinstance(barrier, BarrierRef):
+        one_barrier("barrier_arrive", barrier.shape)
+        if not barrier.np.memory:
+            phases.arrive(barrier)
+        return
     _check("barrier_arrive", "consumed", barrier)
     if not barrier.ring.np.memory:
         release_delayed(barrier.ring, barrier.part, barrier.k, barrier.step)
+
+
+@op
+def barrier_test(barrier: Any) -> Any:
+    """Whether the phase of a `numpipe.Barrier` that this warpgroup waits for next is complete; never blocks.
+
+    One answer for the whole warpgroup, so that it may steer an `if` or a `while`. True is as good as a wait for what may be read
+    then, but does not count as one: the wait for the phase follows, and passes at once. The memory role has no answer, so loads
+    cannot depend on it (PTX ISA, "mbarrier.test_wait").
+
+    Raises SpecError for anything but one barrier of a `numpipe.Barrier`.
+    """
+    if not isinstance(barrier, BarrierRef):
+        raise SpecError(own_only(repr(barrier) if isinstance(barrier, Barrier) else type(barrier).__name__))
+    one_barrier("barrier_test", barrier.shape)
+    return phases.test(barrier)
+
+
+def own_only(given: str) -> str:
+    return f"barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got {given}"

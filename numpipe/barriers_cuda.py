@@ -6,10 +6,13 @@ from typing import Any
 
 from . import _numba as nb
 from . import barriers as source
+from . import phases
 from ._op import cuda_meaning
 from .errors import CompileError, SpecError
 from .ring import await_ready, release_delayed
 from .ring_cuda import RingType
+from .shared import one_barrier
+from .shared_cuda import BarriersType
 
 I32 = nb.types.int32
 
@@ -50,10 +53,12 @@ def _barriers_of(_context: Any, ring: Any, k: Any, step: Any) -> Any:
     return result(ring, I32, I32), codegen
 
 
-def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: tuple[str, ...]) -> None:
+def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: tuple[str, ...], own: Any) -> None:
     """An operation on a barrier: ``function(ring, part, *fields)`` in the compute role."""
 
     def typer(typing_context: Any, barrier: Any) -> Any:
+        if isinstance(barrier, BarriersType):
+            return _of_own(typing_context, name, own, barrier)
         if not isinstance(barrier, BarrierType) or barrier.kind != kind:
             given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
             raise SpecError(source.wanted(name, kind, given))
@@ -74,8 +79,36 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: t
     cuda_meaning(operation)(typer)
 
 
-_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_ready, ("step",))
-_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, ("k", "step"))
+def _of_own(typing_context: Any, name: str, function: Any, barrier: BarriersType) -> Any:
+    """The same on a barrier that the kernel has allocated."""
+    one_barrier(name, barrier.shape)
+    if not barrier.memory:
+        nb.returns(typing_context, function, (barrier,))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if not barrier.memory:
+            nb.call(context, builder, function, (barrier,), args)
+        return nb.nothing(context)
+
+    return nb.types.void(barrier), codegen
+
+
+@cuda_meaning(source.barrier_test)
+def _barrier_test(typing_context: Any, barrier: Any) -> Any:
+    if not isinstance(barrier, BarriersType):
+        raise SpecError(source.own_only(barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))))
+    one_barrier("barrier_test", barrier.shape)
+    result = nb.returns(typing_context, phases.test, (barrier,))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return nb.call(context, builder, phases.test, (barrier,), args)[1]
+
+    return result(barrier), codegen
+
+
+_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_ready, ("step",), phases.wait)
+_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, ("k", "step"),
+              phases.arrive)
 
 
 @nb.typing_registry.register_global(bool)

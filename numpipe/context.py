@@ -24,6 +24,8 @@ class Context:
         self.unit = unit
         self.role = role
         self.state = [0] * COUNTERS
+        self.phases: dict[int, int] = {}
+        """of the kernel's own barriers, by address: the phase that this warpgroup waits for next"""
         self.compute_only = False
         """inside a function that the memory role does not run"""
 

@@ -7,7 +7,7 @@ from typing import Any
 from . import _numba as nb
 from . import context as source
 from ._op import cuda_meaning
-from ._unit import COUNTERS, Unit
+from ._unit import COUNTERS, PHASES, Unit
 from .inert_cuda import InertType
 
 I32 = nb.types.int32
@@ -34,9 +34,9 @@ def new_context(unit: Unit, role: str) -> Any:
 
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            array = nb.ir.ArrayType(nb.i32, COUNTERS)
+            array = nb.ir.ArrayType(nb.i32, COUNTERS + PHASES)
             state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
-            builder.store(nb.ir.Constant(array, [0] * COUNTERS), state)
+            builder.store(nb.ir.Constant(array, [0] * (COUNTERS + PHASES)), state)
             return builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
 
         return ContextType(unit, role)(), codegen

@@ -33,7 +33,9 @@ from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .pipelines import Pipeline, reachable, steps_over
 
-NOT_CALLED = "a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)"
+
+def not_called(builder: str) -> str:
+    return f"a pipeline is emitted for arrays: {builder}(…)(a, b)"
 
 
 def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...],
@@ -118,6 +120,8 @@ def where(pipe: Any) -> str:
 # ---- what both executions check
 def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: str | None, memory_registers: int | None) -> None:
     """One CTA has one split into roles: what the pipeline says must be what the kernel has."""
+    if not unit.warp_specialized:
+        raise SpecError(f"{where}: {WITHOUT_MEMORY_ROLE}")
     for name, asked, have in (("num_compute_wgs", num_compute_wgs, unit.compute_wgs), ("wg_axis", wg_axis, unit.wg_axis),
                               ("memory_registers", memory_registers, unit.memory_registers)):
         if asked is not None and asked != have:
@@ -125,6 +129,8 @@ def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: 
                             "it once, on the kernel")
 
 
+WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "
+                       "emit_pipeline, whose loads every compute warpgroup issues for itself")
 MANUAL = "manual_ready_barriers", "manual_consumed_barriers"
 
 
@@ -147,8 +153,12 @@ def plural(count: int, what: str) -> str:
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
-def check_body(where: str, body: Facts | None, given: object, tiles: int, manual: tuple[bool, bool], carry: bool) -> None:
-    """The body takes what it is called with: for each tile, where asked for (`manual`), a ready and a consumed barrier."""
+def check_body(where: str, body: Facts | None, given: object, tiles: int, manual: tuple[bool, bool], carry: bool,
+               option: str = "compute_context") -> None:
+    """The body takes what it is called with: for each tile, where asked for (`manual`), a ready and a consumed barrier.
+
+    `option`: the one that gives the carry.
+    """
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
     if body.coroutine:
@@ -158,15 +168,19 @@ def check_body(where: str, body: Facts | None, given: object, tiles: int, manual
         kinds = [kind for kind, asked in (("tile", True), ("ready barrier", manual[0]), ("consumed barrier", manual[1])) if asked]
         given = f"(indices, {', '.join(plural(tiles, kind) for kind in kinds)}{', carry' * carry})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
-                "; a carry needs a compute_context" if body.parameters > wanted else
-                "; with a compute_context the carry comes last")
+                f"; a carry needs {_a(option)}" if body.parameters > wanted else
+                f"; with {_a(option)} the carry comes last")
         raise SpecError(f"{where}: body '{body.name}' takes {arguments(body.parameters)}, but is called with {wanted}: "
                         f"{given}{mend}")
     if carry and not body.returns:
         raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
     if body.returns and not carry:
-        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give a compute_context that calls "
-                        "pipeline(initial carry), or return nothing")
+        mend = "a compute_context that calls pipeline(initial carry)" if option == "compute_context" else option
+        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {mend}, or return nothing")
+
+
+def _a(option: str) -> str:
+    return f"a {option}" if option == "compute_context" else option
 
 
 def check_compute(where: str, compute: Facts | None, given: object, coroutine: bool) -> None:

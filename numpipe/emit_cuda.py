@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from . import _numba as nb
@@ -22,22 +23,28 @@ def _facts(function: Any) -> Facts | None:
 
 
 class EmittedType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, pipe: PipelineType, body: Any, compute: Any, manual: tuple[bool, bool]) -> None:
+    def __init__(self, pipe: PipelineType, body: Any, compute: Any, manual: tuple[bool, bool], what: str = "emitted") -> None:
         self.pipe, self.body, self.compute, self.manual = pipe, body, compute, manual
         self.facts: Facts = body.facts
         mirrored = _facts(compute)
         self.mirrored = self.facts.pipelines or (mirrored is not None and mirrored.pipelines)
-        super().__init__(name=f"emitted({pipe}, {body}, {compute}, {manual})")
+        super().__init__(name=f"{what}({pipe}, {body}, {compute}, {manual})")
 
     @property
     def where(self) -> str:
         return self.pipe.where
 
 
-@nb.register_model(EmittedType)
-class _EmittedModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: EmittedType) -> None:
-        super().__init__(manager, fe_type, [("pipe", fe_type.pipe), ("body", fe_type.body), ("compute", fe_type.compute)])
+def emitted_model(kind: Any, fields: Callable[[Any], list[tuple[str, Any]]]) -> None:
+    """Register the struct that an emitted pipeline is."""
+    class Model(nb.models.StructModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, fe_type: EmittedType) -> None:
+            super().__init__(manager, fe_type, fields(fe_type))
+
+    nb.register_model(kind)(Model)
+
+
+emitted_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute)])
 
 
 def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:

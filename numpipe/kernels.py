@@ -56,7 +56,7 @@ class _Plan:
 
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
            out_type: Any = None, signature: str | None = None, num_compute_wgs: int | None = None, wg_axis: str | None = None,
-           memory_registers: int | None = None, compiler_params: CompilerParams | None = None,
+           memory_registers: int | None = None, warp_specialized: bool = True, compiler_params: CompilerParams | None = None,
            target: str | None = None) -> Any:
     """Make a kernel of a Python function over references.
 
@@ -67,10 +67,12 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       parameters without a default are outputs, which the call allocates and returns. Without it the caller
                       passes them.
     signature         shapes that belong together, in NumPy's gufunc notation: ``"(m,k),(n,k)->(m,n)"``; checked at the call
-    num_compute_wgs   compute warpgroups of a CTA (one more is the memory role); default: 2
+    num_compute_wgs   compute warpgroups of a CTA (one more is the memory role); default: 2, without a memory role 1
     wg_axis           name of the compute warpgroups' axis; default: "wg"
     memory_registers  registers a lane of the memory role keeps (a multiple of 8, 24…256; default: 40); compute warpgroups
                       share the rest. These three may instead be said by the kernel's emit_pipeline_warp_specialized.
+    warp_specialized  False: no memory role. All warpgroups of the CTA (at most 8) run the kernel function in the compute role,
+                      with the registers of the launch, and each loads for itself: pipelines are single-stream there
     compiler_params   see CompilerParams
     target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
 
@@ -85,7 +87,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     target cannot run, LaunchError when the driver fails; on the simulated SM PipelineRace and PipelineDeadlock.
     """
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
-                      asked.Said(num_compute_wgs, wg_axis, memory_registers),
+                      asked.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
                       CompilerParams() if compiler_params is None else compiler_params, target)
     if function is None:
         return lambda f: Kernel(f, options)
@@ -264,9 +266,11 @@ class Kernel:
         options = self.options
         split = self._splits.get(unit_key)
         if split is None:
-            split = self._splits[unit_key] = asked.split(self.source, self._known(unit_key), options.split)
+            default = asked.Split() if options.warp_specialized else asked.Split(num_compute_wgs=1, memory_registers=0)
+            split = self._splits[unit_key] = asked.split(self.source, self._known(unit_key), options.split, default)
         return Unit(self.name, unit_key[0], options.grid_names, split.wg_axis, split.num_compute_wgs, split.memory_registers,
-                    options.compiler_params, simulated=simulated, obstacles=obstacles or {})
+                    options.compiler_params, simulated=simulated, obstacles=obstacles or {},
+                    warp_specialized=options.warp_specialized)
 
     @staticmethod
     def _known(unit_key: tuple[Any, ...]) -> dict[str, Any]:

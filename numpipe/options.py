@@ -34,6 +34,7 @@ class Options:
     signature: Signature | None
     split: Said
     """num_compute_wgs, wg_axis and memory_registers, as far as they are given"""
+    warp_specialized: bool
     compiler_params: CompilerParams
     target: str | None
 
@@ -57,8 +58,14 @@ class Options:
                             f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters")
         if not all(isinstance(name, str) for name in self.grid_names) or len(set(self.grid_names)) != len(self.grid_names):
             raise SpecError(f"kernel {kernel}: grid_names must be different strings, got {self.grid_names}")
+        if not isinstance(self.warp_specialized, bool):
+            raise SpecError(f"kernel {kernel}: warp_specialized must be True or False, got {self.warp_specialized!r}")
+        if not self.warp_specialized and self.split.memory_registers is not None:
+            raise SpecError(f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of the memory role, which "
+                            "warp_specialized=False leaves out: leave memory_registers out too")
         least = LEAST.given(self.split)
-        Unit(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers)  # warpgroups, registers
+        Unit(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,  # warpgroups, registers
+             warp_specialized=self.warp_specialized)
         if not callable(self.grid):
             dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
             self.check_names(dims, kernel)

@@ -24,8 +24,10 @@ from ._op import constant, op
 from .barriers import barriers_of
 from .context import Context
 from .errors import CompileError, SpecError
+from .inert import Inert
 from .refs import GmemRef
 from .ring import Ring, advance, each, fill, produce, set_steps_done, slot_of, steps_done, tiles_of, unravel
+from .single import advance_alone, begin_alone
 from .specs import BlockSpec
 
 IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot be "
@@ -36,8 +38,10 @@ class Pipeline:
     """What `pipeline` returns inside a kernel; call it on the arrays and loop over the result."""
 
     def __init__(self, np_: Context, grid: tuple[Any, ...], specs: tuple[BlockSpec, ...], slots: int, delay: int,
-                 site: str) -> None:
+                 site: str, single: bool = False) -> None:
         self.np, self.grid, self.specs, self.slots, self.delay, self.site = np_, grid, specs, slots, delay, site
+        self.single = single or not np_.unit.warp_specialized
+        """whether each compute warpgroup runs it for itself"""
 
     def __call__(self, *arrays: Any) -> NoReturn:
         raise CompileError(f"kernel {self.np.unit.kernel}, pipeline at {self.site}: {IN_A_FOR}")
@@ -55,6 +59,9 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[BlockSpec, ...], max_conc
 
     Raises SpecError when the ring does not fit in shared memory, with the sum. Leaving the loop by `break` or `return`
     is a CompileError: the memory role would still load the remaining steps.
+
+    In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there runs it for itself, with
+    slots of its own, as it does `emit_pipeline`.
     """
     raise RuntimeError("numpipe.pipeline works inside a kernel only: call it from a @numpipe.kernel function")
 
@@ -63,6 +70,12 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[BlockSpec, ...], max_conc
 def make_pipeline(np_: Context, grid: Any, in_specs: Any, max_concurrent_steps: int, delay_release: int | None,
                   site: str) -> Pipeline:
     """`pipeline(...)` as the AST pass writes it: with the context and the place in the source."""
+    return made(np_, grid, in_specs, max_concurrent_steps, delay_release, site)
+
+
+def made(np_: Context, grid: Any, in_specs: Any, max_concurrent_steps: int, delay_release: int | None, site: str,
+         single: bool = False) -> Pipeline:
+    """A pipeline; a `single` one is run by each compute warpgroup for itself."""
     where = f"kernel {np_.unit.kernel}, pipeline at {site}"
     if not isinstance(grid, tuple) or not grid:
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
@@ -73,10 +86,10 @@ def make_pipeline(np_: Context, grid: Any, in_specs: Any, max_concurrent_steps: 
     slots = constant(where, "max_concurrent_steps", max_concurrent_steps)
     delay = delay_of(in_specs, constant(where, "delay_release", delay_release), np_.unit.params.delay_release)
     try:
-        sizes = tuple(np.int32(operator.index(n)) for n in grid)
+        sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
         raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
-    return Pipeline(np_, sizes, in_specs, slots, delay, site)
+    return Pipeline(np_, sizes, in_specs, slots, delay, site, single)
 
 
 def delay_of(specs: Any, builder: int | None, kernel: int) -> int:
@@ -109,7 +122,8 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int) -> Iterator[tuple
 
 def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tuple[bool, bool]) -> Iterator[tuple[Any, Any]]:
     """The same with barriers behind the tiles, where the body waits for, or releases, its operands itself (`manual`)."""
-    reachable(pipe.np, pipe.site)
+    if not pipe.single:
+        reachable(pipe.np, pipe.site)
     if not all(isinstance(ref, GmemRef) for ref in refs):
         given = ", ".join(type(ref).__name__ for ref in refs)
         raise SpecError(f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}: called on ({given}); a pipeline is called "
@@ -118,7 +132,7 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tupl
         raise SpecError(f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}: called on {len(refs)} arrays, but in_specs has "
                         f"{len(pipe.specs)}")
     blocks = tuple((ref.index, *spec.block) for ref, spec in zip(refs, pipe.specs, strict=True))
-    plan = pipe.np.unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay, manual)
+    plan = pipe.np.unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay, manual, pipe.single)
     ring = Ring(pipe.np, plan, refs, tuple(spec.index_map for spec in pipe.specs), groups)
     return _iterate(ring, pipe.grid, nested)
 
@@ -126,12 +140,23 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tupl
 def _iterate(ring: Ring, grid: tuple[Any, ...], nested: int) -> Iterator[tuple[Any, Any]]:
     total = np.int32(1)
     for size in grid:
-        total = total * size
+        total = total * np.int32(operator.index(size))
     first = steps_done(ring)
     if ring.np.memory and not nested:
         produce(ring, grid, total, first)
         return
     k = np.int32(0)
+    if ring.plan.private and ring.np.memory:
+        while k < total:
+            yield unravel(k, grid), tiles_of(ring, 0)
+            k = k + np.int32(1)
+        return
+    if ring.plan.private:
+        begin_alone(ring, grid, total, first)
+        while advance_alone(ring, grid, k, total, first):
+            yield unravel(k, grid), tiles_of(ring, slot_of(ring, first + k))
+            k = k + np.int32(1)
+        return
     if ring.np.memory:
         while k < total:
             indices = unravel(k, grid)

@@ -20,15 +20,20 @@ from .inert_cuda import InertType
 from .refs_cuda import GmemType
 from .ring import advance, chosen, fill, produce, set_steps_done, slot_of, steps_done, tiles_of, unravel
 from .ring_cuda import RingType
+from .single import advance_alone, begin_alone
 from .specs_cuda import SpecType
 
 I32 = nb.types.int32
 
 
 class PipelineType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, context: ContextType, rank: int, specs: Any, slots: int, delay: int, site: str) -> None:
+    """`inert_grid`: what makes the grid of a single-stream pipeline inert, in the memory role, or None."""
+
+    def __init__(self, context: ContextType, rank: int, specs: Any, slots: int, delay: int, site: str, single: bool = False,
+                 inert_grid: str | None = None) -> None:
         self.context, self.rank, self.specs, self.slots, self.delay, self.site = context, rank, specs, slots, delay, site
-        super().__init__(name=f"pipeline({context}, {rank}, {specs}, {slots}, {delay}, {site})")
+        self.single, self.inert_grid = single or not context.unit.warp_specialized, inert_grid
+        super().__init__(name=f"pipeline({context}, {rank}, {specs}, {slots}, {delay}, {site}, {single}, {inert_grid})")
 
     @property
     def where(self) -> str:
@@ -44,11 +49,19 @@ class _PipelineModel(nb.models.StructModel):  # type: ignore[misc]
 
 @cuda_meaning(source.make_pipeline)
 def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, slots: Any, delay: Any, site: Any) -> Any:
+    return made(np_, grid, in_specs, slots, delay, site)
+
+
+def made(np_: Any, grid: Any, in_specs: Any, slots: Any, delay: Any, site: Any, single: bool = False) -> Any:
+    """Typing of a pipeline."""
     place = nb.literal(site)
     where = f"kernel {np_.unit.kernel}, pipeline at {place}"
     if not isinstance(grid, nb.types.BaseTuple) or not len(grid):
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid}")
+    inert = next((size.what for size in grid if isinstance(size, InertType)), None)
     for size in grid:
+        if isinstance(size, InertType) and single:
+            continue
         if isinstance(size, InertType):
             raise CompileError(f"{where}: grid: {size.what} {REASON}")
         if not isinstance(size, nb.types.Integer):
@@ -57,12 +70,14 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, slots: Any
         raise SpecError(f"{where}: in_specs must be a tuple of BlockSpec, got {in_specs}")
     steps_held = source.delay_of(in_specs, immediate(where, "delay_release", delay), np_.unit.params.delay_release)
     pipe = PipelineType(np_, len(grid), nb.types.Tuple(list(in_specs)), immediate(where, "max_concurrent_steps", slots), steps_held,
-                        place)
-    plain = nb.types.UniTuple(I32, len(grid))
+                        place, single, inert)
+    plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         value = nb.cgutils.create_struct_proxy(pipe)(context, builder)
-        value.np, value.grid = args[0], args[1]
+        value.np = args[0]
+        if inert is None:
+            value.grid = args[1]
         value.specs = context.make_tuple(builder, pipe.specs, nb.cgutils.unpack_tuple(builder, args[2]))
         return value._getvalue()
 
@@ -110,8 +125,9 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: 
         raise SpecError(f"{pipe.where}: called on {len(refs)} arrays, but in_specs has {len(pipe.specs)}")
     blocks = tuple((ref.index, *spec.block) for ref, spec in zip(refs, pipe.specs, strict=True))
     unit = pipe.context.unit
-    plan = unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay, manual)
-    unit.met[pipe.context.role].add(plan.name)
+    plan = unit.plan_ring(pipe.site, blocks, pipe.slots, pipe.delay, manual, pipe.single)
+    if not pipe.single:
+        unit.met[pipe.context.role].add(plan.name)
     maps = nb.types.Tuple([spec.index_map for spec in pipe.specs])
     ring = RingType(pipe.context, plan, nb.types.Tuple(list(refs)), maps, groups)
     return StepsType(ring, pipe.rank, nested)
@@ -155,6 +171,9 @@ def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         total = builder.mul(total, size)
     value.total = total
     value.first = nb.call(context, builder, steps_done, (iterator.ring,), (steps.ring,))[1]
+    if iterator.ring.plan.private and iterator.role == "compute":
+        nb.call(context, builder, begin_alone, (iterator.ring, iterator.indices, I32, I32),
+                (steps.ring, steps.grid, total, value.first))
     value.k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(nb.const(0), builder.gep(value.k, [nb.const(0)], name="numpipe.k"))
     return value._getvalue()
@@ -166,7 +185,7 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     kind = sig.args[0]
     it = nb.cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
     ring = kind.ring
-    if kind.role == "memory" and not kind.nested:
+    if kind.role == "memory" and not kind.nested and not ring.plan.private:
         nb.call(context, builder, produce, (ring, kind.indices, I32, I32), (it.ring, it.grid, it.total, it.first))
         result.set_valid(nb.const(0, nb.i1))
         result.yield_(context.get_constant_undef(kind.yield_type))
@@ -174,7 +193,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     k = builder.load(it.k)
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, it.grid))[1]
     step = builder.add(it.first, k)
-    if kind.role == "memory":
+    if kind.role == "memory" and ring.plan.private:
+        valid = builder.icmp_signed("<", k, it.total)
+    elif kind.role == "memory":
         valid = builder.icmp_signed("<", k, it.total)
         with builder.if_else(valid) as (more, done):
             with more:
@@ -183,6 +204,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
                     nb.call(context, builder, fill, (ring, number, kind.indices, I32), (it.ring, value, indices, step))
             with done:
                 nb.call(context, builder, set_steps_done, (ring, I32), (it.ring, builder.add(it.first, it.total)))
+    elif ring.plan.private:
+        valid = nb.call(context, builder, advance_alone, (ring, kind.indices, I32, I32, I32),
+                        (it.ring, it.grid, k, it.total, it.first))[1]
     else:
         valid = nb.call(context, builder, advance, (ring, I32, I32, I32), (it.ring, k, it.total, it.first))[1]
     slot = nb.call(context, builder, slot_of, (ring, I32), (it.ring, step))[1]

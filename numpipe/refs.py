@@ -4,13 +4,14 @@
 start, compile-time size) or ``:``::
 
     a_tile.at[ds(wg * 64, 64), :]                     # the 64 rows of this warpgroup
+    x = a_tile[ds(wg * 64, 64), :]                    # the same rows as a register tile
     c[ds(m * 128, 128), ds(n * 256, 256)] = tile      # a block of the output
     d[b, ds(m * 128, 128), ds(n * 256, 256)] = tile   # of an array of 3 dimensions: integers along the others
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from ._unit import MapRequest, Unit
 from .errors import CompileError, SpecError
 from .inert import REASON, Inert
 
-NO_ELEMENTS = "a shared-memory tile is read by wgmma only: tile[…] has no value; tile.at[…] is a view of a part of it"
+if TYPE_CHECKING:
+    from .fragment.tile import Tile
+
+ASSIGNED = "tile.at[…] is a view, and is not assigned to: tile[…] = value stores"
 READ_ONLY = "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead"
 
 
@@ -68,10 +72,14 @@ def whole() -> All:
 
 
 class SmemTile:
-    """A 2-D tile in shared memory, as a pipeline hands it to the kernel's body. shape in elements."""
+    """A 2-D tile in shared memory, as a pipeline hands it to the kernel's body. shape in elements.
 
-    def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool) -> None:
-        self.address, self.layout, self.dtype, self.memory = address, layout, dtype, memory
+    ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a register tile; where a tile is
+    `writable`, ``tile[...] = value`` stores one.
+    """
+
+    def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False) -> None:
+        self.address, self.layout, self.dtype, self.memory, self.writable = address, layout, dtype, memory, writable
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,13 +93,17 @@ class SmemTile:
     @property
     def T(self) -> SmemTile:
         """The transposed view."""
-        return SmemTile(self.address, self.layout.T, self.dtype, self.memory)
+        return SmemTile(self.address, self.layout.T, self.dtype, self.memory, self.writable)
 
-    def __getitem__(self, index: Any) -> NoReturn:
-        raise SpecError(NO_ELEMENTS)
+    def __getitem__(self, index: Any) -> Tile:
+        from .fragment.shared import load_tile
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise SpecError(READ_ONLY)
+        return load_tile(self.at[index])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        from .fragment.shared import store_shared
+
+        store_shared(self.at[index], value)
 
     def _steers(self, *_: Any) -> NoReturn:
         raise CompileError(f"a shared-memory tile {REASON}")
@@ -107,6 +119,8 @@ class At:
 
     def __getitem__(self, index: Any) -> SmemTile:
         tile = self.tile
+        if index is Ellipsis:
+            return tile
         layout, address = tile.layout, tile.address
         for axis, part in enumerate(two(index, "a tile")):
             if isinstance(part, All):
@@ -119,14 +133,22 @@ class At:
                     raise SpecError(f"tile.at[…]: {part} along axis {axis} of a tile {tile.shape}: the start must be a multiple "
                                     f"of {unit} and the slice must lie inside the tile")
                 address += start * scale
-        return SmemTile(address, layout, tile.dtype, tile.memory)
+        return SmemTile(address, layout, tile.dtype, tile.memory, tile.writable)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise SpecError(ASSIGNED)
+
+
+def indexed(what: str, got: str) -> str:
+    """Message for an index of something that has two dimensions."""
+    return f"{what} is indexed by two of ds(start, size) and ':', or by ..., got {got}"
 
 
 def two(index: Any, what: str) -> tuple[Any, Any]:
     """The two parts of an index; clear errors for everything else."""
     parts = whole_slices(index)
     if len(parts) != 2 or not all(isinstance(p, (Ds, All)) for p in parts):
-        raise SpecError(f"{what} is indexed by two of ds(start, size) and ':', got {index!r}")
+        raise SpecError(indexed(what, repr(index)))
     return parts[0], parts[1]
 
 
@@ -149,6 +171,13 @@ class GmemRef:
     @property
     def name(self) -> str:
         return self.unit.arrays[self.index].name
+
+    @property
+    def at(self) -> Any:
+        """``array.at[rows, columns]``: a view, for copies."""
+        from .views import GmemAt
+
+        return GmemAt(self)
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise SpecError(not_loaded(self.name))

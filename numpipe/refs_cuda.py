@@ -32,9 +32,13 @@ class AllType(nb.types.Type):  # type: ignore[misc]
 class SmemType(nb.types.Type):  # type: ignore[misc]
     what = "a shared-memory tile"
 
-    def __init__(self, layout: Layout, dtype: np.dtype, role: str) -> None:
-        self.layout, self.dtype, self.role = layout, dtype, role
-        super().__init__(name=f"smem({layout}, {dtype}, {role})")
+    def __init__(self, layout: Layout, dtype: np.dtype, role: str, writable: bool = False) -> None:
+        self.layout, self.dtype, self.role, self.writable = layout, dtype, role, writable
+        super().__init__(name=f"smem({layout}, {dtype}, {role}{', writable' * writable})")
+
+    def of(self, layout: Layout) -> SmemType:
+        """A view of it."""
+        return SmemType(layout, self.dtype, self.role, self.writable)
 
 
 class AtType(nb.types.Type):  # type: ignore[misc]
@@ -91,7 +95,7 @@ def _whole(_context: Any) -> Any:
     return AllType()(), lambda context, builder, sig, args: nb.nothing(context)
 
 
-nb.attribute(SmemType, "T", lambda ty: SmemType(ty.layout.T, ty.dtype, ty.role), lambda c, b, ty, value: value)
+nb.attribute(SmemType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
 nb.attribute(SmemType, "at", AtType, lambda c, b, ty, value: value)
 nb.constant_attribute(SmemType, "shape", lambda ty: ty.layout.shape)
 nb.constant_attribute(SmemType, "dtype", lambda ty: ty.dtype.name)
@@ -105,18 +109,15 @@ def parts(index: Any, what: str) -> tuple[Any, Any]:
     """Types of the two parts of an index."""
     both = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
     if len(both) != 2 or not all(isinstance(p, (DsType, AllType)) for p in both):
-        raise SpecError(f"{what} is indexed by two of ds(start, size) and ':', got {index}")
+        raise SpecError(refs.indexed(what, str(index)))
     return both[0], both[1]
 
 
-def _view(target: Any, index: Any) -> Any:
-    if isinstance(target, SmemType):
-        raise SpecError(refs.NO_ELEMENTS)
-    if isinstance(target, GmemType):
-        raise SpecError(refs.not_loaded(target.arg.name))
-    if not isinstance(target, AtType):
-        return None
-    tile, layout, scales = target.tile, target.tile.layout, []
+def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
+    """The part of a tile that an index selects: (type, ``codegen(builder, address, index) -> address``)."""
+    if isinstance(index, nb.types.EllipsisType):
+        return tile, lambda builder, address, index: address
+    layout, scales = tile.layout, []
     for axis, part in enumerate(parts(index, "a tile")):
         scale = 0
         if isinstance(part, DsType):
@@ -124,18 +125,26 @@ def _view(target: Any, index: Any) -> Any:
             scale = 0 if part.inert else scale
         scales.append(scale)
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        address = args[0]
+    def codegen(builder: Any, address: Any, index: Any) -> Any:
         for axis, scale in enumerate(scales):
             if scale:
-                start = builder.extract_value(args[1], axis)
+                start = builder.extract_value(index, axis)
                 address = builder.add(address, builder.mul(start, nb.const(scale)))
         return address
 
-    return SmemType(layout, tile.dtype, tile.role)(target, index), codegen
+    return tile.of(layout), codegen
 
 
-nb.binary(operator.getitem, _view)
+def _indexed(target: Any, index: Any) -> Any:
+    if isinstance(target, GmemType):
+        raise SpecError(refs.not_loaded(target.arg.name))
+    if not isinstance(target, AtType):
+        return None
+    part, address = view(target.tile, index)
+    return part(target, index), lambda context, builder, sig, args: address(builder, *args)
+
+
+nb.binary(operator.getitem, _indexed)
 
 
 def new_ref(unit: Unit, index: int, role: str) -> Any:

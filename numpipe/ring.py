@@ -60,6 +60,16 @@ class Ring:
             machine.mbar_init_at_entry(address, count, name)
 
 
+def own(ring: Ring) -> int:
+    """Which of a ring's copies this warpgroup's is, where each has one."""
+    return current().warpgroup if ring.plan.private else 0
+
+
+def stage_of(ring: Ring, slot: Any) -> Any:
+    """Address of a slot."""
+    return ring.plan.base + (own(ring) * ring.plan.slots + slot) * ring.plan.stage_stride
+
+
 # ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
 @op
 def slot_of(ring: Ring, step: Any) -> Any:
@@ -76,13 +86,13 @@ def phase_of(ring: Ring, step: Any) -> Any:
 @op
 def ready(ring: Ring, slot: Any, part: int) -> Any:
     """Address of the ready[slot] that a part completes."""
-    return ring.plan.ready_at(part) + 8 * slot
+    return ring.plan.ready_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
 
 
 @op
 def consumed(ring: Ring, slot: Any, part: int) -> Any:
     """Address of the consumed[slot] that frees a part."""
-    return ring.plan.consumed_at(part) + 8 * slot
+    return ring.plan.consumed_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
 
 
 @op
@@ -211,7 +221,7 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
     plan, unit = ring.plan, ring.np.unit
-    stage = plan.base + slot * plan.stage_stride
+    stage = stage_of(ring, slot)
     for number in plan.parts[part]:
         ref, block = ring.refs[number], plan.blocks[number]
         found, layout, inner = ring.index_maps[number](*indices), block.layout, block.contiguous
@@ -251,7 +261,7 @@ def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
 def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
     """The tiles in a slot, one per operand."""
     plan = ring.plan
-    stage = plan.base + int(slot) * plan.stage_stride
+    stage = stage_of(ring, int(slot))
     return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory)
                  for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
 
@@ -412,5 +422,5 @@ def put(ref, batch, start):  # type: ignore[no-untyped-def]
 @op
 def drain_stores(np_: Context) -> None:
     """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
-    if np_.unit.store_slots:
+    if np_.unit.store_slots or np_.unit.copies_out:
         current().bulk_wait(0, read=False)

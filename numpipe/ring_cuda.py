@@ -45,6 +45,20 @@ def smem(builder: Any, offset: int) -> Any:
     return builder.add(nb.shared_base(builder), nb.const(offset))
 
 
+def own(builder: Any, plan: RingPlan, offset: int, nbytes: int) -> Any:
+    """Shared-space address of an offset in a ring: of this warpgroup's ring, where each has one of `nbytes`."""
+    address = smem(builder, offset)
+    if plan.private < 2:
+        return address
+    return builder.add(address, builder.mul(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(nbytes)))
+
+
+def _stage(builder: Any, plan: RingPlan, slot: Any) -> Any:
+    """Shared-space address of a slot."""
+    first = own(builder, plan, plan.base, plan.slots * plan.stage_stride)
+    return builder.add(first, builder.mul(slot, nb.const(plan.stage_stride)))
+
+
 def _of_step(operation: Any, function: Any) -> None:
     """An operation (ring, int32) -> int32."""
 
@@ -64,7 +78,7 @@ def _barrier_of_slot(operation: Any, base: Any) -> None:
     def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
         first = base(ring.plan, nb.literal(part))
         return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
-            smem(builder, first), builder.shl(args[1], nb.const(3)))
+            own(builder, ring.plan, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
 
     cuda_meaning(operation)(typer)
 
@@ -73,7 +87,7 @@ _barrier_of_slot(source.ready, RingPlan.ready_at)
 _barrier_of_slot(source.consumed, RingPlan.consumed_at)
 
 
-def _constant(operation: Any, function: Any, type: Any = I32) -> None:
+def constant_of_plan(operation: Any, function: Any, type: Any = I32) -> None:
     """An operation ring -> compile-time constant."""
 
     def typer(_context: Any, ring: Any) -> Any:
@@ -92,10 +106,10 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
     cuda_meaning(operation)(typer)
 
 
-_constant(source.delay_of, lambda plan: plan.delay)
-_constant(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
-_constant(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
-_constant(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
+constant_of_plan(source.delay_of, lambda plan: plan.delay)
+constant_of_plan(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
+constant_of_plan(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
+constant_of_plan(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
 _constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
 
@@ -176,7 +190,7 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
         index_values = nb.cgutils.unpack_tuple(builder, args[1])
-        stage = builder.add(smem(builder, plan.base), builder.mul(args[2], nb.const(plan.stage_stride)))
+        stage = _stage(builder, plan, args[2])
         barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
         for number, kinds in zip(operands, returned, strict=True):
             block, index_map = plan.blocks[number], ring.index_maps[number]
@@ -204,7 +218,7 @@ def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role) for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        stage = builder.add(smem(builder, plan.base), builder.mul(args[1], nb.const(plan.stage_stride)))
+        stage = _stage(builder, plan, args[1])
         return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
 
     return tiles(ring, I32), codegen
@@ -306,7 +320,7 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.store_slots:
+        if np_.unit.store_slots or np_.unit.copies_out:
             none, value = nb.immediate(0)
             with builder.if_then(elected(builder)):
                 nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))

@@ -26,14 +26,15 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
     """
 
     def body(machine: Machine) -> None:
-        machine.role = "memory" if machine.warpgroup == unit.compute_wgs else "compute"
+        machine.role = "memory" if machine.warpgroup == unit.compute_wgs else "compute"  # without a memory role none has it
         np_ = Context(unit, machine.role)
         args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
         if machine.role == "memory":
             setmaxnreg.dec(unit.memory_registers)
             one_lane(function, np_, *args, *scalars)
         else:
-            setmaxnreg.inc(unit.compute_registers)
+            if unit.warp_specialized:
+                setmaxnreg.inc(unit.compute_registers)
             function(np_, *args, *scalars)
             one_lane(drain_stores, np_)
 

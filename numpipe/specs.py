@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ._op import constant, op
 from .errors import SpecError
+from .params import CompilerParams as CompilerParams
+from .transforms import RECORDS as TRANSFORMS
+from .transforms import Transform
+from .transforms import check as check_transforms
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class BlockSpec:
                    large as "the whole dimension".
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
                    ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``.
+    transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform, TransposeTransform; what is left
+                   out is inferred (see `transforms`).
     delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).
     oob_fill       what lies outside the array reads as: "zeros", or "nan" for float types.
 
@@ -76,14 +82,16 @@ class BlockSpec:
 
     block_shape: tuple[Side, ...]
     index_map: Callable[..., Any]
+    _: KW_ONLY
+    transforms: tuple[Transform, ...] = ()
     delay_release: int | None = None
     oob_fill: Literal["zeros", "nan"] = "zeros"
     _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
 
     @property
     def block(self) -> tuple[Any, ...]:
-        """What the plan of a ring depends on: sides, fill, and what the index map returns where that is constant."""
-        return self.block_shape, self.oob_fill, self._known
+        """What the plan of a ring depends on: sides, fill, what the index map returns where that is constant, and transforms."""
+        return self.block_shape, self.oob_fill, self._known, self.transforms
 
     def __post_init__(self) -> None:
         shape = self.block_shape
@@ -100,6 +108,7 @@ class BlockSpec:
             raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
+        check_transforms(self.transforms, "BlockSpec")
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
 
@@ -109,12 +118,12 @@ def _is_int(value: Any) -> bool:
 
 
 @op
-def block_spec(block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any, known: Any) -> BlockSpec:
+def block_spec(block_shape: Any, index_map: Any, transforms: Any, delay_release: Any, oob_fill: Any, known: Any) -> BlockSpec:
     """`BlockSpec(...)` inside a kernel; `known`: what the index map returns, None where it is no constant."""
     constant("BlockSpec", "block_shape", block_shape)
     constant("BlockSpec", "delay_release", delay_release)
     constant("BlockSpec", "oob_fill", oob_fill)
-    spec = BlockSpec(block_shape, index_map, delay_release, oob_fill)
+    spec = BlockSpec(block_shape, index_map, transforms=transforms, delay_release=delay_release, oob_fill=oob_fill)
     object.__setattr__(spec, "_known", known)
     return spec
 
@@ -123,6 +132,10 @@ def block_spec(block_shape: Any, index_map: Any, delay_release: Any, oob_fill: A
 def element(size: Any) -> Element:
     """`Element(...)` inside a kernel."""
     return Element(constant("Element", "size", size))
+
+
+RECORDS: dict[type, Any] = {Element: element, **TRANSFORMS}
+"""constants that a kernel makes again, each of its one field, by the operation that does it"""
 
 
 @dataclass(frozen=True)
@@ -167,32 +180,3 @@ def persistent(ctas: int | None = None) -> Persistent:
     if ctas is not None and (not _is_int(ctas) or ctas < 1):
         raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")
     return Persistent(ctas)
-
-
-@dataclass(frozen=True)
-class CompilerParams:
-    """Options of a kernel's compilation.
-
-    delay_release  steps a slot is kept after use (0: a wgmma is waited for before its slots are released).
-    store_slots    staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
-                   has panels, or as fit beside the load rings.
-    asserts        compile ``assert`` on run-time values in: a condition that is false fails the launch, as that of
-                   `device_assert` does. By default they cost nothing on the GPU, like those of ``python -O``; the simulator
-                   checks them always.
-    """
-
-    delay_release: int = 0
-    store_slots: int = 0
-    asserts: bool = False
-
-    def __post_init__(self) -> None:
-        if not _is_int(self.delay_release) or self.delay_release < 0:
-            raise SpecError(f"CompilerParams: delay_release must be an int >= 0, got {self.delay_release!r}")
-        if not _is_int(self.store_slots) or not 0 <= self.store_slots <= 8:
-            raise SpecError(f"CompilerParams: store_slots must be 1…8 (0: chosen), got {self.store_slots!r}")
-        if not isinstance(self.asserts, bool):
-            raise SpecError(f"CompilerParams: asserts must be True or False, got {self.asserts!r}")
-
-    def replace(self, **changes: Any) -> CompilerParams:
-        """A copy with some options changed."""
-        return dataclasses.replace(self, **changes)

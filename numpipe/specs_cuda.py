@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from . import _numba as nb
-from ._op import cuda_meaning, immediate
-from .specs import BlockSpec, Element, block_spec, element
+from ._op import Op, cuda_meaning, immediate
+from .specs import RECORDS, BlockSpec, block_spec
 
 
-class ElementType(nb.types.Type):  # type: ignore[misc]
-    """Of an `Element`: all of it is known at compile time, so it counts as a literal."""
+class RecordType(nb.types.Type):  # type: ignore[misc]
+    """Of an `Element`, a transform: all of it is known at compile time, so it counts as a literal."""
 
-    def __init__(self, value: Element) -> None:
+    def __init__(self, value: Any) -> None:
         self.literal_value = value
         super().__init__(name=repr(value))
 
 
-nb.register_model(ElementType)(nb.models.OpaqueModel)
+nb.register_model(RecordType)(nb.models.OpaqueModel)
 
 
 class SpecType(nb.types.Type):  # type: ignore[misc]
@@ -32,24 +33,34 @@ class _SpecModel(nb.models.StructModel):  # type: ignore[misc]
         super().__init__(manager, fe_type, [("index_map", fe_type.index_map)])
 
 
-@cuda_meaning(element)
-def _element(_context: Any, size: Any) -> Any:
-    value = ElementType(Element(immediate("Element", "size", size)))
-    return value(size), lambda context, builder, sig, args: nb.nothing(context)
+def _record(kind: type, operation: Op[..., Any]) -> None:
+    field, = dataclasses.fields(kind)
+
+    def typer(_context: Any, value: Any) -> Any:
+        record = RecordType(kind(immediate(kind.__name__, field.name, value)))
+        return record(value), lambda context, builder, sig, args: nb.nothing(context)
+
+    cuda_meaning(operation)(typer)
+
+
+for _kind, _operation in RECORDS.items():
+    _record(_kind, _operation)
 
 
 @cuda_meaning(block_spec)
-def _block_spec(_context: Any, block_shape: Any, index_map: Any, delay_release: Any, oob_fill: Any, known: Any) -> Any:
+def _block_spec(_context: Any, block_shape: Any, index_map: Any, transforms: Any, delay_release: Any, oob_fill: Any,
+                known: Any) -> Any:
     shape = immediate("BlockSpec", "block_shape", block_shape)
+    made = immediate("BlockSpec", "transforms", transforms)
     delay = immediate("BlockSpec", "delay_release", delay_release)
     fill = immediate("BlockSpec", "oob_fill", oob_fill)
     function: Any = (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
-    BlockSpec(shape, function, delay, fill)  # the same validation as on the host
-    spec = SpecType((shape, fill, nb.literal(known)), index_map, delay)
+    BlockSpec(shape, function, transforms=made, delay_release=delay, oob_fill=fill)  # the same validation as on the host
+    spec = SpecType((shape, fill, nb.literal(known), made), index_map, delay)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = nb.cgutils.create_struct_proxy(spec)(context, builder)
         value.index_map = args[1]
         return value._getvalue()
 
-    return spec(block_shape, index_map, delay_release, oob_fill, known), codegen
+    return spec(block_shape, index_map, transforms, delay_release, oob_fill, known), codegen

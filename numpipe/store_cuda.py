@@ -13,8 +13,7 @@ from .fragment.panel import batches, panel_columns
 from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType, settled
 from .inert_cuda import InertType
-from .refs import READ_ONLY
-from .refs_cuda import AllType, DsType, GmemType, SmemType, gmem_value
+from .refs_cuda import AllType, DsType, GmemType, gmem_value
 from .ring import put
 from .ring_cuda import BatchType
 
@@ -120,8 +119,6 @@ class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
 
     def generic(self, args: Any, kws: Any) -> Any:
         target, index, value = args
-        if isinstance(target, SmemType):
-            raise SpecError(READ_ONLY)
         if not isinstance(target, GmemType):
             return None
         whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])

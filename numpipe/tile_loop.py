@@ -37,6 +37,17 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16) -> NoReturn:
     raise RuntimeError("numpipe.tiles works inside a kernel only: call it from a @numpipe.kernel function")
 
 
+def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
+    """``for i, j in numpipe.nd_loop((m, n)):`` inside a kernel: this CTA's share of a grid, the last index fastest.
+
+    grid  run-time int32 sizes, one for each index, any number of them
+
+    CTA i of G takes places i, i + G, i + 2 G, … of the grid in row order, which is what `tiles` does with one to three counts:
+    that has other orders too. All CTAs together, of all dimensions of the kernel's grid, walk it once.
+    """
+    raise RuntimeError("numpipe.nd_loop works inside a kernel only: call it from a @numpipe.kernel function")
+
+
 @op
 def before_first_tile() -> Any:
     """Linear index of this CTA, less the number of CTAs: the loop adds that at its top."""

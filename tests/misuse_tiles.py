@@ -119,7 +119,8 @@ def an_array_read_in_place(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("a shared-memory tile is read by wgmma only: tile[…] has no value; tile.at[…] is a view of a part of it", kind=SpecError)
+@refused(simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got (0, 0)",
+         compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got (int64, int64)", kind=SpecError)
 def an_element_of_a_tile(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x[0, 0]
@@ -141,8 +142,29 @@ def a_view_that_splits_the_swizzle(a, b, c):
         #   ^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="a tile is indexed by two of ds(start, size) and ':', got ds(0, 64)",
-         compiled="a tile is indexed by two of ds(start, size) and ':', got ds(64)", kind=SpecError)
+@refused("tile[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError)
+def a_register_tile_of_32_rows(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x[ds(0, 32), :]
+        #   ^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: a tile's dtype is float32, float16 or bfloat16, got int8", kind=SpecError, args=(A.astype("i1"), B, C))
+def a_register_tile_of_integers(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x[...]
+        #   ^^^^^^
+
+
+@refused("tile.at[…] is a view, and is not assigned to: tile[…] = value stores", kind=SpecError)
+def a_view_that_is_assigned_to(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        x.at[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
+      # ^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(0, 64)",
+         compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(64)", kind=SpecError)
 def a_view_of_one_dimension(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.at[ds(0, 64)]
@@ -195,10 +217,17 @@ def a_type_with_a_slip_of_the_pen(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("astype: float32 tiles convert to float16 and bfloat16, got float32 -> int32", kind=SpecError)
+@refused("astype: float32 tiles convert to float16 and bfloat16, and back, got float32 -> int32", kind=SpecError)
 def a_conversion_to_integers(a, b, c):
     x = numpipe.zeros((64, 64), np.float32).astype(np.int32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("astype: float32 tiles convert to float16 and bfloat16, and back, got float16 -> bfloat16: go through float32",
+         kind=SpecError)
+def a_conversion_from_half_to_half(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).astype(np.float16).astype(BF16)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(simulated="AttributeError: 'tile' object has no attribute 'nothing'",

@@ -145,7 +145,7 @@ def test_one_array_may_be_read_with_zeros_and_with_nan_around_it() -> None:
     def both(a, b, c, d):
         for _, (x, y, z) in numpipe.pipeline(grid=(1,), in_specs=(
                 BlockSpec((64, 64), lambda k: (0, k), oob_fill="nan"), BlockSpec((64, 64), lambda k: (0, k)),
-                BlockSpec((64, 64), lambda k: (0, k), None, "zeros")))(a, a, b):
+                BlockSpec((64, 64), lambda k: (0, k), oob_fill="zeros")))(a, a, b):
             c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.wgmma_wait(
                 numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, z.T), 0)
             d[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.wgmma_wait(

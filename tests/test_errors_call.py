@@ -294,7 +294,7 @@ def test_a_signature_of_fewer_arrays_than_the_call_has() -> None:
     (lambda: numpipe.Element(0), "Element: size must be an int of 1…256 elements"),
     (lambda: numpipe.BlockSpec((64, 257), lambda k: (0, k)), "a side outside 1…256"),
     (lambda: numpipe.BlockSpec((64, 64), 3), "index_map must be a function of the grid indices, got 3"),
-    (lambda: numpipe.BlockSpec((64, 64), lambda k: (0, k), -1), "delay_release must be an int >= 0, got -1"),
+    (lambda: numpipe.BlockSpec((64, 64), lambda k: (0, k), delay_release=-1), "delay_release must be an int >= 0, got -1"),
 ])
 def test_specs_are_checked_where_they_are_built(make: Callable[[], Any], part: str) -> None:
     assert part in said(SpecError, make)

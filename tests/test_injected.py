@@ -39,7 +39,7 @@ class Bug:
     message: str
     delay: int = 0
 
-    def inject(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def inject(self, monkeypatch: pytest.MonkeyPatch, module: Any = ring) -> None:
         function = self.where.function
         lines, first = inspect.getsourcelines(function)
         source = textwrap.dedent("".join(lines))
@@ -47,7 +47,7 @@ class Bug:
         body = source.replace(self.old, self.new)
         body = body[body.index("def "):]  # without its decorator
         scope: dict[str, Any] = {}
-        exec(compile("\n" * first + body, inspect.getsourcefile(function) or "", "exec"), vars(ring) | BUGGY, scope)
+        exec(compile("\n" * first + body, inspect.getsourcefile(function) or "", "exec"), vars(module) | BUGGY, scope)
         monkeypatch.setattr(self.where, "function", scope[function.__name__])
 
 

@@ -23,6 +23,7 @@ from numpipe.intrinsics import (
     elect,
     fence,
     griddep,
+    ldmatrix,
     mbarrier,
     memory,
     setmaxnreg,
@@ -30,6 +31,7 @@ from numpipe.intrinsics import (
     stmatrix,
     wgmma,
 )
+from numpipe.sim import simulate
 
 
 class InFlightValue:
@@ -77,6 +79,7 @@ REQUESTS = [
     (lambda: mbarrier.init(64, 4), ("mbar_init", 64, 4)),
     (lambda: mbarrier.inval(64), ("mbar_inval", 64)),
     (lambda: mbarrier.arrive(64), ("mbar_arrive", 64)),
+    (lambda: mbarrier.arrive_count(64, 3), ("mbar_arrive", 64, 3)),
     (lambda: mbarrier.arrive_expect_tx(64, 8192), ("mbar_arrive_expect_tx", 64, 8192)),
     (lambda: mbarrier.wait(64, 5, 21), ("mbar_wait", 64, 5, 21)),
     (lambda: fence.proxy_async(), ("fence_proxy_async",)),
@@ -86,6 +89,8 @@ REQUESTS = [
     (lambda: cp_async_bulk.load(1024, A, (np.int32(64), 0), 64), ("tma_load", 1024, A, (64, 0), 64)),
     (lambda: cp_async_bulk.store(A, (64, 0), 1024), ("tma_store", A, (64, 0), 1024)),
     (lambda: cp_async_bulk.store_evict_first(A, (64, 0), 1024), ("tma_store", A, (64, 0), 1024)),
+    (lambda: cp_async_bulk.reduce(A, (64, 0), 1024, "max"), ("tma_store", A, (64, 0), 1024, "max")),
+    (lambda: cp_async_bulk.prefetch(A, (64, 0)), ("note", "prefetch", A.name, (64, 0))),
     (lambda: cp_async_bulk.commit_group(), ("bulk_commit",)),
     (lambda: cp_async_bulk.wait_group(0), ("bulk_wait", 0, False)),
     (lambda: cp_async_bulk.wait_group_read(2), ("bulk_wait", 2, True)),
@@ -240,6 +245,22 @@ def test_stmatrix_accepts_signed_words(machine: Recorder) -> None:
     assert stored(machine)[:8].tolist() == [1, 0xFFFF] * 4
 
 
+# ---- ldmatrix -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "trans"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ldmatrix_is_the_inverse_of_stmatrix(count: int, transposed: bool) -> None:
+    where = np.random.default_rng(0).permutation(1024)[:128].astype(np.int32) * 16
+    registers = np.random.default_rng(1).integers(0, 1 << 32, (count, 128), np.uint32)
+    kind = f"x{count}{'_trans' if transposed else ''}"
+
+    def body(_: object) -> None:
+        getattr(stmatrix, f"store_{kind}")(where, *registers)
+        found = getattr(ldmatrix, f"load_{kind}")(where)
+        assert np.array_equal(np.reshape(found, (count, 128)), registers)
+
+    simulate(body, grid=(1, 1, 1), warpgroups=1, smem_bytes=16384)
+
+
 # ---- convert ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("pack", "lo", "hi", "dtype"), [
     (convert.pack_bf16x2, convert.unpack_bf16_lo, convert.unpack_bf16_hi, ml_dtypes.bfloat16),
@@ -321,6 +342,7 @@ PER_LANE = np.zeros(128, np.int32)
     (lambda: setmaxnreg.inc(n=100), "100 registers; .* use 96"),
     (lambda: setmaxnreg.dec(264), "264 registers; .* use 256"),
     (lambda: cp_async_bulk.wait_group_read(-1), "n=-1"),
+    (lambda: cp_async_bulk.reduce(A, (0, 0), 64, "mul"), "operation='mul'; one of add, min, max"),
     (lambda: cp_async_bulk.load(0, A, (0, 0, 0), 64), "3 coordinates .* for a, an array of 2 dimensions"),
     (lambda: cp_async_bulk.store(A, (0,), 64), "1 coordinates .* for a, an array of 2 dimensions"),
     (lambda: cp_async_bulk.store(A, (), 64), "0 coordinates; a tensor map has 1 … 5"),
@@ -337,6 +359,8 @@ PER_LANE = np.zeros(128, np.int32)
     (lambda: wgmma.statement(8, "f16", "mn", "k", ["d"] * 4, "{a}", "b"), "a_major='mn' with A in registers"),
     (lambda: stmatrix.store_x1(0, PER_LANE), r"addr is int64\[\]; .* for each of the 128 lanes"),
     (lambda: stmatrix.store_x2(PER_LANE, PER_LANE, np.zeros(128)), r"r1 is float64\[128\]"),
+    (lambda: ldmatrix.load_x2(0), r"addr is int64\[\]; .* for each of the 128 lanes"),
+    (lambda: ldmatrix.load_x4(PER_LANE + 8), "row address 8 is no multiple of 16"),
     (lambda: stmatrix.store_x1(PER_LANE + 8, PER_LANE), "row address 8 is no multiple of 16"),
 ])
 def test_illegal_operand_is_an_error_in_cpython(call: Callable[[], Any], message: str) -> None:

@@ -70,6 +70,7 @@ CASES = [
     Case("mbarrier.init", ("addr + 8", "big"), rf"mbarrier\.init\.shared::cta\.b64 \[{R}\], {R};"),
     Case("mbarrier.inval", ("addr",), rf"mbarrier\.inval\.shared::cta\.b64 \[{R}\];"),
     Case("mbarrier.arrive", ("addr",), rf"mbarrier\.arrive\.shared::cta\.b64 _, \[{R}\];"),
+    Case("mbarrier.arrive_count", ("addr", "3"), rf"mbarrier\.arrive\.shared::cta\.b64 _, \[{R}\], {R};"),
     Case("mbarrier.arrive_expect_tx", ("addr", "i"),
          rf"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[{R}\], {R};"),
     Case("mbarrier.try_wait", ("addr", "i"), wait_loop("try_wait")),
@@ -80,6 +81,7 @@ CASES = [
     Case("fence.proxy_async", (), r"fence\.proxy\.async\.shared::cta;"),
     Case("fence.mbarrier_init", (), r"fence\.mbarrier_init\.release\.cluster;"),
     Case("barrier.sync", ("1", "256"), rf"bar\.sync {R}, {R};"),
+    Case("barrier.warp_sync", (), r"bar\.warp\.sync 0xffffffff;"),
     Case("barrier.arrive", ("i", "256"), rf"bar\.arrive {R}, {R};"),
     Case("cp_async_bulk.load", ("addr", "tmap", "(i,)", "bar"), load(1, R)),
     Case("cp_async_bulk.load", ("addr", "tmap", "(7, i)", "bar"), load(2, rf"{R}, {R}")),
@@ -93,6 +95,12 @@ CASES = [
          r"createpolicy\.fractional\.L2::evict_first\.b64 policy, 1\.0; "
          r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta"
          rf"\.bulk_group\.L2::cache_hint \[{RD}, {{{R}, {R}}}\], \[{R}\], policy;"),
+    Case("cp_async_bulk.reduce", ("tmap", "(i, 0)", "addr", "'add'"),
+         rf"cp\.reduce\.async\.bulk\.tensor\.2d\.global\.shared::cta\.add\.bulk_group \[{RD}, {{{R}, {R}}}\], \[{R}\];"),
+    Case("cp_async_bulk.reduce", ("tmap", "(i, 0, big)", "addr", "'xor'"),
+         rf"cp\.reduce\.async\.bulk\.tensor\.3d\.global\.shared::cta\.xor\.bulk_group \[{RD}, {{{R}, {R}, {R}}}\], \[{R}\];"),
+    Case("cp_async_bulk.prefetch", ("tmap", "(i, big)"),
+         rf"cp\.async\.bulk\.prefetch\.tensor\.2d\.L2\.global \[{RD}, {{{R}, {R}}}\];"),
     Case("cp_async_bulk.commit_group", (), r"cp\.async\.bulk\.commit_group;"),
     Case("cp_async_bulk.wait_group", ("0",), r"cp\.async\.bulk\.wait_group 0;"),
     Case("cp_async_bulk.wait_group_read", ("3",), r"cp\.async\.bulk\.wait_group\.read 3;"),
@@ -118,6 +126,9 @@ CASES = [
          rf"stmatrix\.sync\.aligned\.m8n8\.x2\.trans\.shared\.b16 \[{R}\], {regs(2)};"),
     Case("stmatrix.store_x4_trans", ("addr", "i", "i", "i", "i"),
          rf"stmatrix\.sync\.aligned\.m8n8\.x4\.trans\.shared\.b16 \[{R}\], {regs(4)};"),
+    *(Case(f"ldmatrix.load_x{n}{'_trans' * t}", ("addr",),
+           rf"ldmatrix\.sync\.aligned\.m8n8\.x{n}{'[.]trans' * t}\.shared\.b16 {regs(n)}, \[{R}\];")
+      for t in (False, True) for n in (1, 2, 4)),
     Case("convert.pack_bf16x2", ("x", "y"), rf"cvt\.rn\.bf16x2\.f32 {R}, {F}, {F};"),
     Case("convert.pack_f16x2", ("x", "y"), rf"cvt\.rn\.f16x2\.f32 {R}, {F}, {F};"),
     Case("convert.unpack_bf16_lo", ("i",), rf"shl\.b32 bits, {R}, 16; mov\.b32 {F}, bits;"),
@@ -160,7 +171,8 @@ def table_kernel(keywords: bool) -> Any:
         call = case.call(keywords)
         returns = inspect.signature(case.op.function).return_annotation not in ("None", "NoReturn")
         array = "outf" if case.operation in FLOATS else "out"
-        lines.append(f"{array}[{place}] = {call}" if returns else call)
+        several = "[0]" if re.match(r"ldmatrix\.load_x[24]", case.operation) else ""
+        lines.append(f"{array}[{place}] = {call}{several}" if returns else call)
     return compiled("\n".join(lines), PARAMETERS)
 
 
@@ -296,6 +308,7 @@ def test_immediate_must_be_a_compile_time_constant(call: str, message: str) -> N
     ("setmaxnreg.inc(100)", "100 registers; .* multiple of 8 in 24 … 256: use 96"),
     ("setmaxnreg.dec(16)", "16 registers; .* use 24"),
     ("cp_async_bulk.wait_group(-1)", "n=-1"),
+    ("cp_async_bulk.reduce(tmap, (0, 0), addr, 'mul')", "operation='mul'; one of add, min, max"),
     ("cp_async_bulk.load(addr, tmap, (0, 0, 0, 0, 0, 0), bar)", "6 coordinates; a tensor map has 1 … 5"),
     ("cp_async_bulk.load(addr, tmap, i, bar)", r"coords is int32; it needs a tuple"),
     ("cp_async_bulk.store(tmap, (0, x), addr)", r"coords is Tuple.*float32.*; it needs a tuple of 1 … 5 integers"),

@@ -2,6 +2,7 @@
 
     python examples/benchmarks/gemm.py --shapes 4096,4096,4096 8192,8192,8192 --dtype bf16,f16 --out result.json
     python examples/benchmarks/gemm.py --forms --out result.json    # examples/gemm_body.py against examples/gemm.py
+    python examples/benchmarks/gemm.py --chain --out result.json    # examples/gemm.py against itself, drained after each tile
 
 A row takes about 12 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times it
 holds the relative error of both (Frobenius norm, against float64); 50 repeats that are not bit-identical are a failure.
@@ -10,6 +11,7 @@ holds the relative error of both (Frobenius norm, against float64); 50 repeats t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import math
 import sys
@@ -19,6 +21,7 @@ from typing import Any
 
 from numpipe import bench
 from numpipe.errors import TargetError
+from numpipe.kernels import Kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -34,7 +37,7 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 
     from gemm import Config  # type: ignore[import-not-found]  # examples/gemm.py
 
-    functions = competitors(options.forms)
+    functions = competitors(options.against)
     first, reference = functions
     m, n, k = (int(v) for v in case["shape"].split(","))
     dtype = getattr(torch, DTYPES[case["dtype"]])
@@ -88,19 +91,24 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
                            rotation_sets=len(sets), resolved_config=str(config))
 
 
-def competitors(forms: bool) -> dict[str, Callable[[Any, Any, Any, Any], object]]:
+def competitors(against: str) -> dict[str, Callable[[Any, Any, Any, Any], object]]:
     """Name -> function(a, b, out, config); the last one is the reference."""
     import torch
 
     import gemm
 
-    if forms:
+    def call(kernel: Any) -> Callable[[Any, Any, Any, Any], object]:
+        return lambda a, b, out, config: kernel(a, b, out=out, cfg=config)
+
+    if against == "gemm_forms":
         import gemm_body  # type: ignore[import-not-found]
 
-        return {"body form": lambda a, b, out, config: gemm_body.matmul(a, b, out=out, cfg=config),
-                "loop form": lambda a, b, out, config: gemm.matmul(a, b, out=out, cfg=config)}
-    return {"numpipe": lambda a, b, out, config: gemm.matmul(a, b, out=out, cfg=config),
-            "cuBLAS": lambda a, b, out, config: torch.mm(a, b.T, out=out)}
+        return {"body form": call(gemm_body.matmul), "loop form": call(gemm.matmul)}
+    if against == "gemm_chain":
+        options = gemm.matmul.options
+        drained = dataclasses.replace(options, compiler_params=options.compiler_params.replace(drain=True))
+        return {"chained": call(gemm.matmul), "drained": call(Kernel(gemm.matmul.function, drained))}
+    return {"numpipe": call(gemm.matmul), "cuBLAS": lambda a, b, out, config: torch.mm(a, b.T, out=out)}
 
 
 def relative_error(a: Any, b: Any, c: Any) -> float:
@@ -118,7 +126,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="M,N,K")
     parser.add_argument("--dtype", default="bf16,f16", help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--forms", action="store_true", help="the body form against the loop form")
+    parser.add_argument("--forms", dest="against", action="store_const", const="gemm_forms", default="gemm",
+                        help="the body form against the loop form")
+    parser.add_argument("--chain", dest="against", action="store_const", const="gemm_chain",
+                        help="one ring through all tiles against a ring that is drained after each")
     parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
                         help="tile sizes and slots of a shape; others take Config()")
     parser.add_argument("--processes", type=int, default=3)
@@ -140,7 +151,7 @@ def main() -> int:
     configs = dict(text.split("=") for text in options.config)
     cases = [{"shape": shape, "dtype": dtype} | ({"config": configs[shape]} if shape in configs else {})
              for shape in options.shapes for dtype in options.dtypes]
-    return bench.main("gemm_forms" if options.forms else "gemm", cases, lambda process, case: measure(process, dict(case), options),
+    return bench.main(options.against, cases, lambda process, case: measure(process, dict(case), options),
                       processes=options.processes, out=options.out, method=vars(options.plan))
 
 

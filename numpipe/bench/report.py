@@ -117,7 +117,12 @@ def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
     for row in rows:
         case = " ".join(str(v) for v in row.case.values())
         sensed = [f"{row.sensors[k]:.0f}" if k in row.sensors else "" for k in ("sm_mhz", "watts", "celsius")]
-        lines.append([case, row.protocol, f"{row.reference_rate:.0f}", row.name, f"{row.rate:.0f}", str(row.ratio),
+        lines.append([case, row.protocol, _rate(row.reference_rate), row.name, _rate(row.rate), str(row.ratio),
                       str(row.noise), *sensed])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def _rate(value: float) -> str:
+    """Three digits or more."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

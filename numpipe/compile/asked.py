@@ -48,8 +48,8 @@ class Said(NamedTuple):
 BUILDER = emit_pipeline_warp_specialized.__name__
 
 
-def split(source: Source, known: dict[str, Any], said: Said) -> Split:
-    """What the kernel (`said`) or the pipelines in its source say, else the default; `known`: its Statics and arrays.
+def split(source: Source, known: dict[str, Any], said: Said, default: Split | None = None) -> Split:
+    """What the kernel (`said`) or the pipelines in its source say, else the `default`; `known`: its Statics and arrays.
 
     Raises SpecError where they say different things, CompileError where a pipeline does not say a constant.
     """
@@ -68,7 +68,7 @@ def split(source: Source, known: dict[str, Any], said: Said) -> Split:
                                            "or make two kernels"))
     asked = Said(**{name: value for name, (value, _) in found.items()})
     asked.check(source.name)
-    return Split().given(asked).given(said)
+    return (default or Split()).given(asked).given(said)
 
 
 class _Search(ast.NodeVisitor):

@@ -142,7 +142,7 @@ def _attribute(called: Position, name: str) -> Position:
 
 _SAID = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in flight", "pipeline": "pipeline",
          "bound": "nested function", "BlockSpec": "BlockSpec", "context": "context", "steps": "pipeline loop", "ring": "ring",
-         "at": "view", "omitted": "default"}
+         "at": "view", "slots": "slots of a tile", "barriers": "barrier", "view": "view of an array", "omitted": "default"}
 _NUMBA_SAYS = (
     (r"\('wrong tuple length for .*?: ', '(.*?)'\)", r"wrong tuple length: \1"),
     (r"Cannot unify (.+) and (.+) for '\$[\w.]*'", r"a choice needs one type, got \1 and \2: convert one side, float(n) or int(x)"),
@@ -180,7 +180,7 @@ def readable(text: str, unit: Unit) -> str:
         elif found[1] == "smem" and (tile := re.match(r"Layout\(shape=(\([^)]*\)).*, (\w+), \w+$", inside)):
             said = f"shared-memory tile {tile[1]} {tile[2]}"
         else:
-            internal = re.search(r"[#@]\d|Layout\(", inside) or found[1] in ("in flight", "omitted")
+            internal = re.search(r"[#@]\d|Layout\(|Plan\(", inside) or found[1] in ("in flight", "omitted")
             said = _SAID[found[1]] if internal else f"{found[0]}{inside})"
         parts += [text[start:found.start()], said]
         start = end
@@ -195,7 +195,8 @@ def _tuples(text: str) -> str:
 
 _VALUE = re.compile(r"\bnp\.([a-z]+\d+)\([-+.e\d]*\)")
 """a run-time value of the simulator, as NumPy writes it"""
-_CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "Tile": "tile"}
+_CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "Tile": "tile", "Slots": "slots of a tile",
+            "BarrierRef": "barrier", "GmemView": "view of an array"}
 
 
 def spoken(text: str) -> str:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from .. import emit, pipelines
+from .. import emit, emit_single, pipelines
+from ..closure import Facts
 from .calls import Calls
 from .fold import literal_node
 
 
 class Bodies(Calls):
-    """``emit_pipeline_warp_specialized(…)``."""
+    """``emit_pipeline_warp_specialized(…)`` and ``emit_pipeline(…)``."""
 
     def visit_Call(self, node: ast.Call) -> Any:
-        if self.value(node.func) is emit.emit_pipeline_warp_specialized:
+        called = self.value(node.func)
+        if called is emit.emit_pipeline_warp_specialized:
             return self._emit(node)
+        if called is emit_single.emit_pipeline:
+            return self._emit_alone(node)
         return super().visit_Call(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        if isinstance(node.value, ast.Call) and self.value(node.value.func) is emit.emit_pipeline_warp_specialized:
-            self.error(node, emit.NOT_CALLED)
+        called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
+        if called is emit.emit_pipeline_warp_specialized or called is emit_single.emit_pipeline:
+            self.error(node, emit.not_called(called.__name__))
         return self.generic_visit(node)
 
     def _emit(self, node: ast.Call) -> ast.Call:
@@ -36,6 +41,22 @@ class Bodies(Calls):
         functions = [self.visit(body), self.visit(coroutine if given else compute)]
         return self.call(emit.emitted, [self.call(pipelines.make_pipeline, pipe, node), *functions,
                                         literal_node(int(given), node), *(self.visit(option) for option in options)], node)
+
+
+    def _emit_alone(self, node: ast.Call) -> ast.Call:
+        """A single-stream pipeline: it holds loads of the memory role where its body does."""
+        body, grid, in_specs, slots, delay, carry = self.bind(emit_single.emit_pipeline, node)
+        self._index_maps_fit(grid, in_specs)
+        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, slots, delay)),
+                literal_node(self.session.site(self.source, node), node)]
+        given, facts = self.facts_of(body)
+        made = self.call(emit_single.emitted_alone, [self.call(emit_single.make_alone, pipe, node), given, self.visit(carry)], node)
+        made.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
+        return made
+
+    def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
+        """A function that is passed, rewritten, and what is known of it."""
+        raise NotImplementedError
 
 
 def own_yields(function: ast.FunctionDef) -> list[ast.Yield]:

@@ -30,14 +30,15 @@ from .lift import Lifted
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
 _SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.mma_cuda", "ring_cuda",
-             "store_cuda", "barriers_cuda", "pipelines_cuda", "tile_loop_cuda", "lanes_cuda", "arith_cuda")
+             "store_cuda", "fragment.shared_cuda", "shared_cuda", "views_cuda", "barriers_cuda", "pipelines_cuda", "single_cuda",
+             "tile_loop_cuda", "lanes_cuda", "arith_cuda")
 
 
 @dataclass(frozen=True)
 class Resources:
     """What one compiled kernel uses, from nvJitLink's log.
 
-    registers are those at entry (setmaxnreg re-divides them); bytes for the rest.
+    registers are those at entry (setmaxnreg re-divides them), memory_registers 0 without a memory role; bytes for the rest.
     """
 
     registers: int
@@ -159,7 +160,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         told = blame.compiled(error, unit, lifted)
         ours = isinstance(error, (nb.NumbaError, NumpipeError))
         raise told.with_traceback(None) from (None if ours else error)  # the frames are Numba's: a screen of each function
-    for name in unit.met["compute"] - unit.met["memory"]:
+    for name in unit.met["compute"] - unit.met["memory"] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
         raise CompileError(lifted.sites[site].stamp(pipelines.unreachable(unit.kernel, site)))
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")

@@ -7,7 +7,7 @@ import inspect
 import types
 from typing import Any
 
-from .. import context, pipelines, refs, specs, tile_loop
+from .. import context, copies, pipelines, refs, registers, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import tile
 from .fold import MISSING, literal_node, named_tuple
@@ -17,7 +17,14 @@ from .subset import host_only, mismatch, spelled
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown)
     pipelines.pipeline: (pipelines.make_pipeline, "cs"),
     specs.BlockSpec: (specs.block_spec, "k"),
-    specs.Element: (specs.element, ""),
+    **{kind: (made, "") for kind, made in specs.RECORDS.items()},
+    copies.copy_gmem_to_smem: (copies.copy_in, "c"),
+    copies.copy_smem_to_gmem: (copies.copy_out, "c"),
+    copies.commit_smem: (copies.commit, "c"),
+    copies.commit_smem_to_gmem_group: (copies.commit_group, "c"),
+    copies.wait_smem_to_gmem: (copies.wait_stores, "c"),
+    copies.async_prefetch: (copies.prefetch, "c"),
+    registers.set_max_registers: (registers.set_registers, "c"),
 }
 
 
@@ -42,8 +49,8 @@ class Calls(Loops):
             axis = self._axis(node)
             if function is context.axis_index and axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [self.context_name(node)], node)
-        if function is tile_loop.tiles:
-            self.error(node, "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):")
+        if function is tile_loop.tiles or function is tile_loop.nd_loop:
+            self.error(node, f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in numpipe.{function.__name__}(…):")
         if self._pipeline_call(node):
             self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
         try:
@@ -83,10 +90,11 @@ class Calls(Loops):
         node.args = [self.visit(a) for a in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
-        if self._emitted_call(node):
+        emitted = PIPELINE if self._emitted_call(node) else self._alone_facts(node.func)
+        if emitted is not None:
             if node.keywords:
                 self.error(node, "an emitted pipeline is called on its arrays by position")
-            node.facts = PIPELINE  # type: ignore[attr-defined]
+            node.facts = emitted  # type: ignore[attr-defined]
         elif isinstance(node.func, ast.Name) and node.func.id in self.local:
             node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
             self._by_position(node.func.id, node)
@@ -115,10 +123,11 @@ class Calls(Loops):
         if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
             registers = shape[0] * shape[1] // 128
             if registers >= unit.compute_registers:
+                has = (f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
+                       if unit.warp_specialized else f"65536 / {unit.threads} threads in steps of 8, at most 255")
                 self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
-                                 f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: "
-                                 f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at "
-                                 "most 256; use a smaller tile, or share it between more warpgroups")
+                                 f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
+                                 "use a smaller tile, or share it between more warpgroups")
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr) -> None:
         """Lambdas written in place take as many indices as the grid has."""

@@ -7,6 +7,8 @@
         the next kernel of the stream may be launched; wait for the one before (both overlap only launches)
         last warpgroup     setmaxnreg.dec; one lane runs the kernel function as the memory role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
+
+Without a memory role all warpgroups do what the others do here, with the registers of the launch.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from .. import _numba as nb
 from .._op import Helper, Op
 from .._unit import Unit
 from ..context_cuda import define_axes, new_context
+from ..division_cuda import define_division
+from ..fragment.order_cuda import define_order
 from ..intrinsics import barrier, fence, griddep, mbarrier, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
@@ -60,7 +64,7 @@ table_address: Op[..., Any] = Op(_table_address, _table_typer)
 
 
 def _start(unit: Unit) -> Op[..., Any]:
-    """Initialise the barriers of all rings, and define what shared helpers left to this kernel (axes)."""
+    """Initialise the barriers of all rings, and define what shared helpers left to this kernel (axes, division, barriers)."""
 
     def start() -> None:
         raise NotImplementedError("entry code only")
@@ -68,11 +72,13 @@ def _start(unit: Unit) -> Op[..., Any]:
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
             define_axes(builder.module, unit)
+            define_division(builder.module, unit)
+            define_order(builder.module, unit)
             first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
             with builder.if_then(builder.and_(first, elected(builder))):
-                for plan in unit.rings.values():
-                    for address, count, _ in unit.barriers(plan):
-                        nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
+                rings = (barrier for plan in unit.rings.values() for barrier in unit.barriers(plan))
+                for address, count, _ in (*rings, *unit.scratch_barriers()):
+                    nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
                 nb.call(context, builder, fence.mbarrier_init, (), ())
             nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
             return nb.nothing(context)
@@ -132,15 +138,16 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
              "    maps = table_address(table)",
              "    start()",
              "    launch_dependents()",
-             "    wait()",
-             "    if is_memory():",
-             f"        dec({unit.memory_registers})",
-             "        memory_np = memory_context()",
-             f"        one_lane(memory, memory_np, {inner.replace('ROLE', 'memory')})",
-             "    else:",
-             f"        inc({unit.compute_registers})",
-             "        compute_np = compute_context()",
-             f"        compute(compute_np, {inner.replace('ROLE', 'compute')})",
-             "        drain_stores(compute_np)"]
+             "    wait()"]
+    compute = ["compute_np = compute_context()", f"compute(compute_np, {inner.replace('ROLE', 'compute')})",
+               "drain_stores(compute_np)"]
+    if unit.warp_specialized:
+        lines += ["    if is_memory():",
+                  f"        dec({unit.memory_registers})",
+                  "        memory_np = memory_context()",
+                  f"        one_lane(memory, memory_np, {inner.replace('ROLE', 'memory')})",
+                  "    else:",
+                  f"        inc({unit.compute_registers})"]
+    lines += [" " * (8 if unit.warp_specialized else 4) + line for line in compute]
     exec("\n".join(lines), ns)
     return ns[unit.kernel], argtypes

@@ -13,7 +13,7 @@ from ..closure import Facts
 from ..errors import NumpipeError
 from ..functions import Function
 from ..specs import BlockSpec
-from .bodies import Bodies
+from .allocations import Allocations
 from .calls import plain
 from .fold import MISSING, StaticArray
 from .nested import Nested
@@ -30,7 +30,7 @@ class Bound:
     facts: Facts
 
 
-class Functions(Bodies, Nested):
+class Functions(Allocations, Nested):
     """Calls of `@numpipe.function`s, and these as values."""
 
     def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
@@ -56,6 +56,14 @@ class Functions(Bodies, Nested):
     def visit_Call(self, node: ast.Call) -> Any:
         function = self.value(node.func)
         return self._call(function, node) if isinstance(function, Function) else super().visit_Call(node)
+
+    def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
+        value, given = self.value(function), self.visit(function)
+        if isinstance(value, Function):
+            return given, self._lifted(value, {}, function).facts
+        if isinstance(function, ast.Lambda):
+            return given, self.binders[given.func.id.removeprefix("__np_bind_")]
+        return given, self._nested_facts(function.id) if isinstance(function, ast.Name) else None
 
     def _call(self, function: Function[..., Any], node: ast.Call) -> ast.expr:
         """A call of a function: of what it is for the arguments that are known, with the others."""

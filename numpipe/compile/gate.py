@@ -6,12 +6,14 @@ A kernel can be right and slow without a word from the compiler; each rule here 
 rule                   what it costs to break it
 =====================  ===========================================================================================
 resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg (`Resources.clean`)
-entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs
+entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs. Without a memory
+                       role: more registers than there are for so many threads
 local memory           registers that went to memory without being called spills
 memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
 tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
-roles                  the memory role computes nothing and stays below its registers; only it loads
+roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream
+                       pipelines
 registers              setmaxnreg with the values of the Unit
 launch bounds          without them ptxas ignores setmaxnreg (C7508)
 tensor maps            one by-value parameter, addressed and never read: a copy in local memory is no tensor map
@@ -123,7 +125,7 @@ def resources(built: Built) -> Iterator[str]:
 def entry_registers(built: Built) -> Iterator[str]:
     """The registers at launch are the pool that setmaxnreg re-divides."""
     expected = min(255, built.unit.register_pool // built.unit.warpgroups)
-    if built.resources.registers != expected:
+    if built.resources.registers > expected or (built.unit.warp_specialized and built.resources.registers != expected):
         yield (f"{built.resources.registers} registers at entry; {built.threads} threads share the register file at {expected} "
                "a lane")
 
@@ -142,8 +144,10 @@ def memory_barriers(sass: Sass) -> Iterator[str]:
 
 def waterfalls(sass: Sass) -> Iterator[str]:
     """No loop over the active lanes around an instruction with uniform operands."""
-    for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR") + sass.find(r"WARPSYNC\.COLLECTIVE"):
-        yield f"a loop over the active lanes: {instruction}"
+    for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
+        following = sass.instructions[sass.instructions.index(instruction) + 1:][:1]
+        if not (instruction.opcode == "WARPSYNC.COLLECTIVE" and following and following[0].opcode == "ELECT"):  # a detour, no loop
+            yield f"a loop over the active lanes: {instruction}"
 
 
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
@@ -159,6 +163,9 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
 
 def roles(built: Built, sass: Sass) -> Iterator[str]:
     """Loads by the memory role alone, within its registers; everything else by the compute role."""
+    if not built.unit.warp_specialized:
+        yield from one_role(built, sass)
+        return
     memory, compute = memory_role(sass), compute_role(sass)
     if not memory or not compute:
         yield "the roles are not there: no setmaxnreg in the code"
@@ -166,19 +173,40 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     needed = highest_register(memory)
     if needed > built.unit.memory_registers:
         yield f"the memory role needs {needed} registers, it keeps {built.unit.memory_registers}"
-    for code, who, pattern in ((memory, "memory", r"HGMMA|UTMASTG|ST[GS]\b|STSM|BAR\."), (compute, "compute", "UTMALDG")):
+    stores = built.unit.store_slots > 0
+    shared, private = any_rings(built)
+    for code, who, pattern in ((memory, "memory", r"HGMMA|UTMASTG|ST[GS]\b|STSM|BAR\."),
+                               (compute, "compute", "" if private else "UTMALDG")):
         for instruction in code:
-            if re.match(pattern, instruction.opcode):
+            if pattern and re.match(pattern, instruction.opcode):
                 yield f"not the {who} role's business: {instruction}"
-    loads, stores = bool(built.unit.rings), built.unit.store_slots > 0
-    for expected, code, who, opcode in ((loads, memory, "memory", "UTMALDG"), (loads, memory, "memory", "SYNCS.PHASECHK"),
-                                        (loads, compute, "compute", "SYNCS.PHASECHK"), (stores, compute, "compute", "UTMASTG")):
+    for expected, code, who, opcode in ((shared, memory, "memory", "UTMALDG"), (shared, memory, "memory", "SYNCS.PHASECHK"),
+                                        (shared or private, compute, "compute", "SYNCS.PHASECHK"),
+                                        (private, compute, "compute", "UTMALDG"), (stores, compute, "compute", "UTMASTG")):
         if expected and not any(i.opcode.startswith(opcode) for i in code):
             yield f"no {opcode} in the {who} role"
 
 
+def any_rings(built: Built) -> tuple[bool, bool]:
+    """Whether there are rings that the memory role fills, and such that warpgroups fill for themselves."""
+    private = [bool(plan.private) for plan in built.unit.rings.values()]
+    return not all(private), any(private)
+
+
+def one_role(built: Built, sass: Sass) -> Iterator[str]:
+    """Without a memory role: what the rings need, and registers that nobody re-divides."""
+    loads, stores = any_rings(built)[1], built.unit.store_slots > 0
+    for expected, opcode in ((loads, "UTMALDG"), (loads, "SYNCS.PHASECHK"), (stores, "UTMASTG")):
+        if expected and not any(i.opcode.startswith(opcode) for i in sass.instructions):
+            yield f"no {opcode} in the code"
+    for instruction in sass.find("USETMAXREG"):
+        yield f"setmaxnreg without a memory role: {instruction}"
+
+
 def registers(built: Built, sass: Sass) -> Iterator[str]:
     """setmaxnreg gives and takes what the Unit says."""
+    if not built.unit.warp_specialized:
+        return
     for opcode, expected in (("DEALLOC", built.unit.memory_registers), ("TRY_ALLOC", built.unit.compute_registers)):
         found = [int(re.findall(r"0x([0-9a-f]+)\b", i.text)[-1], 16) for i in sass.find(rf"USETMAXREG\.{opcode}")]
         if found != [expected]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from .. import arith, emit, pipelines, tile_loop
+from .. import arith, emit, pipelines, ring, tile_loop
 from ..closure import Facts
 from ..fragment import mma
 from .fold import MISSING, StaticArray, literal_node
@@ -48,6 +48,18 @@ class Loops(Rewriter):
             return any(self._bound_by(place, emit.emit_pipeline_warp_specialized, "__np_emitted") for place in self._binds(made.id))
         return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_emitted"
 
+    def _alone_facts(self, made: ast.expr) -> Facts | None:
+        """What is known of a single-stream pipeline that is called, already rewritten: made in place or bound to a name."""
+        if isinstance(made, ast.Name):
+            for place in self._binds(made.id):
+                for scope, _ in self.scopes:
+                    for node in ast.walk(scope):
+                        if isinstance(node, ast.Assign) and place in node.targets:
+                            return self._alone_facts(node.value) if isinstance(node.value, ast.Call) else None
+        called = made.func if isinstance(made, ast.Call) else None
+        alone = isinstance(called, ast.Name) and called.id == "__np_emitted_alone"
+        return getattr(made, "facts", None) if alone else None
+
     def _binds(self, name: str) -> list[ast.AST]:
         """What binds a name, in the innermost function that does."""
         return next((names[name] for _, names in reversed(self.scopes) if name in names), [])
@@ -73,6 +85,8 @@ class Loops(Rewriter):
             return self._pipeline_loop(node)
         if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.tiles:
             return self._tiles_loop(node)
+        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.nd_loop:
+            return self._nd_loop(node)
         if self._looks_like_a_pipeline(node):
             self.error(node, pipelines.IN_A_FOR)
         return self._plain_loop(node)
@@ -146,8 +160,10 @@ class Loops(Rewriter):
                     continue
                 if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not inner_loop):
                     word = "return" if isinstance(child, ast.Return) else "break"
-                    self.error(child, f"'{word}' leaves the pipeline loop of line {node.lineno}: the memory role would still load "
-                                      "the remaining steps; run all steps, or make the grid smaller")
+                    harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
+                            "the next steps are being loaded, and nobody would wait for them")
+                    self.error(child, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make "
+                                      "the grid smaller")
                 walk(child, inner_loop or isinstance(child, (ast.For, ast.While)))
 
         for statement in node.body:
@@ -205,7 +221,25 @@ class Loops(Rewriter):
         setup.append(ast.Assign([ast.Name(name, ast.Store())], self.call(arith.divisor, [value], node)))
         return ast.Name(name, ast.Load())
 
-    def _tiles_loop(self, node: ast.For) -> list[ast.stmt]:
+    def _nd_loop(self, node: ast.For) -> list[ast.stmt]:
+        """``for i, j in nd_loop((m, n)):`` is a loop over tiles of so many counts, in row order."""
+        assert isinstance(node.iter, ast.Call)
+        keywords = {k.arg: k.value for k in node.iter.keywords}
+        given = [*node.iter.args, *([keywords["grid"]] if "grid" in keywords else [])]
+        if len(given) != 1 or set(keywords) - {"grid"}:
+            self.error(node.iter, "numpipe.nd_loop takes one argument, the grid: for i, j in numpipe.nd_loop((m, n)):")
+        known = self.value(given[0])
+        grid = literal_node(known, given[0]) if isinstance(known, tuple) else given[0]
+        if not isinstance(grid, ast.Tuple) or not grid.elts:
+            self.error(given[0], "numpipe.nd_loop: the grid is written as a tuple, (m, n), with a size for each index, got "
+                                 f"{ast.unparse(given[0])}")
+        if not isinstance(node.target, ast.Tuple) or len(node.target.elts) != len(grid.elts):
+            self.error(node.target, f"numpipe.nd_loop of {len(grid.elts)} dimensions gives a tuple of {len(grid.elts)} indices, "
+                                    f"got `for {ast.unparse(node.target)} in`")
+        node.iter = ast.copy_location(ast.Call(node.iter.func, grid.elts, []), node.iter)
+        return self._tiles_loop(node, True)
+
+    def _tiles_loop(self, node: ast.For, any_rank: bool = False) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
         counts = list(node.iter.args)
         options = {k.arg: k.value for k in node.iter.keywords}
@@ -234,6 +268,8 @@ class Loops(Rewriter):
         elif order == "row" and len(counts) <= 3:
             by = [self._divisor(count, setup, node) for count in loads[1:]]
             decode = self.call((tile_loop.row_1, tile_loop.row_2, tile_loop.row_3)[len(counts) - 1], [index, *by], node)
+        elif any_rank:
+            decode = self.call(ring.unravel, [index, ast.copy_location(ast.Tuple(loads, ast.Load()), node)], node)
         elif order == "grouped" and len(counts) == 2:
             group = self.visit(group_node)
             by = [self._divisor(self.call(arith.mul, [group, loads[1]], node), setup, node)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,10 +20,10 @@ from .subset import refusal
 CONTEXT = "__np"
 
 
-def with_elements(value: Any) -> bool:
-    """Whether a constant is an `Element`, or a tuple that holds one and literals."""
+def with_records(value: Any) -> bool:
+    """Whether a constant is an `Element` or a transform, or a tuple that holds one and literals."""
     parts = value if type(value) is tuple else (value,)
-    return any(isinstance(p, specs.Element) for p in parts) and all(isinstance(p, specs.Element) or is_literal(p) for p in parts)
+    return any(type(p) in specs.RECORDS for p in parts) and all(type(p) in specs.RECORDS or is_literal(p) for p in parts)
 
 
 class Rewriter(ast.NodeTransformer):
@@ -97,8 +98,8 @@ class Rewriter(ast.NodeTransformer):
             if named_tuple(type(value)) and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and is_literal(tuple(value)):
                 make = self.named(type(value).__name__, type(value), node)
                 return self.visit(ast.copy_location(ast.Call(make, [literal_node(v, node) for v in value], []), node))
-            if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and with_elements(value):
-                return self._elements(value, node)
+            if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and with_records(value):
+                return self._records(value, node)
             if value is MISSING and node in self.constants.failed:
                 error = self.constants.failed[node]
                 self.error(node, f"{ast.unparse(node)}: {type(error).__name__}: {error}")
@@ -107,12 +108,13 @@ class Rewriter(ast.NodeTransformer):
             self.error(node, refused)
         return super().visit(node)
 
-    def _elements(self, value: Any, where: ast.AST) -> ast.expr:
-        """A constant that holds an `Element`, e.g. a block_shape of a Static: made again in the kernel."""
+    def _records(self, value: Any, where: ast.AST) -> ast.expr:
+        """A constant that holds an `Element` or a transform, e.g. a block_shape of a Static: made again in the kernel."""
         if isinstance(value, tuple):
-            return ast.copy_location(ast.Tuple([self._elements(part, where) for part in value], ast.Load()), where)
-        if isinstance(value, specs.Element):
-            return self.call(specs.element, [literal_node(value.size, where)], where)
+            return ast.copy_location(ast.Tuple([self._records(part, where) for part in value], ast.Load()), where)
+        if type(value) in specs.RECORDS:
+            field, = dataclasses.fields(value)
+            return self.call(specs.RECORDS[type(value)], [literal_node(getattr(value, field.name), where)], where)
         return literal_node(value, where)
 
     def visit_Name(self, node: ast.Name) -> Any:

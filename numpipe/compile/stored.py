@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from .. import copies
 from ..errors import CompileError
 from ..functions import Function
 from .fold import Constants, stores
@@ -56,10 +57,18 @@ class _Stores:
         parameters = {name: None for name in _parameters(function)}
         for node in nodes:
             if isinstance(node, ast.Call):
+                found |= self._copied(node, local)
                 found |= self._through(node, parameters | nested, local, active)
         while more := {name for target, names in aliases if target in found for name in names} - found:
             found |= more
         return found
+
+    def _copied(self, call: ast.Call, local: set[str]) -> set[str]:
+        """The names that a copy to global memory goes to."""
+        if self.constants.evaluate(call.func, local) is not copies.copy_smem_to_gmem:
+            return set()
+        given = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "dst")]
+        return {name for value in given for name in _names(value)}
 
     def _through(self, call: ast.Call, nested: dict[str, Any], local: set[str], active: tuple[Any, ...]) -> set[str]:
         """Names among a call's arguments that the function it calls stores to."""
@@ -122,4 +131,6 @@ def _names(value: ast.AST) -> set[str]:
             return _names(body) | _names(orelse)
         case ast.Tuple(elts=elts):
             return {name for part in elts for name in _names(part)}
+        case ast.Subscript(value=ast.Attribute(value=value, attr="at")):  # a view of it
+            return _names(value)
     return set()

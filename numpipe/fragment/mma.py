@@ -13,6 +13,7 @@ from .._op import op
 from ..errors import SpecError
 from ..intrinsics.wgmma import descriptor
 from ..refs import SmemTile
+from .order import before_async
 from .tile import BFLOAT16, FLOAT16, FLOAT32, Tile
 
 
@@ -69,6 +70,7 @@ def wgmma(acc: Tile, a: SmemTile, b: SmemTile) -> Tile:
     da, db = a.address >> 4, b.address >> 4
     batch = Mma(acc.shape[1], a.dtype, left.major, right.major,
                 tuple(tuple((x + da, y + db) for x, y in row) for row in steps(left, right)))
+    before_async(a, b)
     machine.wgmma_fence()
     assert acc._value is not None
     result = machine.wgmma(acc._value, batch)

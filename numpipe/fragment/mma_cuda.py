@@ -12,6 +12,7 @@ from ..intrinsics.wgmma import check_pending, statement
 from ..intrinsics.wgmma import descriptor as fields
 from ..refs_cuda import SmemType
 from . import mma as source
+from .order import before_async
 from .tile import FLOAT16
 from .tile_cuda import InFlightType, TileType
 
@@ -55,6 +56,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if a.role == "memory":
             return args[0]
+        nb.call(context, builder, before_async, (a, b), args[1:])
         descriptors = [descriptor(builder, args[1], left), descriptor(builder, args[2], right)]
         return through(builder, count, args[0], "\n".join(text), descriptors, ",l,l")
 

@@ -32,6 +32,14 @@ def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
     return int(shape[0]), int(shape[1])
 
 
+def check_conversion(have: np.dtype, want: np.dtype) -> None:
+    """SpecError unless tiles convert so in one step."""
+    halves = (FLOAT16, BFLOAT16)
+    if not (have == FLOAT32 and want in halves) and not (want == FLOAT32 and have in halves):
+        raise SpecError(f"astype: float32 tiles convert to float16 and bfloat16, and back, got {have} -> {want}" +
+                        (": go through float32" if have in halves and want in halves else ""))
+
+
 class Tile:
     """A register tile on the simulated SM. In the memory role it has no value (None)."""
 
@@ -113,11 +121,10 @@ def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
 
 @op
 def astype(tile: Tile, dtype: Any) -> Tile:
-    """``tile.astype(dtype)``: float32 to float16 or bfloat16 (round to nearest even), or no change."""
+    """``tile.astype(dtype)``: float32 to float16 or bfloat16 (round to nearest even), back (exactly), or no change."""
     dtype = np.dtype(dtype)
     if dtype == tile.dtype:
         return tile
-    if tile.dtype != FLOAT32 or dtype not in (FLOAT16, BFLOAT16):
-        raise SpecError(f"astype: float32 tiles convert to float16 and bfloat16, got {tile.dtype} -> {dtype}")
+    check_conversion(tile.dtype, dtype)
     with np.errstate(all="ignore"):
         return Tile(None if tile.inert else tile.value.astype(dtype), tile.shape, dtype)

@@ -9,10 +9,11 @@ import numpy as np
 
 from .. import _numba as nb
 from .._op import cuda_meaning, immediate
+from ..division_cuda import divide
 from ..errors import CompileError, SpecError
 from ..inert_cuda import STEERLESS, InertType
 from . import tile as source
-from .tile import BFLOAT16, FLOAT16, FLOAT32, check_shape
+from .tile import FLOAT16, FLOAT32, check_conversion, check_shape
 
 
 class TileType(nb.types.Type):  # type: ignore[misc]
@@ -94,9 +95,10 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     kind, have = as_dtype(dtype), settled(tile, "astype")
     if kind == have.dtype:
         return tile(tile, dtype), lambda context, builder, sig, args: args[0]
-    if have.dtype != FLOAT32 or kind not in (FLOAT16, BFLOAT16):
-        raise SpecError(f"astype: float32 tiles convert to float16 and bfloat16, got {have.dtype} -> {kind}")
+    check_conversion(have.dtype, kind)
     result = TileType(have.shape, kind)
+    if kind == FLOAT32:
+        return result(tile, dtype), lambda context, builder, sig, args: _widened(builder, have, result, args[0])
     statement = f"cvt.rn.{'f16x2' if kind == FLOAT16 else 'bf16x2'}.f32 $0, $2, $1;"
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -108,6 +110,20 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
         return value
 
     return result(tile, dtype), codegen
+
+
+def _widened(builder: Any, tile: TileType, result: TileType, packed: Any) -> Any:
+    """16-bit elements, two a register, as float32: a bfloat16 is the upper half of one."""
+    statements = (["{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, lo; }",
+                   "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, hi; }"] if tile.dtype == FLOAT16 else
+                  ["{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits; }",
+                   "{ .reg .b32 bits; and.b32 bits, $1, 0xffff0000; mov.b32 $0, bits; }"])
+    value = nb.ir.Constant(result.machine, nb.ir.Undefined)
+    for i in range(tile.registers):
+        pair = builder.extract_value(packed, i)
+        for half, text in enumerate(statements):
+            value = builder.insert_value(value, builder.call(nb.pure_asm(nb.f32, [nb.i32], text, "=f,r"), [pair]), 2 * i + half)
+    return value
 
 
 for _cls in (TileType, InFlightType):
@@ -138,7 +154,8 @@ def _arithmetic(function: Any, instruction: str) -> None:
             value = nb.ir.Constant(tiles[0].machine, nb.ir.Undefined)
             for i in range(tiles[0].registers):
                 pair = [builder.extract_value(v, i) if isinstance(t, TileType) else v for v, t in zip(args, sig.args, strict=True)]
-                value = builder.insert_value(value, getattr(builder, instruction)(*pair), i)
+                result = divide(builder, *pair) if instruction == "fdiv" else getattr(builder, instruction)(*pair)
+                value = builder.insert_value(value, result, i)
             return value
 
         return tiles[0](*kinds), codegen

@@ -29,7 +29,7 @@ class Mbarrier:
     """One live mbarrier."""
 
     __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
-                 "expected", "landed", "last", "name", "pending", "phase", "seen_by", "site", "sm", "time", "tx",
+                 "expected", "landed", "last", "name", "observed", "pending", "phase", "seen_by", "site", "sm", "time", "tx",
                  "waited", "waiters", "warp")
 
     def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
@@ -50,6 +50,8 @@ class Mbarrier:
         """the newest copy issued"""
         self.waited = -1
         """the newest phase somebody waited for"""
+        self.observed = False
+        """whether a phase may complete only after somebody has waited for the one before"""
         self.arrivals: list[tuple[int, int]] = []
         self.waiters: list[tuple[Warpgroup, int]] = []
         self.landed = sm.add_mbarrier_counter()  # before the vectors: it may widen them
@@ -116,6 +118,10 @@ class Mbarrier:
                 self.last or self.sm.warpgroups[0], f"phase {self.phase} of {self.name} completes with {self.copies} "
                                                     "of its copies still "
                 f"in flight: expect_tx announced {self.expected} bytes, fewer than the copies bring")
+        if self.observed and self.phase - 1 > self.waited:
+            raise report.race(self.sm.warpgroups[self.arrivals[-1][0]], (
+                f"phase {self.phase} of {self.name} completes, but nobody has waited for phase {self.phase - 1}: a later wait "
+                "could not tell the two apart; wait for each phase before the next one can complete"))
         np.maximum(self.done, self.current, out=self.done)
         self.done_time = self.time
         self.phase += 1
@@ -167,18 +173,18 @@ def init(who: Warpgroup, address: int, count: int, name: str) -> None:
     _create(who, address, count, name, who.epoch())
 
 
-def init_at_entry(who: Warpgroup, address: int, count: int, name: str) -> None:
+def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed: bool) -> None:
     """What the entry of a compiled kernel does with all its mbarriers, before any warpgroup runs."""
     old = who.sm.mbarriers.get(address)
     if old is None:
-        _create(who, address, count, name, 0)  # epoch 0: everybody has seen it
+        _create(who, address, count, name, 0).observed = observed  # epoch 0: everybody has seen it
     elif old.count != count or old.epoch:
         raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
                                     "with "
                                f"count {old.count} is live since {report.place(old.site)}")
 
 
-def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
+def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
     sm = who.sm
     if address % 8:
         raise report.violation(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8")
@@ -189,6 +195,7 @@ def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> 
     access = Access(who, "mbarrier", mbar.name, ((0, 1 << 62),))
     sm.memory.write(access, address, address + 8, who.known(), False)
     sm.mbarriers[address] = mbar
+    return mbar
 
 
 def invalidate(who: Warpgroup, address: int) -> None:
@@ -299,5 +306,10 @@ def unfinished(sm: SM) -> None:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
                                     f"{report.place(copy.site)}) was "
                               f"never waited for before the CTA ends; the newest phase waited for is {mbar.waited}")
-
-
+        if mbar.observed and mbar.phase - 1 > mbar.waited:
+            raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
+                              "what arrived there told nobody; wait for each phase that completes", mbar.site)
+        if mbar.observed and mbar.pending != mbar.count:
+            raise report.race(sm.warpgroups[0], f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
+                              f"of {mbar.count} arrivals missing (arrived: {mbar.who_arrived()}): num_arrivals is too high, or "
+                              "somebody did not arrive", mbar.site)

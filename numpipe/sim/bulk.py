@@ -72,10 +72,12 @@ class Groups:
         self._until = 0
         self._reading = True
 
-    def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int) -> None:
+    def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str) -> None:
         who, sm = self.who, self.who.sm
         who.one_lane("tma_store")
         box = tma.checked(who, tensor)
+        if reduction:
+            tma.reducible(who, box, reduction)
         where, index, touched = tma.place(who, "tma_store", box, coords, src)
         if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
             raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one")
@@ -100,7 +102,7 @@ class Groups:
             self._wake()
 
             def write(_: int) -> None:
-                box.put(where, chunks)
+                box.put(where, chunks, reduction)
                 store.written_at = done
                 self._wake()
 

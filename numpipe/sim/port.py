@@ -13,7 +13,7 @@ import numpy as np
 from greenlet import GreenletExit, greenlet
 
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
-from . import barriers, bulk, generic, mma, named, report
+from . import barriers, bulk, generic, lane, mma, named, report
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ class Warpgroup:
     def mbar_init(self, address: int, count: int, name: str = "") -> None:
         barriers.init(self, int(address), int(count), name)
 
-    def mbar_init_at_entry(self, address: int, count: int, name: str = "") -> None:
-        barriers.init_at_entry(self, int(address), int(count), name)
+    def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
+        barriers.init_at_entry(self, int(address), int(count), name, observed)
 
     def mbar_inval(self, address: int) -> None:
         barriers.invalidate(self, int(address))
@@ -248,8 +248,8 @@ class Warpgroup:
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         bulk.load(self, int(dst), tensor, coords, int(mbar))
 
-    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int) -> None:
-        self.bulk.store(tensor, coords, int(src))
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "") -> None:
+        self.bulk.store(tensor, coords, int(src), reduction)
 
     def bulk_commit(self) -> None:
         self.bulk.commit()
@@ -290,6 +290,9 @@ class Warpgroup:
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         generic.write_array(self, array, index, values, what)
+
+    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return lane.each(self, function, arguments)
 
     # ---- observation
     def note(self, event: str, **details: Any) -> None:

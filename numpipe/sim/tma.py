@@ -10,6 +10,7 @@ PTX ISA, "Tensors" (tensor dimension, box, interleave and swizzle modes).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from .._machine import TensorMap
+from .._machine import REDUCTIONS, TensorMap
 from . import report
 from .memory import intervals
 
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from .port import Warpgroup
 
 MODES = (0, 32, 64, 128)
+_REDUCED: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda old, new: old + new, "min": np.minimum, "max": np.maximum,
+    "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
+    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}
 _FLOATS = {np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -85,12 +92,13 @@ class Box:
                 box[inner] = array[outer]
         return box.reshape(-1).view(np.complex128)
 
-    def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any]) -> None:
-        """Write what exists of the box at `coords` to the array."""
+    def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
+        """Write what exists of the box at `coords` to the array, or reduce it into the array."""
         array = self.tensor.array
         outer, inner, _ = self._inside(coords)
         if all(s.start < s.stop for s in outer):
-            array[outer] = chunks.view(array.dtype).reshape(self.tensor.box)[inner]
+            new = chunks.view(array.dtype).reshape(self.tensor.box)[inner]
+            array[outer] = _REDUCED[reduction](array[outer], new) if reduction else new
 
 
 def checked(who: Warpgroup, tensor: TensorMap) -> Box:
@@ -117,6 +125,14 @@ def checked(who: Warpgroup, tensor: TensorMap) -> Box:
         raise report.violation(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN")
     box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)
     return box
+
+
+def reducible(who: Warpgroup, box: Box, reduction: str) -> None:
+    """SimulationError for a reduction that the TMA has not for the elements of the array."""
+    dtype = box.tensor.array.dtype
+    if dtype.name not in REDUCTIONS.get(reduction, ()):
+        raise report.violation(who, f"tma_store of {box.tensor.name} with reduction={reduction!r}: for {dtype} there are "
+                                    f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
 
 
 def whole_chunks(who: Warpgroup, box: Box, coords: tuple[int, ...]) -> None:

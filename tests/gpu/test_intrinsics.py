@@ -21,6 +21,7 @@ from numpipe.intrinsics import (
     cp_async_bulk,
     elect,
     fence,
+    ldmatrix,
     mbarrier,
     memory,
     setmaxnreg,
@@ -113,7 +114,7 @@ def gpu() -> Gpu:
 
 
 class Lanes:
-    """Just enough of a machine for the Python bodies that write shared memory."""
+    """Just enough of a machine for the Python bodies that use shared memory."""
 
     lanes, warpgroup, cta, grid = "all", 0, (0, 0, 0), (1, 1, 1)
 
@@ -123,6 +124,9 @@ class Lanes:
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
         for address, value in zip(chunks.reshape(-1), values.reshape(-1, 16), strict=True):
             self.smem[address:address + 16] = value
+
+    def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
+        return np.stack([self.smem[address:address + 16] for address in chunks.reshape(-1)]).reshape(*chunks.shape, 16)
 
 
 @pytest.fixture
@@ -193,6 +197,36 @@ def test_stmatrix_writes_what_its_python_body_writes(gpu: Gpu, lanes: Lanes) -> 
     stmatrix.store_x4_trans(addresses + 24576, *r)
     assert lanes.smem.any()
     assert np.array_equal(image, lanes.smem.view(np.int32))
+
+
+# ---- ldmatrix -----------------------------------------------------------------------------------------------------
+def ldmatrix_forms(addresses: Any, image: Any, found: Any) -> None:
+    t = special.thread_index()
+    for word in range(t, SMEM // 4, 128):
+        memory.store_word(special.smem_base() + 4 * word, image[word])
+    barrier.sync(1, 128)
+    a = special.smem_base() + addresses[t]
+    found[t] = ldmatrix.load_x1(a)
+    x, y = ldmatrix.load_x2(a)
+    found[128 + t], found[256 + t] = x, y
+    x, y, z, w = ldmatrix.load_x4(a)
+    found[384 + t], found[512 + t], found[640 + t], found[768 + t] = x, y, z, w
+    found[896 + t] = ldmatrix.load_x1_trans(a)
+    x, y = ldmatrix.load_x2_trans(a)
+    found[1024 + t], found[1152 + t] = x, y
+    x, y, z, w = ldmatrix.load_x4_trans(a)
+    found[1280 + t], found[1408 + t], found[1536 + t], found[1664 + t] = x, y, z, w
+
+
+def test_ldmatrix_reads_what_its_python_body_reads(gpu: Gpu, lanes: Lanes) -> None:
+    rng = np.random.default_rng(1)
+    addresses = rng.permutation(SMEM // 16)[:128].astype(np.int32) * 16
+    image = rng.integers(-2**31, 2**31, SMEM // 4).astype(np.int32)
+    found = np.zeros(14 * 128, np.int32)
+    gpu.run(ldmatrix_forms, addresses, image, found)
+    lanes.smem[:SMEM] = image.view(np.uint8)
+    expected = [np.reshape(getattr(ldmatrix, f"load_x{n}{t}")(addresses), (n, 128)) for t in ("", "_trans") for n in (1, 2, 4)]
+    assert np.array_equal(found.view(np.uint32), np.concatenate(expected).reshape(-1))
 
 
 # ---- wgmma --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,91 @@
+"""The copy of examples/copy_pipeline.py against the copy of the GPU's own runtime (through torch), in TB/s moved.
+
+    python examples/benchmarks/bandwidth.py --shapes 32768,16384 --dtype bf16,f32 --out result.json
+
+A byte that is copied is read and written, so it moves twice. Buffers rotate over twice the L2 cache; a copy that is not
+bit-identical to its source is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numpipe import bench
+from numpipe.errors import TargetError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+
+
+def measure(process: int, case: dict[str, Any], plan: bench.Plan) -> dict[str, Any]:
+    """One case in this process -> its entry of the result file."""
+    import copy_pipeline  # type: ignore[import-not-found]  # examples/copy_pipeline.py
+    import torch
+
+    rows, columns = (int(v) for v in case["shape"].split(","))
+    dtype = getattr(torch, DTYPES[case["dtype"]])
+    torch.manual_seed(process)
+    moved = 2 * rows * columns * dtype.itemsize
+    sets = range(bench.rotation_sets(moved, torch.cuda.get_device_properties(0).L2_cache_size))
+    sources = [torch.randn(rows, columns, device="cuda").to(dtype) for _ in sets]
+    outputs: dict[str, list[Any]] = {name: [torch.empty_like(source) for source in sources] for name in ("numpipe", "torch")}
+
+    def ours(call: int) -> None:
+        number = call % len(sets)
+        copy_pipeline.copy(sources[number], out=outputs["numpipe"][number])
+
+    def theirs(call: int) -> None:
+        number = call % len(sets)
+        outputs["torch"][number].copy_(sources[number])
+
+    calls: dict[str, Callable[[int], None]] = {"numpipe": ours, "torch": theirs}
+
+    def poison() -> None:
+        for each in outputs.values():
+            for out in each:
+                out.fill_(float("nan"))
+
+    def check(when: str) -> None:
+        """Every output is a copy, or poison that was not reached; at least one was."""
+        for name, each in outputs.items():
+            written = [(out, source) for out, source in zip(each, sources, strict=True) if not bool(torch.isnan(out).all())]
+            if not written or not all(torch.equal(out, source) for out, source in written):
+                raise AssertionError(f"{name}: wrong copy {when}, {case}")
+
+    poison()
+    for number in sets:
+        for each in calls.values():
+            each(number)
+    check("in the first call")
+    samples = bench.compare(calls, reference="torch", plan=plan, sensors=bench.sensors(), poison=poison,
+                            check=lambda protocol: check(f"under {protocol}"))
+    return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=len(sets))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=("32768,16384",), metavar="ROWS,COLUMNS")
+    parser.add_argument("--dtype", default="bf16,f32", help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
+    parser.add_argument("--idle", type=float, default=bench.Plan.idle, help="s without work before a burst")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    plan = bench.Plan(idle=options.idle, load=options.load)
+    if unknown := set(options.dtype.split(",")) - DTYPES.keys():
+        parser.error(f"--dtype {sorted(unknown)}: choose from {sorted(DTYPES)}")
+    cases = [{"shape": shape, "dtype": dtype} for shape in options.shapes for dtype in options.dtype.split(",")]
+    return bench.main("bandwidth", cases, lambda process, case: measure(process, dict(case), plan),
+                      processes=options.processes, out=options.out, method=vars(plan), unit="TB/s")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TargetError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,109 @@
+"""ldmatrix: a warp loads 8 × 8 matrices of 16-bit elements from shared memory into registers.
+
+The inverse of `stmatrix`: of matrix i, lane t receives row t // 4, columns 2 (t % 4) and the next one, as the low and high
+half of result i; lane 8 i + j gives the address of row j, 16 bytes, aligned to 16:
+
+    result 0 of lanes             row addresses from lanes
+    row 0:  0  1  2  3            x1:  0 … 7
+    row 1:  4  5  6  7            x2:  0 … 15
+    ...                           x4:  0 … 31
+    row 7: 28 29 30 31
+
+With ``_trans`` each matrix is transposed on the way: lane t receives column t // 4, rows 2 (t % 4) and the next one. So a tile
+whose columns lie contiguous in memory comes as the rows of a wgmma accumulator.
+
+On the simulator addresses and results are arrays over the 128 lanes of the warpgroup (int32 addresses, 32-bit words), and the
+four warps load each their own matrices. PTX ISA, "Warp-Level Matrix Instructions: ldmatrix".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numpipe._machine import current
+from numpipe._op import op
+from numpipe.errors import SpecError
+
+_WARPS, _LANES = 4, 32
+
+
+def statement(count: int, transposed: bool, results: str, address: str) -> str:
+    """The PTX of one load: `results` is the list in braces, `address` the operand in brackets."""
+    return f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {{{results}}}, [{address}];"
+
+
+def _load(addr: Any, count: int, transposed: bool) -> Any:
+    machine = current()
+    if machine.lanes != "all":
+        raise SpecError(f"ldmatrix: executed with lanes={machine.lanes!r}; it needs all lanes of the warps: "
+                        "call it outside one_lane and each_warp")
+    given = np.asarray(addr)
+    if given.shape != (_WARPS * _LANES,) or given.dtype.kind not in "iu":
+        raise SpecError(f"ldmatrix: addr is {given.dtype}{list(given.shape)}; on the simulated SM it needs an integer for each "
+                        "of the 128 lanes of the warpgroup")
+    chunks = given.reshape(_WARPS, _LANES)[:, :8 * count]
+    if (chunks % 16).any():
+        raise SpecError(f"ldmatrix: row address {int(chunks[chunks % 16 != 0][0])} is no multiple of 16 bytes")
+    rows = machine.smem_read(chunks, f"ldmatrix.x{count}")
+    matrices = np.ascontiguousarray(rows).view(np.uint16).reshape(_WARPS, count, 8, 8)
+    if transposed:
+        matrices = matrices.swapaxes(2, 3)
+    words = np.ascontiguousarray(matrices).view(np.uint32).reshape(_WARPS, count, _LANES)
+    found = tuple(words[:, i].reshape(-1) for i in range(count))
+    return found if count > 1 else found[0]
+
+
+@op
+def load_x1(addr: Any) -> Any:
+    """Load one 8 × 8 matrix for each warp; lanes 0 … 7 give the row addresses. Returns a 32-bit word. Scope: a converged warp.
+
+    PTX ISA: ldmatrix.
+    """
+    return _load(addr, 1, False)
+
+
+@op
+def load_x2(addr: Any) -> Any:
+    """Load two 8 × 8 matrices for each warp; lanes 0 … 15 give the row addresses. Returns two words. Scope: a converged warp.
+
+    PTX ISA: ldmatrix.
+    """
+    return _load(addr, 2, False)
+
+
+@op
+def load_x4(addr: Any) -> Any:
+    """Load four 8 × 8 matrices for each warp; all lanes give row addresses. Returns four words. Scope: a converged warp.
+
+    16 rows and 16 columns of a tile in the layout of a wgmma accumulator are one load::
+
+        lane = special.lane_index()
+        row, column = lane % 16, lane // 16 * 8
+        r0, r1, r2, r3 = ldmatrix.load_x4(panel + 128 * row + 2 * column)    # without swizzle
+
+    PTX ISA: ldmatrix.
+    """
+    return _load(addr, 4, False)
+
+
+@op
+def load_x1_trans(addr: Any) -> Any:
+    """`load_x1` of the transposed matrix. Scope: a converged warp. PTX ISA: ldmatrix."""
+    return _load(addr, 1, True)
+
+
+@op
+def load_x2_trans(addr: Any) -> Any:
+    """`load_x2` of the transposed matrices. Scope: a converged warp. PTX ISA: ldmatrix."""
+    return _load(addr, 2, True)
+
+
+@op
+def load_x4_trans(addr: Any) -> Any:
+    """`load_x4` of the transposed matrices: column-major memory becomes accumulator rows. Scope: a converged warp.
+
+    PTX ISA: ldmatrix.
+    """
+    return _load(addr, 4, True)

@@ -1,0 +1,38 @@
+"""The CUDA meaning of ldmatrix, which has more results than one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpipe import _numba as nb
+from numpipe._op import cuda_meaning
+
+from . import ldmatrix
+
+
+def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
+    """The `count` registers of one load."""
+    results = ", ".join(f"${i}" for i in range(count))
+    kind = nb.i32 if count == 1 else nb.ir.LiteralStructType([nb.i32] * count)
+    found = nb.emit_asm(builder, kind, [address], ldmatrix.statement(count, transposed, results, f"${count}"),
+                        "=r," * count + "r,~{memory}")
+    return [found] if count == 1 else [builder.extract_value(found, i) for i in range(count)]
+
+
+def _meaning(operation: Any, count: int, transposed: bool) -> None:
+    i32 = nb.types.int32
+    result = i32 if count == 1 else nb.types.UniTuple(i32, count)
+
+    def typer(_typing: Any, addr: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            registers = emit(builder, count, transposed, args[0])
+            return registers[0] if count == 1 else context.make_tuple(builder, result, registers)
+
+        return result(i32), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+for _count in (1, 2, 4):
+    _meaning(getattr(ldmatrix, f"load_x{_count}"), _count, False)
+    _meaning(getattr(ldmatrix, f"load_x{_count}_trans"), _count, True)

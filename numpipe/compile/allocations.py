@@ -1,0 +1,73 @@
+"""Types of allocations in a kernel's source: constants, which travel to the operations as texts."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from .. import shared
+from ..allocations import SMEM, Barrier, RefUnion, is_allocation, spelled
+from ..closure import Facts
+from ..errors import SpecError
+from ..functions import Function
+from .bodies import Bodies
+from .fold import MISSING, literal_node
+
+
+class Allocations(Bodies):
+    """``numpipe.scratch(…)`` and ``numpipe.run_scoped(…)``."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        if function is shared.scratch:
+            kind, = self.bind(function, node)
+            args = [self.context_name(node), self._type(kind, True), literal_node(self.session.site(self.source, node), node)]
+            return self.call(shared.allocated, args, node)
+        if function is shared.run_scoped:
+            return self._scoped(node)
+        return super().visit_Call(node)
+
+    def _scoped(self, node: ast.Call) -> ast.Call:
+        called, *kinds, axes = self.bind(shared.run_scoped, node)
+        value = self.value(called)
+        facts: Facts | None = self._lifted(value, {}, called).facts if isinstance(value, Function) else None  # type: ignore[attr-defined]
+        function = self.visit(called)
+        if facts is None and isinstance(called, ast.Name):
+            facts = self._nested_facts(called.id)
+        args = [self.context_name(node), literal_node(self.session.site(self.source, node), node), self.visit(axes), function,
+                *(self._type(kind, False) for kind in kinds)]
+        call = self.call(shared.scoped, args, node)
+        if facts is not None:
+            call.facts = facts  # type: ignore[attr-defined]
+        return call
+
+    def _type(self, node: ast.expr, always: bool) -> ast.expr:
+        """A type, as its text; anything else is passed on, unless a type is wanted `always`."""
+        value = self.value(node)
+        if is_allocation(value):
+            return literal_node(spelled(value), node)
+        self._wrong(node)
+        if always:
+            self.error(node, "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or numpipe.RefUnion(…), "
+                             f"which is a compile-time constant, got {ast.unparse(node)}")
+        return self.visit(node)  # type: ignore[no-any-return]
+
+    def _wrong(self, node: ast.expr) -> None:
+        """Say what is wrong with a type that is written in place."""
+        if isinstance(node, ast.Tuple):
+            for part in node.elts:
+                self._wrong(part)
+        if not isinstance(node, ast.Call) or self.value(node.func) not in (SMEM, Barrier, RefUnion):
+            return
+        for part in (*node.args, *(keyword.value for keyword in node.keywords)):
+            self._wrong(part)
+            if self.value(part) is MISSING and part not in self.constants.failed:
+                self.error(part, f"{ast.unparse(part)} is no compile-time constant, and the type of an allocation is one: write "
+                                 "literals, constants of the module or fields of a Static")
+            self.visit(part)  # which says why it failed
+        try:
+            self.value(node.func)(*map(self.value, node.args), **{str(k.arg): self.value(k.value) for k in node.keywords})
+        except SpecError as error:
+            raise SpecError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {error}")) from None
+        except TypeError as error:
+            self.error(node, f"{ast.unparse(node)}: {error}")

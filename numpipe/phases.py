@@ -1,0 +1,71 @@
+"""The phases of the kernel's own barriers: who arrives, who waits for what.
+
+Phase p of a barrier completes when `num_arrivals` warpgroups or copies have arrived and the copies' bytes have landed; phase
+p + 1 begins at once. A warpgroup's n-th wait is for phase n: each keeps a counter for each barrier, of which the GPU needs
+the last bit only, since that is all that the hardware waits for. From that follows what a kernel has to see to:
+
+* a phase completes only after somebody has waited for the one before,
+* a warpgroup that ever waits for a barrier waits for each of its phases,
+* when the CTA ends, the last phase has been waited for and no other has begun.
+
+The simulator reports where a kernel does not. On the GPU a wait for a phase that was missed passes early, or never.
+
+An arrival of a warpgroup is four of the mbarrier's: lane 0 of each warp arrives when its warp has come that far. One lane
+would have to wait for the other warps first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._machine import current
+from ._op import helper, op
+from .inert import Inert
+from .intrinsics import barrier as named
+from .intrinsics import mbarrier
+from .lanes import each_warp
+from .shared import BarrierRef
+
+STATE = "the state of a barrier"
+
+
+@op
+def address_of(barrier: BarrierRef) -> Any:
+    """Of the mbarrier."""
+    return np.int32(barrier.address)
+
+
+@op
+def next_phase(barrier: BarrierRef) -> Any:
+    """The phase that this warpgroup waits for next; on the GPU its last bit."""
+    return np.int32(barrier.np.phases.get(barrier.address, 0))
+
+
+@op
+def passed(barrier: BarrierRef) -> None:
+    """This warpgroup has waited for a phase."""
+    barrier.np.phases[barrier.address] = barrier.np.phases.get(barrier.address, 0) + 1
+
+
+@helper
+def wait(barrier):  # type: ignore[no-untyped-def]
+    """Wait for the next phase."""
+    mbarrier.wait(address_of(barrier), next_phase(barrier), -1)
+    passed(barrier)
+
+
+@helper
+def arrive(barrier):  # type: ignore[no-untyped-def]
+    """Every warp for itself."""
+    named.warp_sync()  # lane 0 releases what the other lanes did before
+    each_warp(mbarrier.arrive, address_of(barrier))
+
+
+@op
+def test(barrier: BarrierRef) -> Any:
+    """Whether the next phase is complete: one answer for the whole warpgroup."""
+    if barrier.np.memory:
+        return Inert(STATE)
+    return current().mbar_test(barrier.address, barrier.np.phases.get(barrier.address, 0) & 1)

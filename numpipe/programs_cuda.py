@@ -1,0 +1,27 @@
+"""Where in the grid a CTA is, on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from . import programs as source
+from ._op import cuda_meaning, immediate
+
+I32 = nb.types.int32
+
+
+def _special(operation: Any, name: str, register: str) -> None:
+    def typer(_context: Any, axis: Any) -> Any:
+        dimension = "xyz"[source.check(name, immediate(name, "axis", axis))]
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dimension}", nb.i32)
+
+        return I32(axis), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+_special(source.program_id, "program_id", "ctaid")
+_special(source.num_programs, "num_programs", "nctaid")

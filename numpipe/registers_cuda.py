@@ -1,0 +1,15 @@
+"""`set_max_registers` on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from . import registers as source
+from ._op import cuda_meaning, immediate
+
+
+@cuda_meaning(source.set_registers)
+def _set_registers(_context: Any, np_: Any, n: Any, action: Any) -> Any:
+    source.check(np_.unit, immediate("set_max_registers", "n", n), immediate("set_max_registers", "action", action))
+    return nb.types.void(np_, n, action), lambda context, builder, sig, args: nb.nothing(context)

@@ -1,0 +1,202 @@
+"""Lanes with code of their own: 128 greenlets for a call, of which those of a warp meet at shuffles and `syncwarp`.
+
+The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask are at the same line, they go
+on. Accesses count as their warp's; lanes of one warp are told apart until they meet at a `syncwarp`: before that, none may touch
+bytes that another of them has stored. (A shuffle orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from .. import _machine
+from ..errors import SpecError
+from . import generic, report
+
+if TYPE_CHECKING:
+    from .port import Warpgroup
+
+WARP = 32
+_SHARED = ("warpgroup", "role", "cta", "grid", "unit", "name", "title", "note_", "wait_")
+"""what a lane has of its warpgroup"""
+
+
+class _Stop:
+    """Where a lane waits for others of its warp."""
+
+    def __init__(self, operation: str, mask: int, value: Any, amount: int) -> None:
+        self.operation, self.mask, self.value, self.amount = operation, mask, value, amount
+        self.site = report.user_site()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.operation, self.mask, self.site
+
+    def __str__(self) -> str:
+        return f"cuda.{self.operation} at {report.place(self.site)}"
+
+
+class Lane:
+    """The `Lane` protocol of `_machine`."""
+
+    def __init__(self, warp: _Warp, lane: int) -> None:
+        self.lane = lane
+        self._warp = warp
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _SHARED:
+            return getattr(self._warp.who, name)
+        raise SpecError(f"{name} is an operation of the whole warpgroup: a body that is code for each lane "
+                        "(lowering_semantics=LoweringSemantics.Lane) has none of those; it has elements of tiles, shuffles and syncwarp")
+
+    def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+        self._warp.touch(self, address, dtype.itemsize, what, False)
+        return self._warp.who.sm.memory.bytes[address:address + dtype.itemsize].view(dtype)[0]
+
+    def store(self, address: int, value: Any, what: str) -> None:
+        self._warp.touch(self, address, value.dtype.itemsize, what, True)
+        self._warp.who.sm.memory.bytes[address:address + value.dtype.itemsize].view(value.dtype)[0] = value
+
+    def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
+        return self._meet(_Stop(operation, mask, value, amount))
+
+    def syncwarp(self, mask: int) -> None:
+        self._meet(_Stop("syncwarp", mask, None, 0))
+
+    def _meet(self, stop: _Stop) -> Any:
+        if not stop.mask >> self.lane % WARP & 1:
+            raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which it is "
+                                                   "not in")
+        return self._warp.hub.switch(stop)
+
+
+class _Warp:
+    """Warp `number` of a warpgroup while its lanes run code of their own."""
+
+    def __init__(self, who: Warpgroup, number: int) -> None:
+        self.who, self.number = who, number
+        self.hub = getcurrent()
+        self.known = who.vectors[number].tolist()
+        self.stored: dict[int, int] = {}
+        """lane of the newest store to a byte since the lanes met"""
+        self.loaded: dict[int, set[int]] = {}
+        """lanes that have loaded a byte since"""
+        self.moved = 0
+
+    def touch(self, lane: Lane, address: int, nbytes: int, what: str, write: bool) -> None:
+        """Record an access, and see that no other lane of the warp is in its way."""
+        who, number = self.who, lane.lane % WARP
+        for byte in range(address, address + nbytes):
+            other = self.stored.get(byte, number)
+            readers = self.loaded.get(byte, ())
+            if write and other == number:
+                other = next((reader for reader in readers if reader != number), number)
+            if other != number:
+                did = "stored" if byte in self.stored else "loaded"
+                raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) that lane "
+                                       f"{other} has {did}, and nothing orders them: put cuda.syncwarp() between")
+            if write:
+                self.stored[byte] = number
+            else:
+                self.loaded.setdefault(byte, set()).add(number)
+        access = generic._access(who, "write" if write else "read", what, self.number)
+        self.moved += nbytes
+        if write:
+            who.sm.memory.write(access, address, address + nbytes, self.known, False)
+        else:
+            who.sm.memory.read(access, ("read", who.first_warp + self.number), address, address + nbytes, self.known, False)
+
+    def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run the warp's lanes to their ends."""
+        results: dict[int, Any] = {}
+        lanes = [self._lane(number, function, arguments[number]) for number in range(len(arguments))]
+        stops: dict[int, _Stop] = {}
+
+        def go_on(number: int, value: Any = None) -> None:
+            stopped = lanes[number].switch(value)
+            if lanes[number].dead:
+                results[number] = stopped
+            else:
+                stops[number] = stopped
+
+        try:
+            for number in range(len(lanes)):
+                go_on(number)
+            while stops:
+                for number, value in self._meeting(stops, results).items():
+                    del stops[number]
+                    go_on(number, value)
+        finally:
+            for lane in lanes:
+                if not lane.dead:
+                    with contextlib.suppress(Exception):
+                        lane.throw()
+        return [results[number] for number in range(len(lanes))]
+
+    def _lane(self, number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> greenlet:
+        machine: Any = Lane(self, WARP * self.number + number)
+
+        def start(_: Any) -> Any:
+            _machine.enter(machine)
+            return function(*arguments)
+
+        made = greenlet(start)
+        made.gr_context = self.who.sm.context.copy()
+        return made
+
+    def _meeting(self, stops: dict[int, _Stop], results: dict[int, Any]) -> dict[int, Any]:
+        """The lanes that can go on, and the values they go on with."""
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for number, stop in stops.items():
+            groups.setdefault(stop.key, []).append(number)
+        for numbers in groups.values():
+            stop = stops[numbers[0]]
+            if sum(1 << number for number in numbers) == stop.mask:
+                if stop.operation == "syncwarp":
+                    self._met(stop.mask)
+                    return dict.fromkeys(numbers)
+                return {number: self._shuffled(number, stops[number], stops) for number in numbers}
+        self._stuck(stops, results)
+
+    def _met(self, mask: int) -> None:
+        """What the lanes of `mask` have done is done for all of them."""
+        self.stored = {byte: lane for byte, lane in self.stored.items() if not mask >> lane & 1}
+        self.loaded = {byte: left for byte, lanes in self.loaded.items() if (left := {n for n in lanes if not mask >> n & 1})}
+
+    def _shuffled(self, number: int, stop: _Stop, stops: dict[int, _Stop]) -> Any:
+        amount = stop.amount
+        source = {"shfl_sync": amount % WARP, "shfl_up_sync": number - amount, "shfl_down_sync": number + amount,
+                  "shfl_xor_sync": number ^ amount}[stop.operation]
+        if not 0 <= source < WARP:
+            source = number
+        if not stop.mask >> source & 1:
+            raise report.violation(self.who, f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, which is "
+                                             f"not in the mask {stop.mask:#x}: undefined on the GPU")
+        return stops[source].value
+
+    def _stuck(self, stops: dict[int, _Stop], results: dict[int, Any]) -> NoReturn:
+        number, stop = min(stops.items())
+        missing = [n for n in range(WARP) if stop.mask >> n & 1 and not (n in stops and stops[n].key == stop.key)]
+        first = missing[0]
+        where = f"has left the body with {results[first]!r}" if first in results else f"is at {stops[first]}"
+        if first in results and results[first] is None:
+            where = "has left the body"
+        raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask {stop.mask:#x}, "
+                                         f"but lane {first} {where}: all lanes of the mask must come to the same call")
+
+
+def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Run 128 lanes, warp after warp."""
+    who.collective("a body of lowering_semantics=Lane")
+    results: list[Any] = []
+    for number in range(4):
+        who.breathe()
+        warp = _Warp(who, number)
+        results += warp.run(function, arguments[WARP * number:WARP * (number + 1)])
+        who.elapse(-(-warp.moved // who.sm.costs.generic_bytes))
+    return results

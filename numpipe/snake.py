@@ -1,0 +1,41 @@
+"""`planar_snake`: an order of a plane's tiles in which neighbours in time are neighbours in the plane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .arith import quotient, remainder
+from .functions import function
+
+
+@function
+def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
+    """Place number `lin` of a `shape` plane, as a pair of indices, in a kernel or on the host.
+
+    The plane is cut along dimension `minor_dim` (0 or 1) into strips `tile_width` wide, the last one perhaps narrower. A strip is
+    walked along the other dimension, its whole width at each place; every second strip is walked backwards, so that each begins
+    where the one before has ended. CTAs that run at the same time then share blocks in the L2 cache. For a shape of (4, 5),
+    minor_dim=1, tile_width=2::
+
+         0  1 | 14 15 | 16
+         2  3 | 12 13 | 17
+         4  5 | 10 11 | 18
+         6  7 |  8  9 | 19
+
+    lin         an int32 of 0 … shape[0] * shape[1] - 1
+    shape       two int32; all four arguments may be run-time values, `minor_dim` a constant
+
+    >>> [tuple(map(int, planar_snake(lin, (4, 5), 1, 2))) for lin in (2, 7, 8, 15, 16)]
+    [(1, 0), (3, 1), (3, 2), (0, 3), (0, 4)]
+    """
+    major = shape[1 - minor_dim]
+    strip = quotient(lin, tile_width * major)
+    inside = lin - strip * tile_width * major
+    width = min(tile_width, shape[minor_dim] - strip * tile_width)
+    along = quotient(inside, width)
+    across = strip * tile_width + remainder(inside, width)
+    if remainder(strip, 2) == 1:
+        along = major - 1 - along
+    if minor_dim == 1:
+        return along, across
+    return across, along

@@ -1,0 +1,47 @@
+"""One kernel that divides tiles and numbers, with and without approx_math; for tests in both executions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, CompilerParams, ds
+from numpipe._op import helper
+
+
+@helper
+def quotient(x, y):  # type: ignore[no-untyped-def]
+    """Compiled once for all kernels: nothing in its types names one."""
+    return numpipe.arith.truediv(x, y)
+
+
+def divide(a: Any, c: Any, x: Any, y: Any) -> None:
+    acc = numpipe.zeros((64, 64), np.float32)
+    for _, (a_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        acc = numpipe.wgmma(acc, a_tile, a_tile.T)
+    c[ds(0, 64), ds(0, 64)] = acc / (x / y) + quotient(y, x)
+
+
+exact = numpipe.kernel(num_compute_wgs=1)(divide)
+fast = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(approx_math=True))(divide)
+
+
+def quotients(a: np.ndarray, x: np.float32, y: np.float32) -> np.ndarray:
+    """What the kernel stores where every division is rounded correctly."""
+    acc = a.astype(np.float32) @ a.astype(np.float32).T
+    found: np.ndarray = acc / (x / y) + y / x
+    return found
+
+
+def divide_by(a: Any, c: Any, x: Any) -> None:
+    """c = (a @ a.T) / x, one division an element."""
+    acc = numpipe.zeros((64, 64), np.float32)
+    for _, (a_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        acc = numpipe.wgmma(acc, a_tile, a_tile.T)
+    c[ds(0, 64), ds(0, 64)] = acc / x
+
+
+divide_by_exact = numpipe.kernel(num_compute_wgs=1)(divide_by)
+divide_by_fast = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(approx_math=True))(divide_by)

@@ -1,0 +1,28 @@
+"""Automatic barriers on the hardware: warps read what other warps have written, the same each time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ordered_kernels import BARE, SAFE, operand, result
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+REPEATS = 20
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_warps_read_what_other_warps_have_written(name: str) -> None:
+    x = operand((640, 512))
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        SAFE[name](x, y, target="gpu")
+        np.testing.assert_array_equal(y, result(name, x))
+
+
+def test_a_warp_that_reads_only_its_own_rows_needs_none() -> None:
+    x = operand((640, 512))
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        BARE["in_place"](x, y, target="gpu")
+        np.testing.assert_array_equal(y, result("in_place", x))

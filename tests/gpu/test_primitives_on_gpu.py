@@ -1,0 +1,92 @@
+"""Hand-made pipelines on the hardware: the same kernels, many times over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from primitive_kernels import (
+    column_major,
+    copied,
+    places,
+    polled,
+    product,
+    reduced,
+    shared_tiles,
+    single_stream,
+    tall,
+    united,
+)
+from test_primitives import COMBINED, matrices
+
+from numpipe._machine import REDUCTIONS
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+REPEATS = 20
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+@pytest.mark.parametrize("kernel", [single_stream, shared_tiles], ids=lambda kernel: kernel.name)
+def test_a_product_by_hand(kernel: Any, slots: int) -> None:
+    for m, n, k in ((128, 64, 64), (256, 128, 320), (100, 72, 200), (1000, 904, 2056)):
+        a, b = matrices(m, n, k)
+        first = kernel(a, b, slots=slots, target="gpu")
+        np.testing.assert_allclose(first, product(a, b), rtol=1e-3, atol=1e-2)
+        for _ in range(REPEATS):
+            assert (kernel(a, b, slots=slots, target="gpu") == first).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64, np.uint8])
+def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
+    x = np.random.default_rng(1).integers(0, 100, (1300, 1424)).astype(dtype)
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        copied(x, y, target="gpu")
+        np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_copies_that_reduce(name: str) -> None:
+    random, combine = np.random.default_rng(2), COMBINED[name]
+    for text in REDUCTIONS[name]:
+        dtype = ml_dtypes.bfloat16 if text == "bfloat16" else np.dtype(text)
+        x, y = (random.integers(0, 7, (1030, 32)).astype(dtype) for _ in range(2))
+        expected = combine(combine(y, x), x).astype(x.dtype)
+        for _ in range(REPEATS):
+            result = y.copy()
+            reduced(name)(x, result, target="gpu")
+            np.testing.assert_array_equal(result, expected, err_msg=text)
+
+
+def test_a_test_of_a_barrier_steers_a_loop() -> None:
+    x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float16)
+    for _ in range(REPEATS):
+        y = np.zeros((2, 64, 64), np.float16)
+        polled(x, y, target="gpu")
+        np.testing.assert_array_equal(y, [x, x])
+
+
+def test_unions_tall_tiles_and_column_major_sources() -> None:
+    random = np.random.default_rng(4)
+    x = random.standard_normal((128, 64)).astype(np.float16)
+    y = np.zeros_like(x)
+    united(x, y, target="gpu")
+    np.testing.assert_array_equal(y, x)
+    x, y = random.standard_normal((2, 320, 64)).astype(np.float32), np.zeros((320, 2, 32), np.float32)
+    tall(x, y, target="gpu")
+    np.testing.assert_array_equal(y[:, 0], x[1, :, 32:])
+    np.testing.assert_array_equal(y[:160, 1], x[1, 160:, 32:])
+    x, y = np.asfortranarray(random.standard_normal((128, 32)).astype(np.float16)), np.zeros((32, 64), np.float16)
+    column_major(x, y, target="gpu")
+    np.testing.assert_array_equal(y, x[64:].T)
+
+
+def test_nd_loop_walks_a_grid_of_any_rank_once_and_the_snake_a_plane() -> None:
+    visits = np.zeros((8 + 8 * 48, 48), np.float32)
+    visits[:8, :16] = 1
+    places(visits, *map(np.int32, (3, 2, 2, 4)), target="gpu")
+    np.testing.assert_array_equal(visits[8:, 16:32], 1)
+    np.testing.assert_array_equal(visits[:8 * 6, 32:], 1)

@@ -1,0 +1,39 @@
+"""Register tiles from shared memory on the hardware, in every type and order, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels_for_tests import F32
+from smem_kernels import ARRAYS, array, copied, scaled, sum_of_views
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+REPEATS = 10
+
+
+@pytest.mark.parametrize("shape", [(300, 200), (1, 8), (2048, 1024)], ids=str)
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_copy_through_registers(name: str, shape: tuple[int, int]) -> None:
+    a = array(name, shape)
+    for _ in range(REPEATS):
+        c = np.zeros(a.shape, a.dtype)
+        copied(a, c, target="gpu")
+        assert (c == a).all()
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arithmetic_gives_the_simulators_bits(name: str) -> None:
+    a = array(name, (640, 512))
+    expected, c = np.zeros(a.shape, a.dtype), np.zeros(a.shape, a.dtype)
+    scaled(a, expected, target="sim")
+    for _ in range(REPEATS):
+        scaled(a, c, target="gpu")
+        assert (c == expected).all()
+
+
+def test_views_of_a_tile() -> None:
+    a, c = array("float16 rows"), np.zeros((64, 64), F32)
+    sum_of_views(a, c, target="gpu")
+    first = a[:128, :64].astype(F32)
+    np.testing.assert_array_equal(c, first[:64] + first[64:] + first[:64].T)

@@ -1,0 +1,187 @@
+"""Pipelines made by hand of the primitives: loads, barriers, products and stores; for tests in both executions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import SMEM, ArrayType, Barrier, cdiv, ds
+
+
+def product(a: np.ndarray, b: np.ndarray) -> Any:
+    return a.astype(np.float64) @ b.astype(np.float64).T
+
+
+def product_type(a: Any, b: Any) -> ArrayType:
+    return ArrayType((a.shape[0], b.shape[0]), np.float32)
+
+
+@numpipe.kernel(grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 64)), num_compute_wgs=1, out_type=product_type)
+def single_stream(a, b, c, *, slots: numpipe.Static = 2):
+    """One warpgroup loads ahead for itself."""
+    n, m = numpipe.program_id(0), numpipe.program_id(1)
+    a_slots = numpipe.scratch(SMEM((slots, 64, 64), a.dtype))
+    b_slots = numpipe.scratch(SMEM((slots, 64, 64), b.dtype))
+    landed = numpipe.scratch(Barrier(num_arrivals=2, num_barriers=slots))
+
+    def load(k):
+        slot = k % slots
+        numpipe.copy_gmem_to_smem(a.at[ds(m * 64, 64), ds(k * 64, 64)], a_slots.at[slot], landed.at[slot])
+        numpipe.copy_gmem_to_smem(b.at[ds(n * 64, 64), ds(k * 64, 64)], b_slots.at[slot], landed.at[slot])
+
+    steps = cdiv(a.shape[1], 64)
+    for k in range(min(slots, steps)):
+        load(k)
+    acc = numpipe.zeros((64, 64), np.float32)
+    for k in range(steps):
+        slot = k % slots
+        numpipe.barrier_wait(landed.at[slot])
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_slots.at[slot], b_slots.at[slot].T), 0)
+        if k + slots < steps:
+            numpipe.commit_smem()
+            load(k + slots)
+    c[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+
+@numpipe.kernel(grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 128)), num_compute_wgs=2, out_type=product_type)
+def shared_tiles(a, b, c, *, slots: numpipe.Static = 3):
+    """Two warpgroups share what the first of them loads; they hand slots back over a barrier of their own."""
+    wg, n, m = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.program_id(1)
+    steps = cdiv(a.shape[1], 64)
+
+    def body(a_slots, b_slots, barriers):
+        landed, free = barriers
+
+        def load(k):
+            slot = k % slots
+            numpipe.copy_gmem_to_smem(a.at[ds(m * 128, 128), ds(k * 64, 64)], a_slots.at[slot], landed.at[slot],
+                                      predicate=wg == 0)
+            numpipe.copy_gmem_to_smem(b.at[ds(n * 64, 64), ds(k * 64, 64)], b_slots.at[slot], landed.at[slot],
+                                      predicate=wg == 0)
+
+        for k in range(min(slots, steps)):
+            load(k)
+        acc = numpipe.zeros((64, 64), np.float32)
+        for k in range(steps):
+            slot = k % slots
+            numpipe.barrier_wait(landed.at[slot])
+            acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_slots.at[slot, ds(wg * 64, 64), :], b_slots.at[slot].T), 0)
+            if k + slots < steps:
+                numpipe.barrier_arrive(free.at[slot])
+                numpipe.barrier_wait(free.at[slot])
+                load(k + slots)
+        return acc
+
+    acc = numpipe.run_scoped(body, SMEM((slots, 128, 64), a.dtype), SMEM((slots, 64, 64), b.dtype),
+                             (Barrier(num_arrivals=4, num_barriers=slots), Barrier(num_arrivals=2, num_barriers=slots)),
+                             collective_axes="wg")
+    c[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)] = acc
+
+
+ROWS, COLUMNS = 64, 128
+
+
+@numpipe.kernel(grid=lambda x, y: (2,), num_compute_wgs=2)
+def copied(x, y):
+    """Each warpgroup copies blocks of its own through slots of its own: y = x where y is larger."""
+    wg = numpipe.axis_index("wg")
+
+    def body(tile, landed):
+        for i, j in numpipe.nd_loop((cdiv(x.shape[0], 2 * ROWS), cdiv(x.shape[1], COLUMNS))):
+            numpipe.async_prefetch(x.at[ds(i * 2 * ROWS, 2 * ROWS), ds(j * COLUMNS + COLUMNS, COLUMNS)])
+            numpipe.copy_gmem_to_smem(x.at[ds((2 * i + wg) * ROWS, ROWS), ds(j * COLUMNS, COLUMNS)], tile, landed)
+            numpipe.barrier_wait(landed)
+            numpipe.commit_smem()
+            numpipe.copy_smem_to_gmem(tile, y.at[ds((2 * i + wg) * ROWS, ROWS), ds(j * COLUMNS, COLUMNS)])
+            numpipe.wait_smem_to_gmem(0, wait_read_only=True)
+
+    numpipe.run_scoped(body, SMEM((ROWS, COLUMNS), x.dtype), Barrier())
+
+
+def reduced(operation: str) -> Any:
+    """A kernel: y[i] = operation(y[i], x[i]), for each of the two CTAs once."""
+    @numpipe.kernel(grid=2, num_compute_wgs=1)
+    def kernel(x, y):
+        tile, landed = numpipe.scratch((SMEM((64, 32), x.dtype), Barrier()))
+        for i in range(cdiv(x.shape[0], 64)):
+            numpipe.copy_gmem_to_smem(x.at[ds(i * 64, 64), ds(0, 32)], tile, landed)
+            numpipe.barrier_wait(landed)
+            numpipe.copy_smem_to_gmem(tile, y.at[ds(i * 64, 64), ds(0, 32)], reduction_op=operation)
+            numpipe.wait_smem_to_gmem(0)
+
+    return kernel
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=2)
+def polled(x, y):
+    """Both warpgroups look, again and again, whether the tile is there that one of them has asked for."""
+    wg = numpipe.axis_index("wg")
+
+    def body(tile, landed):
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, predicate=wg == 0)
+        tries = 0
+        while not numpipe.barrier_test(landed):
+            tries = tries + 1
+        numpipe.barrier_wait(landed)
+        numpipe.copy_smem_to_gmem(tile, y.at[wg, ds(0, 64), ds(0, 64)])
+
+    def compute(pipeline):
+        numpipe.run_scoped(body, SMEM((64, 64), x.dtype), Barrier(num_arrivals=2), collective_axes="wg")
+        pipeline(0)
+
+    def step(indices, tile, carry):
+        return carry
+
+    numpipe.emit_pipeline_warp_specialized(step, grid=(1,), compute_context=compute, in_specs=(
+        numpipe.BlockSpec((64, 64), lambda k: (0, k)),))(x)
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def united(x, y):
+    """A union of one large tile and of two small ones: the same bytes, one after the other."""
+    whole, (upper, lower) = numpipe.scratch(numpipe.RefUnion(
+        SMEM((128, 64), x.dtype), (SMEM((64, 64), x.dtype), SMEM((64, 64), x.dtype))))
+    landed = numpipe.scratch(Barrier())
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 128), ds(0, 64)], whole, landed)
+    numpipe.barrier_wait(landed)
+    numpipe.copy_smem_to_gmem(upper, y.at[ds(0, 64), ds(0, 64)], commit_group=False)
+    numpipe.copy_smem_to_gmem(lower, y.at[ds(64, 64), ds(0, 64)], commit_group=False)
+    numpipe.commit_smem_to_gmem_group()
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def tall(x, y):
+    """A tile of more rows than a TMA box has, whole, and its lower half again."""
+    slots = numpipe.scratch(SMEM((2, 320, 32), x.dtype))
+    landed = numpipe.scratch(Barrier())
+    numpipe.copy_gmem_to_smem(x.at[1, ds(0, 320), ds(32, 32)], slots.at[1], landed)
+    numpipe.barrier_wait(landed.at[0])
+    numpipe.copy_smem_to_gmem(slots.at[1], y.at[ds(0, 320), 0, ds(0, 32)])
+    numpipe.copy_smem_to_gmem(slots.at[1, ds(160, 160), :], y.at[ds(0, 160), 1, ds(0, 32)])
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def column_major(x, y):
+    """Rows of a tile are columns of an array whose first dimension is contiguous."""
+    tile, landed = numpipe.scratch((SMEM((32, 64), x.dtype), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(64, 64), ds(0, 32)], tile.T, landed)
+    numpipe.barrier_wait(landed)
+    numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 32), ds(0, 64)])
+
+
+@numpipe.kernel(grid=(2, 3), num_compute_wgs=1)
+def places(visits, a, b, c, d):
+    """nd_loop over four dimensions: a CTA adds a tile of ones where it comes by."""
+    tile, landed = numpipe.scratch((SMEM((8, 16), visits.dtype), Barrier()))
+    numpipe.copy_gmem_to_smem(visits.at[ds(0, 8), ds(0, 16)], tile, landed)
+    numpipe.barrier_wait(landed)
+    for i, j, k, m in numpipe.nd_loop((a, b, c, d)):
+        place = ((i * b + j) * c + k) * d + m
+        numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 + 8 * place, 8), ds(16, 16)], reduction_op="add")
+    tiles = numpipe.num_programs(0) * numpipe.num_programs(1)
+    here = numpipe.program_id(0) * numpipe.num_programs(1) + numpipe.program_id(1)
+    i, j = numpipe.planar_snake(here, (numpipe.num_programs(0), numpipe.num_programs(1)), 1, 2)
+    numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 * (i * numpipe.num_programs(1) + j), 8), ds(32, 16)], reduction_op="add",
+                              predicate=here < tiles)

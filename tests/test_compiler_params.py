@@ -1,0 +1,86 @@
+"""CompilerParams: what each option may be, and what it does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from division_kernels import exact, fast, quotients
+
+from numpipe import CompilerParams, LoweringSemantics, SpecError
+
+A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"approx_math": 1}, "approx_math must be True or False, got 1"),
+    ({"unsafe_no_auto_barriers": None}, "unsafe_no_auto_barriers must be True or False, got None"),
+    ({"asserts": "yes"}, "asserts must be True or False, got 'yes'"),
+    ({"dimension_semantics": ("parallel", "arbitrary")},
+     "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got ('parallel', 'arbitrary')"),
+    ({"dimension_semantics": ["parallel"]}, "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got "
+                                            "['parallel']"),
+    ({"dimension_semantics": "parallel"},
+     "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got 'parallel'"),
+    ({"max_concurrent_steps": 0}, "max_concurrent_steps must be None or an int >= 1, got 0"),
+    ({"max_concurrent_steps": 2.0}, "max_concurrent_steps must be None or an int >= 1, got 2.0"),
+    ({"delay_release": -1}, "delay_release must be an int >= 0, got -1"),
+    ({"profile_space": -1, "profile_dir": "x"}, "profile_space must be an int >= 0, got -1"),
+    ({"profile_space": 1, "profile_dir": 1}, "profile_dir must be a string, got 1"),
+    ({"profile_space": 64}, "profile_space=64 without profile_dir: the profiler needs to know how many events to keep and where to "
+                            "write them; give both, or neither"),
+    ({"profile_dir": "traces"}, "profile_dir='traces' without profile_space: the profiler needs to know how many events to keep "
+                                "and where to write them; give both, or neither"),
+    ({"lowering_semantics": "Lane"}, "lowering_semantics must be numpipe.LoweringSemantics.Warpgroup or .Lane, got 'Lane'"),
+    ({"store_slots": 9}, "store_slots must be 1…8 (0: chosen), got 9"),
+])
+def test_an_option_that_cannot_be_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        CompilerParams(**options)
+    assert str(caught.value) == f"CompilerParams: {message}"
+
+
+def test_replace_gives_a_checked_copy() -> None:
+    params = CompilerParams(delay_release=1)
+    changed = params.replace(lowering_semantics=LoweringSemantics.Lane, profile_space=8, profile_dir="traces")
+    assert (changed.delay_release, changed.lowering_semantics, params.profile_space) == (1, LoweringSemantics.Lane, 0)
+    with pytest.raises(SpecError, match="without profile_dir"):
+        params.replace(profile_space=8)
+    with pytest.raises(SpecError, match="there is no option 'fast_math': the options are approx_math, "):
+        params.replace(fast_math=True)
+
+
+def test_options_are_given_by_name() -> None:
+    with pytest.raises(TypeError):
+        CompilerParams(True)  # type: ignore[misc]
+
+
+def test_they_say_which_compiler_they_are_for() -> None:
+    assert CompilerParams.BACKEND == CompilerParams().BACKEND == "numpipe"
+
+
+# ---- approx_math -----------------------------------------------------------------------------------------------------
+def divisions(kernel: Any) -> set[str]:
+    """The float32 divisions in a kernel's PTX."""
+    return set(re.findall(r"\bdiv\.[\w.]*f32|\brcp\.[\w.]*f32", kernel.inspect("ptx", A, C, np.float32(3), np.float32(7))))
+
+
+def test_divisions_of_tiles_and_numbers_are_rounded_correctly_unless_asked_otherwise() -> None:
+    assert divisions(exact) == {"div.rn.f32"}
+    assert divisions(fast) == {"div.approx.f32"}
+
+
+def test_a_helper_divides_as_the_kernel_that_calls_it_does() -> None:
+    """`quotient` of division_kernels was compiled for the first kernel that asked, and divides for both."""
+    for kernel, division in ((exact, "div.rn.f32"), (fast, "div.approx.f32")):
+        count = kernel.inspect("ptx", A, C, np.float32(3), np.float32(7)).count(division)
+        assert count == 34, "32 registers of the tile, and two numbers: one in the kernel, one in the helper"
+
+
+def test_the_simulator_divides_exactly_in_both() -> None:
+    for kernel in (exact, fast):
+        c = np.zeros((64, 64), np.float32)
+        kernel.simulate(A, c, np.float32(3), np.float32(7))
+        np.testing.assert_array_equal(c, quotients(A, np.float32(3), np.float32(7)))

@@ -1,0 +1,71 @@
+"""Kernels whose blocks say how they lie in shared memory; for tests in both executions."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import ArrayType, BlockSpec, SwizzleTransform, TilingTransform, TransposeTransform
+
+Transforms = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Transforms of both operands of a product."""
+
+    a: Transforms = ()
+    b: Transforms = (TransposeTransform(),)
+
+
+@numpipe.kernel(out_type=lambda a, b, to: ArrayType((128, 128), np.float32), num_compute_wgs=2)
+def product(a, b, c, *, to: numpipe.Static = Layouts()):
+    """c = a @ b.T for a and b of 128 rows: b's tiles arrive transposed."""
+    wg = numpipe.axis_index("wg")
+    acc = numpipe.zeros((64, 128), np.float32)
+    pipe = numpipe.pipeline(grid=(numpipe.cdiv(a.shape[1], 64),), max_concurrent_steps=2, in_specs=(
+        BlockSpec((128, 64), lambda k: (0, k), transforms=to.a), BlockSpec((128, 64), lambda k: (0, k), transforms=to.b)))
+    for _, (a_tile, b_tile) in pipe(a, b):
+        acc = numpipe.wgmma(acc, a_tile.at[numpipe.ds(wg * 64, 64), :], b_tile)
+    c[numpipe.ds(wg * 64, 64), :128] = acc
+
+
+@numpipe.kernel(out_type=lambda a, b: ArrayType((64, 64), np.float32), num_compute_wgs=1)
+def half_of_a_panel(a, b, c):
+    """Blocks of a's first 32 columns of 64, cut where 64-byte panels end: 128-byte ones could not be."""
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k), transforms=(numpipe.TilingTransform((8, 32)), numpipe.SwizzleTransform(64))),
+        BlockSpec((64, 64), lambda k: (0, k), transforms=(numpipe.SwizzleTransform(64), numpipe.TransposeTransform()))))
+    for _, (a_tile, b_tile) in pipe(a, b):
+        acc = numpipe.wgmma(acc, a_tile.at[:, numpipe.ds(32, 32)], b_tile.at[numpipe.ds(32, 32), :])
+    c[:64, :64] = acc
+
+
+WIDTHS = (16, 32, 64, 128)
+MAJORS = ("CC", "CF", "FC", "FF")
+COMBINATIONS = [(width, majors) for width, majors in itertools.product(WIDTHS, MAJORS)]
+
+
+def of_width(width: int) -> Transforms:
+    """Transforms of float16 panels `width` bytes wide."""
+    return (SwizzleTransform(width),) if width > 16 else (TilingTransform((8, 8)),)
+
+
+def layouts(width: int) -> Layouts:
+    return Layouts(of_width(width), (*of_width(width), TransposeTransform()))
+
+
+def operands(majors: str, rows: int = 128, columns: int = 192) -> tuple[np.ndarray, np.ndarray]:
+    """Small integers, whose products are exact in every order."""
+    random = np.random.default_rng(len(majors))
+    a, b = (random.integers(-4, 5, (rows, columns)).astype(np.float16) for _ in majors)
+    return np.asarray(a, order=majors[0]), np.asarray(b, order=majors[1])  # type: ignore[call-overload]
+
+
+def expected(a: np.ndarray, b: np.ndarray) -> Any:
+    return a.astype(np.float32) @ b.astype(np.float32).T
