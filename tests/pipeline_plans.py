@@ -11,6 +11,7 @@ that is stored when the link ends (`carry`), or is stored where it is.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -106,7 +107,14 @@ class Plan:
         out = self.rows * self.tn * (4, 6)[self.outputs > 1] * self.slots if self.outputs else 0
         private = self.wgs if self.builder == "single" else 1
         outer = 2 * 128 * self.tk * (self.chained == "nested")
-        return 2048 + private * (load + out + outer) * (self.chain if self.chained == "sites" else 1) + self.wgs * 8192
+        return 1024 + private * (load + out + outer) * (self.chain if self.chained == "sites" else 1) + self.wgs * 8192
+
+    @property
+    def barriers(self) -> int:
+        """mbarriers of a CTA, or a few more."""
+        ready, consumed = (self.inputs if manual else 2 for manual in (self.ready, self.consumed))  # an input may have its own ring
+        private = self.wgs if self.builder == "single" else 1
+        return private * ((ready + consumed) * (self.slots + 1) * (self.chain if self.chained == "sites" else 1) + 4)
 
 
 GRIDS: list[list[tuple[int, ...]]] = [
@@ -152,14 +160,16 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 """what a covering array covers; the first value of each is the ordinary one"""
 
 
-def fits(builder: str, slots: int, inputs: int, outputs: int, wgs: int, chain: int, chained: str, use: str, tn: int, tk: int) -> bool:
-    return Plan(builder=builder, slots=slots, inputs=inputs, outputs=outputs, wgs=wgs, chain=chain, chained=chained, use=use, tn=tn,
-                tk=tk).smem_bytes <= SMEM
+def fits(builder: str, slots: int, ready: bool, consumed: bool, inputs: int, outputs: int, wgs: int, chain: int, chained: str,
+         use: str, tn: int, tk: int) -> bool:
+    plan = Plan(builder=builder, slots=slots, ready=ready, consumed=consumed, inputs=inputs, outputs=outputs, wgs=wgs, chain=chain,
+                chained=chained, use=use, tn=tn, tk=tk)
+    return plan.smem_bytes <= SMEM and 8 * plan.barriers <= 1024
 
 
+MILD = Plan(slots=1, inputs=0)
 RULES: list[Rule] = [
-    Rule(fits, {"builder": "ws", "slots": 1, "inputs": 0, "outputs": 0, "wgs": 1, "chain": 1, "chained": "range", "use": "product",
-                "tn": 16, "tk": 16}),
+    Rule(fits, {name: getattr(MILD, name) for name in inspect.signature(fits).parameters}),
     Rule(lambda delay, slots: delay < slots),
     Rule(lambda ready, builder, form, inputs: not ready or (builder == "ws" and form == "body" and inputs > 0)),
     Rule(lambda consumed, builder, form, inputs: not consumed or (builder == "ws" and form == "body" and inputs > 0)),
@@ -188,9 +198,9 @@ RULES: list[Rule] = [
 
 # What the package cannot do yet
 LATER: dict[str, tuple[Any, ...]] = {
-    "builder": ("single",), "outputs": (1, 2), "reads": ("some", "none", "origin"), "writes": ("some", "none", "origin"),
+    "outputs": (1, 2), "reads": ("some", "none", "origin"), "writes": ("some", "none", "origin"),
     "steps": ("unequal",), "chained": ("shared",), "own": ("slots", "delay"), "tree": ("tuple", "named"), "memory": ("first",),
-    "gmem": (True,), "use": ("load",), "inputs": (0,),
+    "gmem": (True,), "inputs": (0,),
 }
 LATER_RULES: list[Rule] = []
 SUPPORTED: Factors = {name: tuple(v for v in values if v not in LATER.get(name, ())) for name, values in FACTORS.items()}
