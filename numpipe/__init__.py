@@ -31,9 +31,9 @@ __version__ = "0.1.0"
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "BlockSpec": "specs",
-    "CompilerParams": "params", "LoweringSemantics": "params",
+    "CompilerParams": "params", "LoweringSemantics": "params", "lane_index": "per_lane",
     "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
-    "Element": "specs",
+    "Element": "specs", "GMEM": "specs",
     "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
@@ -51,6 +51,7 @@ _HOME = {
 }
 
 __all__ = [
+    "GMEM",
     "SMEM",
     "ArrayType",
     "Barrier",
@@ -91,6 +92,7 @@ __all__ = [
     "emit_pipeline_warp_specialized",
     "function",
     "kernel",
+    "lane_index",
     "nd_loop",
     "num_programs",
     "persistent",
@@ -138,6 +140,7 @@ if TYPE_CHECKING:
     from .functions import function
     from .kernels import Kernel, kernel
     from .params import CompilerParams, LoweringSemantics
+    from .per_lane import lane_index
     from .pipelines import pipeline
     from .programs import num_programs, program_id
     from .refs import ds
@@ -145,7 +148,7 @@ if TYPE_CHECKING:
     from .shared import run_scoped, scratch
     from .sim import Trace
     from .snake import planar_snake
-    from .specs import ArrayType, BlockSpec, Element, Static, persistent
+    from .specs import GMEM, ArrayType, BlockSpec, Element, Static, persistent
     from .tile_loop import nd_loop, tiles
     from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
 

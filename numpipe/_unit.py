@@ -81,6 +81,10 @@ class RingPlan:
         yes            no                one an operand             all operands
         no             yes               all operands               one an operand
         yes            yes               one an operand             one an operand
+
+    labels  how messages call the operands
+    dims    grid dimensions, counted from the first, whose indices say which block is loaded: a slot is filled when one of them
+            changes; None: all of the grid's
     """
 
     name: str
@@ -99,6 +103,8 @@ class RingPlan:
     manual_consumed: bool = False
     private: int = 0
     """compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one"""
+    labels: tuple[str, ...] = ()
+    dims: int | None = None
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -264,26 +270,23 @@ class Unit:
                             * bool(self.scratch))
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
-                  manual: tuple[bool, bool] = (False, False), single: bool = False) -> RingPlan:
-        """The ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
+                  manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
+                  single: bool = False) -> RingPlan:
+        """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
-        `manual`: whether the body waits for, and whether it releases, each operand itself. `single`: every compute warpgroup has
-        a ring of its own. Loops that one pipeline has over
-        different arrays get a ring each: their copies read different tensor maps.
+        `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
+        different arrays get a ring each: their copies read different tensor maps. `labels`, `dims`: see `RingPlan`.
+        `single`: every compute warpgroup has a ring of its own.
         """
-        key = f"{site} {wanted} {slots} {delay} {manual} {single}"
+        labels = labels or tuple(f"in_specs[{number}]" for number in range(len(wanted)))
+        key = f"{site} {wanted} {slots} {delay} {manual} {labels} {dims} {single}"
         if key in self.rings:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
-        if slots < 1:
-            raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
-        if not 0 <= delay < slots:
-            raise SpecError(f"{where}: delay_release={delay} needs more than {delay} slots, got max_concurrent_steps={slots}: "
-                            "the slot of step k is still held when step k + delay_release waits for its own")
         blocks, offsets, stride = [], [], 0
-        for number, (arg, shape, fill, known, transforms) in enumerate(wanted):
+        for label, (arg, shape, fill, known, transforms) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
-            what = f"{where}: in_specs[{number}] for '{array.name}'"
+            what = f"{where}: {label} for '{array.name}'"
             block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
@@ -300,7 +303,7 @@ class Unit:
             blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
-            private=self.compute_wgs if single else 0)
+            labels=labels, dims=dims, private=self.compute_wgs if single else 0)
         if ready + plan.barrier_bytes > HEADER - self.scratch_barrier_bytes or len(self.rings) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
@@ -380,7 +383,7 @@ class Unit:
 
     def whose(self, plan: RingPlan, part: int, own: bool) -> str:
         """What a barrier's name says behind its slot: the operand, if it is its `own`, and the ring."""
-        return (f" for in_specs[{part}] '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
+        return (f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
 
     def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
         block = plan.blocks[operand]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class SMEM:
 
     shape: tuple[int, ...]
     dtype: Any
+    memory_space: ClassVar[str] = "SMEM"
+    """so that the class itself says where a `BlockSpec` puts an operand"""
 
     def __post_init__(self) -> None:
         shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else ()

@@ -26,10 +26,10 @@ from typing import Any, NoReturn
 
 from . import phases
 from ._op import op
-from ._unit import RingPlan
 from .errors import CompileError, SpecError
-from .ring import Ring, await_ready, release_delayed
+from .ring import Ring, await_ready, release_delayed, step_of
 from .shared import BarrierRef, one_barrier
+from .steps import Loop, Place
 
 PASSED = {"ready": "manual_ready_barriers=True", "consumed": "manual_consumed_barriers=True"}
 USE = {"ready": "numpipe.barrier_wait(…)", "consumed": "numpipe.barrier_arrive(…)"}
@@ -40,14 +40,12 @@ class Barrier:
     """The ready or consumed barrier of one operand in one step, on the simulated SM.
 
     k     step of the loop, from 0
-    step  the ring's step counter
     """
 
     ring: Ring
     kind: str
     part: int
     k: Any
-    step: Any
 
     def __repr__(self) -> str:
         return what(self.kind)
@@ -58,16 +56,16 @@ class Barrier:
     __bool__ = __int__ = __index__ = __float__ = _value
 
 
-def kinds(plan: RingPlan) -> list[tuple[str, int]]:
-    """(kind, part) of the barriers that a ring's body is given, in order."""
-    return ([("ready", part) for part in plan.ready_parts if plan.manual_ready]
-            + [("consumed", part) for part in plan.consumed_parts if plan.manual_consumed])
+def kinds(manual: tuple[bool, bool], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
+    """The barriers that a body is given: of which kind, and where its operand is."""
+    return [(kind, place) for kind, asked in zip(("ready", "consumed"), manual, strict=True) if asked
+            for place in places if place is not None]
 
 
 @op
-def barriers_of(ring: Ring, k: Any, step: Any) -> tuple[Barrier, ...]:
-    """The barriers of a step that the body is given: one ready, then one consumed barrier for each operand."""
-    return tuple(Barrier(ring, kind, part, k, step) for kind, part in kinds(ring.plan))
+def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
+    """The barriers of step k that the body is given: one ready, then one consumed barrier for each operand."""
+    return tuple(Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop.manual, loop.places))
 
 
 # ---- what both executions check
@@ -113,7 +111,7 @@ def barrier_wait(barrier: Any) -> None:
         return
     _check("barrier_wait", "ready", barrier)
     if not barrier.ring.np.memory:
-        await_ready(barrier.ring, barrier.part, barrier.step)
+        await_ready(barrier.ring, barrier.part, step_of(barrier.ring, barrier.k, 0))
 
 
 @op
@@ -145,7 +143,7 @@ def barrier_arrive(barrier: Any) -> None:
         return
     _check("barrier_arrive", "consumed", barrier)
     if not barrier.ring.np.memory:
-        release_delayed(barrier.ring, barrier.part, barrier.k, barrier.step)
+        release_delayed(barrier.ring, barrier.part, barrier.k)
 
 
 @op

@@ -7,12 +7,13 @@ from typing import Any
 from . import _numba as nb
 from . import barriers as source
 from . import phases
-from ._op import cuda_meaning
+from ._op import cuda_meaning, helper
 from .errors import CompileError, SpecError
-from .ring import await_ready, release_delayed
+from .ring import await_ready, release_delayed, step_of
 from .ring_cuda import RingType
 from .shared import one_barrier
 from .shared_cuda import BarriersType
+from .steps_cuda import LoopType, loop_value
 
 I32 = nb.types.int32
 
@@ -30,31 +31,38 @@ class BarrierType(nb.types.Type):  # type: ignore[misc]
 @nb.register_model(BarrierType)
 class _BarrierModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: BarrierType) -> None:
-        super().__init__(manager, fe_type, [("ring", fe_type.ring), ("k", I32), ("step", I32)])
+        super().__init__(manager, fe_type, [("ring", fe_type.ring), ("k", I32)])
 
 
-def barrier_types(ring: RingType) -> list[BarrierType]:
-    """Types of the barriers that a ring's body is given."""
-    return [BarrierType(ring, kind, part) for kind, part in source.kinds(ring.plan)]
+def barrier_types(loop: LoopType) -> list[BarrierType]:
+    """Types of the barriers that a pipeline's body is given."""
+    return [BarrierType(loop.rings[place.ring], kind, place.operand) for kind, place in source.kinds(loop.manual, loop.places)]
 
 
 @cuda_meaning(source.barriers_of)
-def _barriers_of(_context: Any, ring: Any, k: Any, step: Any) -> Any:
-    result = nb.types.Tuple(barrier_types(ring))
+def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
+    result = nb.types.Tuple(barrier_types(loop))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        rings = loop_value(context, builder, loop, args[0]).rings
         values = []
-        for ty in result:
+        for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
             value = nb.cgutils.create_struct_proxy(ty)(context, builder)
-            value.ring, value.k, value.step = args
+            value.ring, value.k = builder.extract_value(rings, place.ring), args[1]
             values.append(value._getvalue())
         return context.make_tuple(builder, result, values)
 
-    return result(ring, I32, I32), codegen
+    return result(loop, I32), codegen
 
 
-def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: tuple[str, ...], own: Any) -> None:
-    """An operation on a barrier: ``function(ring, part, *fields)`` in the compute role."""
+@helper
+def await_step(ring, part, k):  # type: ignore[no-untyped-def]
+    """Wait for what the pipeline's step k uses."""
+    await_ready(ring, part, step_of(ring, k, 0))
+
+
+def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any) -> None:
+    """An operation on a barrier: ``function(ring, part, k)`` in the compute role."""
 
     def typer(typing_context: Any, barrier: Any) -> Any:
         if isinstance(barrier, BarriersType):
@@ -63,7 +71,7 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: t
             given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
             raise SpecError(source.wanted(name, kind, given))
         part, number = nb.immediate(barrier.part)
-        argtypes = (barrier.ring, part, *[I32 for _ in fields])
+        argtypes = (barrier.ring, part, I32)
         memory = barrier.ring.context.role == "memory"
         if not memory:
             nb.returns(typing_context, function, argtypes)
@@ -71,7 +79,7 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, fields: t
         def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             if not memory:
                 value = nb.cgutils.create_struct_proxy(barrier)(context, builder, value=args[0])
-                nb.call(context, builder, function, argtypes, (value.ring, number, *[getattr(value, f) for f in fields]))
+                nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
             return nb.nothing(context)
 
         return nb.types.void(barrier), codegen
@@ -106,9 +114,8 @@ def _barrier_test(typing_context: Any, barrier: Any) -> Any:
     return result(barrier), codegen
 
 
-_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_ready, ("step",), phases.wait)
-_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, ("k", "step"),
-              phases.arrive)
+_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_step, phases.wait)
+_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, phases.arrive)
 
 
 @nb.typing_registry.register_global(bool)

@@ -31,6 +31,7 @@ from .closure import Facts, bind, facts_of
 from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
+from .per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
 from .pipelines import Pipeline, reachable, steps_over
 
 
@@ -38,19 +39,22 @@ def not_called(builder: str) -> str:
     return f"a pipeline is emitted for arrays: {builder}(…)(a, b)"
 
 
-def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...],
-                                   max_concurrent_steps: int = 2, delay_release: int | None = None,
+def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
+                                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int = 2, delay_release: int | None = None,
                                    compute_context: Callable[..., Any] | None = None,
                                    carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
                                    wg_axis: str | None = None, memory_registers: int | None = None,
-                                   manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False) -> NoReturn:
+                                   manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
+                                   steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
 
     body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
                           tiles are in shared memory. Called by every compute warpgroup at every step.
     grid                  steps per dimension, run-time int32 values, last one fastest
-    in_specs              one BlockSpec for each array
-    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1)
+    in_specs              one BlockSpec for each array; tuples and NamedTuples of them, nested, for arrays in the same tuples
+    out_specs             ()
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1), but no more than a grid of
+                          compile-time constants has
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`)
     compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls ``pipeline(carry)`` exactly
                           once and receives the final carry, in which no product is in flight any more. Needed for a carry.
@@ -65,7 +69,9 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                           ``numpipe.barrier_arrive(barrier)``. The memory role loads a step's arrays in the order of in_specs,
                           each as soon as its own tile is free. With ``delay_release=d`` the barriers are those of d steps
                           before; the first d steps may be skipped, for arriving does nothing in them, and the tiles of the
-                          last d steps are released by the ring.
+                          last d steps are released by the ring. A tile that several steps use is released in the last of
+                          them: arriving in the others does nothing, and may be left out.
+    steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (see `pipeline`)
 
     So a body takes ``(indices, *tiles, *ready, *consumed[, carry])``.
 
@@ -85,6 +91,9 @@ class Emitted:
         self.pipe, self.body, self.compute, self.manual = pipe, body, compute, manual
         self.facts, mirrored = known(body), known(compute)
         self.mirrored = self.facts.pipelines or mirrored.pipelines
+        self.by_lane = by_lane(pipe.np.unit)
+        if self.by_lane:
+            check_lane_body(where(pipe), self.facts, manual)
 
 
 NOTHING = Facts("nothing", 0)
@@ -107,7 +116,7 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
     check_options(where(pipe), pipe.np.unit, *options)
     manual = check_manual(where(pipe), constant(where(pipe), MANUAL[0], manual_ready_barriers),
                           constant(where(pipe), MANUAL[1], manual_consumed_barriers))
-    check_body(where(pipe), facts_of(body), type(body).__name__, len(pipe.specs), manual, compute is not None)
+    check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), manual, compute is not None)
     if compute is not None:
         check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
     return bind(run, Emitted(pipe, body, compute, manual))
@@ -150,23 +159,29 @@ def plural(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
+def counts(pipe: Any) -> tuple[int, int]:
+    """Tiles and loaded operands of a pipeline: its body has barriers for the latter."""
+    return len(pipe.tree.parts), sum(spec.loaded for spec in pipe.specs)
+
+
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
-def check_body(where: str, body: Facts | None, given: object, tiles: int, manual: tuple[bool, bool], carry: bool,
-               option: str = "compute_context") -> None:
-    """The body takes what it is called with: for each tile, where asked for (`manual`), a ready and a consumed barrier.
-
+def check_body(where: str, body: Facts | None, given: object, counted: tuple[int, int], manual: tuple[bool, bool],
+               carry: bool, option: str = "compute_context") -> None:
+    """The body takes what it is called with; `counted`, `manual`: tiles and barriers (`counts`, `check_manual`);
     `option`: the one that gives the carry.
     """
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
     if body.coroutine:
         raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
-    wanted = 1 + tiles * (1 + sum(manual)) + carry
+    tiles, loaded = counted
+    wanted = 1 + tiles + loaded * sum(manual) + carry
     if body.parameters != wanted:
-        kinds = [kind for kind, asked in (("tile", True), ("ready barrier", manual[0]), ("consumed barrier", manual[1])) if asked]
-        given = f"(indices, {', '.join(plural(tiles, kind) for kind in kinds)}{', carry' * carry})"
+        kinds = [(tiles, "tile"), *[(loaded, f"{kind} barrier") for kind, asked in
+                                    zip(("ready", "consumed"), manual, strict=True) if asked]]
+        given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
                 f"; a carry needs {_a(option)}" if body.parameters > wanted else
                 f"; with {_a(option)} the carry comes last")
@@ -253,22 +268,31 @@ def run_carry(bound, carry):  # type: ignore[no-untyped-def]
     return wgmma_wait(carry, 0)  # on every way out of the loop: ptxas serialises wgmmas whose wait it does not see
 
 
+def call_body(emitted: Emitted, indices: Any, tiles: Any, *carry: Any) -> Any:
+    """``body(indices, *tiles, *carry)``, by the warpgroup or by each of its lanes."""
+    if emitted.by_lane:
+        return each_lane(emitted.body, indices, tiles, carry)
+    return emitted.body(indices, *tiles, *carry)
+
+
 @op
 def step(emitted: Emitted, indices: Any, tiles: Any) -> None:
     """One step without a carry."""
-    emitted.body(indices, *tiles)
+    call_body(emitted, indices, tiles)
 
 
 @op
 def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
     """The initial carry, as the type that the body takes and returns."""
+    if emitted.by_lane:
+        check_lane_carry(where(emitted.pipe), _kind(carry))
     return _strong(carry)
 
 
 @op
 def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
     """One step with a carry."""
-    following = _strong(emitted.body(indices, *tiles, carry))
+    following = _strong(call_body(emitted, indices, tiles, carry))
     if _kind(following) != _kind(carry):
         raise CompileError(carry_changes(where(emitted.pipe), emitted.facts.name, _kind(carry), _kind(following)))
     return following
@@ -295,4 +319,6 @@ def _kind(carry: Any) -> str:
         return f"({', '.join(map(_kind, carry))})"
     if isinstance(carry, Tile):
         return f"tile {carry.shape} {carry.dtype}"
+    if isinstance(carry, PerLane):
+        return " or ".join(sorted({_kind(value) for value in carry.values}))
     return carry.dtype.name if isinstance(carry, np.generic) else type(carry).__name__

@@ -13,6 +13,8 @@ from .closure_cuda import BoundType, bound_type, bound_value
 from .errors import CompileError
 from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType
+from .per_lane import by_lane, check_lane_body, check_lane_carry
+from .per_lane_cuda import as_lane, converge
 from .pipelines_cuda import PipelineType, StepsType, steps_type, steps_value
 
 I32 = nb.types.int32
@@ -28,11 +30,23 @@ class EmittedType(nb.types.Type):  # type: ignore[misc]
         self.facts: Facts = body.facts
         mirrored = _facts(compute)
         self.mirrored = self.facts.pipelines or (mirrored is not None and mirrored.pipelines)
+        self.by_lane = by_lane(pipe.context.unit)
+        if self.by_lane:
+            check_lane_body(pipe.where, self.facts, manual)
         super().__init__(name=f"{what}({pipe}, {body}, {compute}, {manual})")
 
     @property
     def where(self) -> str:
         return self.pipe.where
+
+    def given(self, tiles: Any) -> tuple[Any, ...]:
+        """The types of tiles and barriers as the body has them."""
+        return tuple(map(as_lane, tiles)) if self.by_lane else tuple(tiles)
+
+    @property
+    def called(self) -> Any:
+        """The type of the body as it is called."""
+        return as_lane(self.body) if self.by_lane else self.body
 
 
 def emitted_model(kind: Any, fields: Callable[[Any], list[tuple[str, Any]]]) -> None:
@@ -60,7 +74,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
     carry = not isinstance(compute, nb.types.NoneType)
     manual = source.check_manual(pipe.where, *[immediate(pipe.where, name, ty) for name, ty in
                                                zip(source.MANUAL, (manual_ready_barriers, manual_consumed_barriers), strict=True)])
-    source.check_body(pipe.where, _facts(body), body, len(pipe.specs), manual, carry)
+    source.check_body(pipe.where, _facts(body), body, source.counts(pipe), manual, carry)
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
     value = EmittedType(pipe, body, compute, manual)
@@ -109,7 +123,8 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, args[1])
+        return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, refs,
+                           args[1])
 
     return result(emitted, refs), codegen
 
@@ -117,15 +132,18 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
 def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ()) -> Any:
     """``body(indices, *tiles, *extra)`` -> (type, value); `extra` are (type, value) pairs."""
     emitted, indices, tiles = sig.args[:3]
-    argtypes = (indices, *tiles, *[ty for ty, _ in extra])
+    argtypes = (indices, *emitted.given(tiles), *[ty for ty, _ in extra])
     values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), *[value for _, value in extra]]
     body = _fields(context, builder, emitted, args[0]).body
-    return nb.call_value(context, builder, emitted.body, body, argtypes, values)
+    result = nb.call_value(context, builder, emitted.called, body, argtypes, values)
+    if emitted.by_lane:
+        converge(builder)  # one lane releases the slots for its warp: the others have read them
+    return result
 
 
 @cuda_meaning(source.step)
 def _step(typing_context: Any, emitted: Any, indices: Any, tiles: Any) -> Any:
-    nb.returns(typing_context, emitted.body, (indices, *tiles))
+    nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles)))
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         _call_body(context, builder, sig, args)
@@ -142,7 +160,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
     def fixed(kind: Any) -> Any:
         """The type that the steps keep when they begin with `kind`: a tile becomes a tile in flight with its first product."""
         for _ in range(3):
-            returned = nb.returns(typing_context, emitted.body, (steps.indices, *steps.tiles, kind))
+            returned = nb.returns(typing_context, emitted.called, (steps.indices, *emitted.given(steps.tiles), kind))
             joined = _joined(kind, returned)
             if joined is None:
                 raise CompileError(source.carry_changes(emitted.where, emitted.facts.name, _said(given), _said(returned)))
@@ -152,6 +170,8 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
         return kind
 
     given = _strong(carry)
+    if emitted.by_lane:
+        check_lane_carry(emitted.where, _said(given))
     try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
         kind = fixed(_in_flight(given, emitted.pipe.context.role) if emitted.facts.products else given)
     except CompileError:
@@ -165,7 +185,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
 
 @cuda_meaning(source.next_carry)
 def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
-    returned = nb.returns(typing_context, emitted.body, (indices, *tiles, carry))
+    returned = nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles), carry))
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         _, value = _call_body(context, builder, sig, args, [(carry, args[3])])

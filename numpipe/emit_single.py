@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from ._op import op
 from .closure import bind, facts_of
-from .emit import Emitted, check_body, run_carry, run_steps, where
+from .emit import Emitted, check_body, counts, run_carry, run_steps, where
 from .fragment.tile import Tile
 from .inert import Inert
 from .pipelines import Pipeline, made
@@ -29,14 +29,16 @@ from .pipelines import Pipeline, made
 CARRY = "the carry of a single-stream pipeline"
 
 
-def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...], max_concurrent_steps: int = 1,
-                  delay_release: int | None = None, init_carry: Any = None) -> NoReturn:
+def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
+                  out_specs: tuple[Any, ...] = (), max_concurrent_steps: int = 1, delay_release: int | None = None,
+                  init_carry: Any = None) -> NoReturn:
     """A software pipeline that each compute warpgroup runs for itself, inside a kernel; call the result on the arrays.
 
     body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
                           tiles are in shared memory, in slots that belong to the warpgroup alone
     grid                  steps per dimension, run-time int32 values, last one fastest; another one in each warpgroup, if wanted
-    in_specs              one BlockSpec for each array
+    in_specs              one BlockSpec for each array; tuples and NamedTuples of them for arrays in such tuples
+    out_specs             ()
     max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at once (>= 1)
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`): with 1 a slot is filled
                           while the products of the next step run, which hides what filling costs
@@ -61,15 +63,16 @@ class Alone(Emitted):
 
 
 @op
-def make_alone(np_: Any, grid: Any, in_specs: Any, max_concurrent_steps: int, delay_release: int | None, site: str) -> Pipeline:
+def make_alone(np_: Any, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int, delay_release: int | None,
+               known: tuple[int | None, ...], site: str) -> Pipeline:
     """Its pipeline, as the AST pass writes it."""
-    return made(np_, grid, in_specs, max_concurrent_steps, delay_release, site, single=True)
+    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, None, known, site, single=True)
 
 
 @op
 def emitted_alone(pipe: Pipeline, body: Any, init_carry: Any) -> Callable[..., Any]:
     """`emit_pipeline(...)` as the AST pass writes it."""
-    check_body(where(pipe), facts_of(body), type(body).__name__, len(pipe.specs), (False, False), init_carry is not None,
+    check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), (False, False), init_carry is not None,
                "init_carry")
     return bind(run_alone, Alone(pipe, body, init_carry))
 

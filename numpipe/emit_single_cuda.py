@@ -8,13 +8,17 @@ from . import _numba as nb
 from . import emit_single as source
 from ._op import cuda_meaning
 from .closure_cuda import BoundType, bound_type, bound_value
-from .emit import check_body, run_carry, run_steps
+from .emit import check_body, counts, run_carry, run_steps
 from .emit_cuda import EmittedType, emitted_model
 from .errors import CompileError
 from .fragment.tile_cuda import InFlightType, TileType
 from .inert import REASON
 from .inert_cuda import InertType
 from .pipelines_cuda import PipelineType, made
+
+
+STEPS_OF = 6
+"""where `make_pipeline` has steps_of, which `make_alone` has not"""
 
 
 class AloneType(EmittedType):
@@ -27,15 +31,22 @@ emitted_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("car
 
 
 @cuda_meaning(source.make_alone)
-def _make_alone(_context: Any, np_: Any, grid: Any, in_specs: Any, slots: Any, delay: Any, site: Any) -> Any:
-    return made(np_, grid, in_specs, slots, delay, site, single=True)
+def _make_alone(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, known: Any,
+                site: Any) -> Any:
+    signature, codegen = made(np_, grid, in_specs, out_specs, slots, delay, nb.types.none, known, site, single=True)
+    types = [ty for number, ty in enumerate(signature.args) if number != STEPS_OF]
+
+    def without(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return codegen(context, builder, signature, (*args[:STEPS_OF], nb.nothing(context), *args[STEPS_OF:]))
+
+    return signature.return_type(*types), without
 
 
 @cuda_meaning(source.emitted_alone)
 def _emitted_alone(_context: Any, pipe: Any, body: Any, init_carry: Any) -> Any:
     facts = body.facts if isinstance(body, BoundType) else None
     carry = nb.unliteral(init_carry)
-    check_body(pipe.where, facts, body, len(pipe.specs), (False, False), carry != nb.types.none, "init_carry")
+    check_body(pipe.where, facts, body, counts(pipe), (False, False), carry != nb.types.none, "init_carry")
     value = AloneType(pipe, body, carry)
     result = bound_type(source.run_alone, value)
 

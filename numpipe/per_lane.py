@@ -25,6 +25,7 @@ are refused.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -35,7 +36,10 @@ from . import arith
 from ._layout import Layout, swizzled
 from ._machine import Lane, current
 from ._op import op
+from ._unit import Unit
+from .closure import Facts
 from .errors import SimulationError, SpecError
+from .params import LoweringSemantics
 from .refs import READ_ONLY, All, At, Ds, SmemTile
 
 LANES = 128
@@ -52,6 +56,26 @@ def lane(what: str) -> Lane:
     if getattr(machine, "lane", None) is None:
         raise SpecError(f"{what} {NOT_HERE}")
     return machine  # type: ignore[no-any-return]
+
+
+def by_lane(unit: Unit) -> bool:
+    """Whether a kernel's bodies are code for each lane."""
+    return unit.params.lowering_semantics is LoweringSemantics.Lane
+
+
+def check_lane_body(where: str, body: Facts, manual: tuple[bool, bool]) -> None:
+    """SpecError for a body that does what only a warpgroup does."""
+    does = ("holds a pipeline" if body.pipelines else "issues wgmmas" if body.products else
+            "is given barriers, which warpgroups wait for and arrive on" if any(manual) else "")
+    if does:
+        raise SpecError(f"{where}: body '{body.name}' {does}, but with {OPTION} it is code for each lane: use "
+                        "LoweringSemantics.Warpgroup")
+
+
+def check_lane_carry(where: str, carry: str) -> None:
+    """SpecError for a carry that a lane has only a part of."""
+    if "tile" in carry:
+        raise SpecError(f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and tuples of them")
 
 
 # ---- who am I
@@ -135,8 +159,8 @@ def element_offset(layout: Layout, row: Any, column: Any) -> Any:
 
 def not_an_element(given: object) -> SpecError:
     """The error for an index of a tile that is no element."""
-    return SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and tile.T, "
-                     f"got {given}")
+    return SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
+                     f"tile.T, got {given}")
 
 
 def check_stored(dtype: np.dtype, of: Any, given: object) -> None:
@@ -173,9 +197,9 @@ class LaneTile:
         row, column = (int(part) for part in parts)
         rows, columns = self.shape
         if not (0 <= row < rows and 0 <= column < columns):
-            raise SimulationError(f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does not look, and takes whatever "
-                                  "lies there")
-        return int(swizzled(np.int64(self.tile.address + element_offset(self.tile.layout, row, column)), self.tile.layout.width))
+            raise SimulationError(f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does not look, and takes "
+                                  "whatever lies there")
+        return int(swizzled(np.asarray(self.tile.address + element_offset(self.tile.layout, row, column)), self.tile.layout.width))
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)
@@ -227,9 +251,21 @@ class PerLane:
 
 def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]) -> Any:
     """``body(indices, *tiles, *carry)`` in every lane; what the lanes return, as one carry."""
-    lanes = tuple(LaneTile(tile) if isinstance(tile, SmemTile) else tile for tile in tiles)
+    lanes = as_lane(tiles)
     arguments = [(indices, *lanes, *(scatter(part, number) for part in carry)) for number in range(LANES)]
-    return gather(current().each_lane(body, arguments))
+    return gather(current().each_lane(as_lane(body), arguments))
+
+
+def as_lane(value: Any) -> Any:
+    """A value as a lane's code has it: tiles in it, and those that functions in it have captured, are a lane's."""
+    if isinstance(value, SmemTile):
+        return LaneTile(value)
+    if isinstance(value, tuple):
+        parts = [as_lane(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, functools.partial):
+        return functools.partial(value.func, *map(as_lane, value.args))
+    return value
 
 
 def scatter(carry: Any, number: int) -> Any:

@@ -139,6 +139,10 @@ class At:
         raise SpecError(ASSIGNED)
 
 
+ELEMENT = ("; tile[i, j], an element, is code for a lane, in a body of a kernel with "
+           "CompilerParams(lowering_semantics=LoweringSemantics.Lane)")
+
+
 def indexed(what: str, got: str) -> str:
     """Message for an index of something that has two dimensions."""
     return f"{what} is indexed by two of ds(start, size) and ':', or by ..., got {got}"
@@ -148,7 +152,7 @@ def two(index: Any, what: str) -> tuple[Any, Any]:
     """The two parts of an index; clear errors for everything else."""
     parts = whole_slices(index)
     if len(parts) != 2 or not all(isinstance(p, (Ds, All)) for p in parts):
-        raise SpecError(indexed(what, repr(index)))
+        raise SpecError(indexed(what, repr(index)) + ELEMENT * any(isinstance(p, (int, np.integer)) for p in parts))
     return parts[0], parts[1]
 
 

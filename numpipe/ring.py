@@ -17,6 +17,10 @@ does in that case and the ring does in the other are the same functions, `await_
 right without the body's waits: what is released is waited for first, so that no slot is filled again while an old copy is
 on its way.
 
+A ring's steps are those of its pipeline, unless its blocks depend on the first few dimensions of the grid only: then a step is
+a block, filled when one of these indices changes, and released when the last pipeline step that uses it is done (`begins`,
+`ends`, `step_of`).
+
 The counter runs on over tiles and pipelines: no ring is ever drained between tiles, and phase numbers tell a waiter which
 use of the slot it means (the GPU waits for the number's parity, the simulator checks that the number is the one reached).
 
@@ -38,21 +42,27 @@ from ._layout import swizzle_of
 from ._machine import TensorMap, current
 from ._op import helper, op
 from ._unit import PANEL_BYTES, MapRequest, RingPlan, Unit
-from .arith import quotient, remainder, successor
+from .arith import quotient, remainder
 from .context import Context, counter, set_counter
 from .errors import PipelineDeadlock, PipelineRace
 from .fragment.panel import write
-from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special, wgmma
+from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special
 from .lanes import each_warp, one_lane
 from .refs import GmemRef, SmemTile
 
 
 class Ring:
-    """A load ring on the simulated SM: its plan, the arrays it loads and their index maps."""
+    """A load ring in one pipeline loop of a warpgroup, on the simulated SM.
+
+    plan, refs, index_maps  where it is; the arrays it loads, and which blocks of them
+    grid, steps             of the loop; the steps that this warpgroup runs
+    first                   the ring's step counter when the loop begins
+    """
 
     def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...],
-                 groups: int) -> None:
-        self.np, self.plan, self.refs, self.index_maps, self.groups = np_, plan, refs, index_maps, groups
+                 grid: tuple[Any, ...], steps: Any) -> None:
+        self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
+        self.first = counter(np_, plan.index)
         self.released: set[tuple[int, int]] = set()
         """(part, step) of what the body of this loop has released"""
         machine = current()
@@ -176,14 +186,15 @@ def note_released(ring: Ring, part: int, step: Any) -> None:
 
 
 @op
-def check_released(ring: Ring, k: Any, first: Any) -> None:
+def check_released(ring: Ring, k: Any) -> None:
     """The simulator raises where a body, in step k - 1, left a part unreleased. Nothing on the GPU, which would wait for ever."""
     plan = ring.plan
-    step = int(first + k) - 1 - plan.delay
-    if not plan.manual_consumed or k <= plan.delay:
+    used = int(k) - 1 - plan.delay
+    if not plan.manual_consumed or used < 0 or not ends(ring, used):
         return
+    step = step_of(ring, used, 0)
     for part in plan.consumed_parts:
-        if (part, step) not in ring.released:
+        if (part, int(step)) not in ring.released:
             raise PipelineDeadlock(release_misused(ring, part, step, "did not arrive", "the memory role would wait for ever"))
 
 
@@ -197,15 +208,44 @@ def release_misused(ring: Ring, part: int, step: Any, did: str, harm: str) -> st
 
 
 @op
-def steps_done(ring: Ring) -> Any:
-    """The warpgroup's step counter."""
-    return counter(ring.np, ring.plan.index)
+def set_steps_done(ring: Ring, steps: Any) -> None:
+    """Store the step counter when a pipeline loop of so many steps ends."""
+    set_counter(ring.np, ring.plan.index, ring.first + blocks_in(ring, steps))
+
+
+# ---- steps of the pipeline and steps of the ring -----------------------------------------------------------------
+@op
+def begins(ring: Ring, k: Any) -> bool:
+    """Whether the pipeline's step k is the first that uses its block."""
+    return own_step(ring, k)[1]
 
 
 @op
-def set_steps_done(ring: Ring, steps: Any) -> None:
-    """Store the step counter when a pipeline loop ends."""
-    set_counter(ring.np, ring.plan.index, steps)
+def ends(ring: Ring, k: Any) -> bool:
+    """Whether the pipeline's step k is the last one, of this warpgroup, that uses its block."""
+    return bool(k + 1 == ring.steps) or own_step(ring, k + 1)[1]
+
+
+@op
+def step_of(ring: Ring, k: Any, back: Any) -> Any:
+    """The ring's step in which the pipeline's step k - back is."""
+    return ring.first + np.int32(own_step(ring, k - back)[0])
+
+
+def own_step(ring: Ring, k: Any) -> tuple[int, bool]:
+    """The ring's steps before the block of the pipeline's step k, in this loop, and whether that block begins there."""
+    dims = ring.plan.dims
+    if dims is None:
+        return int(k), True
+    if dims == 0:
+        return 0, k == 0
+    inner = max(1, int(np.prod([int(n) for n in ring.grid[dims:]])))
+    return int(k) // inner, int(k) % inner == 0
+
+
+def blocks_in(ring: Ring, steps: Any) -> Any:
+    """The ring's steps in so many steps of the pipeline."""
+    return np.int32(own_step(ring, steps - 1)[0] + 1 if steps > 0 else 0)
 
 
 @op
@@ -224,7 +264,8 @@ def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     stage = stage_of(ring, slot)
     for number in plan.parts[part]:
         ref, block = ring.refs[number], plan.blocks[number]
-        found, layout, inner = ring.index_maps[number](*indices), block.layout, block.contiguous
+        index_map, layout, inner = ring.index_maps[number], block.layout, block.contiguous
+        found = (0,) * block.rank if index_map is None else index_map(*indices)
         try:
             if not isinstance(found, tuple):
                 raise TypeError
@@ -242,7 +283,7 @@ def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
 
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
     """How messages call the index map of an operand."""
-    return (f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: in_specs[{number}] for "
+    return (f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: {plan.labels[number]} for "
             f"'{unit.arrays[plan.args[number]].name}': index_map")
 
 
@@ -276,21 +317,6 @@ def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
     return (np.int32(step), *reversed(indices))
 
 
-@op
-def drain_to_delay(ring: Ring) -> None:
-    """Wait until only wgmmas of the last `delay` steps are in flight.
-
-    Every wgmma is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
-    to the last `delay` steps.
-    """
-    current().wgmma_wait(pending_groups(ring.plan.delay, ring.groups))
-
-
-def pending_groups(delay: int, groups: int) -> int:
-    """Groups that may stay in flight; 7 is the most that wgmma.wait_group can leave."""
-    return min(7, delay * groups)
-
-
 # ---- load ring, memory role --------------------------------------------------------------------------------------
 @helper
 def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
@@ -304,16 +330,6 @@ def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
     copy_in(ring, indices, slot, part)
     if announces(ring, part, True):
         mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
-
-
-@helper
-def produce(ring, grid, steps, first):  # type: ignore[no-untyped-def]
-    """The whole producer of an innermost pipeline loop."""
-    k = np.int32(0)
-    while k < steps:
-        each(ring, "all", 0, fill, unravel(k, grid), first + k)
-        k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
-    set_steps_done(ring, first + steps)
 
 
 # ---- load ring, compute role -------------------------------------------------------------------------------------
@@ -334,37 +350,19 @@ def release(ring, part, step):  # type: ignore[no-untyped-def]
 
 
 @helper
-def release_delayed(ring, part, k, step):  # type: ignore[no-untyped-def]
-    """In step k of a loop, give back the part of the step `delay` before; the loop's end does the last ones."""
-    delay = delay_of(ring)
-    if delay == 0 or k >= delay:
-        note_released(ring, part, step - delay)
-        release(ring, part, step - delay)
+def release_used(ring, k, back):  # type: ignore[no-untyped-def]
+    """Before step k of the loop, give back what step k - 1 - back was the last to use."""
+    if k > back and ends(ring, k - 1 - back):
+        each(ring, "consumed", 0, release, step_of(ring, k, 1 + back))
 
 
 @helper
-def advance(ring, k, steps, first):  # type: ignore[no-untyped-def]
-    """Before step k of a loop: release what is drained, wait for the next tiles; False after the last step.
-
-    A step's slot is released `delay` steps later, after a wait that leaves only the newer steps' wgmmas in flight. Where the
-    body releases, it has done so for all but the last `delay` steps when the loop ends.
-    """
+def release_delayed(ring, part, k):  # type: ignore[no-untyped-def]
+    """In step k, give back what the step `delay` before was the last to use; the loop's end does the last ones."""
     delay = delay_of(ring)
-    check_released(ring, k, first)
-    if k < steps:
-        if releases(ring):
-            drain_to_delay(ring)
-            if k > delay:
-                each(ring, "consumed", 0, release, first + k - 1 - delay)
-        if awaits(ring):
-            await_ready(ring, 0, first + k)
-        return True
-    set_steps_done(ring, first + steps)
-    wgmma.wait_group(0)
-    for back in range(unreleased(ring), -1, -1):
-        if k > back:
-            each(ring, "consumed", 0, release, first + k - 1 - back)
-    return False
+    if (delay == 0 or k >= delay) and ends(ring, k - delay):
+        note_released(ring, part, step_of(ring, k, delay))
+        release(ring, part, step_of(ring, k, delay))
 
 
 # ---- store ring, compute role ------------------------------------------------------------------------------------

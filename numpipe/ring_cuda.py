@@ -15,7 +15,7 @@ from .fragment.panel_cuda import sub_tile, write
 from .fragment.tile_cuda import RegistersModel, TileType
 from .inert import REASON
 from .inert_cuda import STEERLESS
-from .intrinsics import cp_async_bulk, wgmma
+from .intrinsics import cp_async_bulk
 from .lanes_cuda import elected
 from .refs_cuda import GmemType, SmemType, gmem_value
 
@@ -23,17 +23,19 @@ I32, I64 = nb.types.int32, nb.types.int64
 
 
 class RingType(nb.types.Type):  # type: ignore[misc]
-    """A load ring of one role: the plan in the type; arrays and index maps (with their captures) in the value."""
+    """A load ring of one role in a loop: the plan in the type; arrays, index maps (with their captures), the grid, the steps and
+    the ring's counter when the loop begins in the value."""
 
-    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, groups: int) -> None:
-        self.context, self.plan, self.refs, self.index_maps, self.groups = context, plan, refs, index_maps, groups
-        super().__init__(name=f"ring({context}, {plan.index}, {plan.name}, {refs}, {index_maps}, {groups})")
+    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int) -> None:
+        self.context, self.plan, self.refs, self.index_maps, self.rank = context, plan, refs, index_maps, rank
+        super().__init__(name=f"ring({context}, {plan.index}, {plan}, {refs}, {index_maps}, {rank})")
 
 
 @nb.register_model(RingType)
 class _RingModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: RingType) -> None:
-        super().__init__(manager, fe_type, [("np", fe_type.context), ("refs", fe_type.refs), ("index_maps", fe_type.index_maps)])
+        super().__init__(manager, fe_type, [("np", fe_type.context), ("refs", fe_type.refs), ("index_maps", fe_type.index_maps),
+                                            ("grid", nb.types.UniTuple(I32, fe_type.rank)), ("steps", I32), ("first", I32)])
 
 
 def ring_value(context: Any, builder: Any, ring: RingType, value: Any) -> Any:
@@ -134,23 +136,77 @@ def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, 
     return nb.types.void(ring, parts, part, function, *args), codegen
 
 
-@cuda_meaning(source.steps_done)
-def _steps_done(_context: Any, ring: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        state = ring_value(context, builder, ring, args[0]).np
-        return builder.load(counter_pointer(builder, state, nb.const(ring.plan.index)))
-
-    return I32(ring), codegen
+def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
+    """Where a ring's step counter is."""
+    return counter_pointer(builder, context_value, nb.const(ring.plan.index))
 
 
 @cuda_meaning(source.set_steps_done)
 def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        state = ring_value(context, builder, ring, args[0]).np
-        builder.store(args[1], counter_pointer(builder, state, nb.const(ring.plan.index)))
+        value = ring_value(context, builder, ring, args[0])
+        builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])),
+                      counter_of(builder, ring, value.np))
         return nb.nothing(context)
 
     return nb.types.void(ring, I32), codegen
+
+
+# ---- steps of the pipeline and steps of the ring
+def own_step(builder: Any, ring: RingType, value: Any, k: Any) -> tuple[Any, Any]:
+    """`ring.own_step`."""
+    dims = ring.plan.dims
+    if dims is None:
+        return k, nb.const(1, nb.i1)
+    if dims == 0:
+        return nb.const(0), builder.icmp_signed("==", k, nb.const(0))
+    begins = nb.const(1, nb.i1)
+    for size in reversed(nb.cgutils.unpack_tuple(builder, value.grid)[dims:]):  # as `unravel` does, so that it is done once
+        begins = builder.and_(begins, builder.icmp_unsigned("==", builder.urem(k, size), nb.const(0)))
+        k = builder.udiv(k, size)
+    return k, begins
+
+
+def blocks_in(context: Any, builder: Any, ring: RingType, value: Any, steps: Any) -> Any:
+    """`ring.blocks_in`."""
+    if ring.plan.dims is None:
+        return steps
+    some = builder.icmp_signed(">", steps, nb.const(0))
+    found = nb.cgutils.alloca_once_value(builder, nb.const(0))
+    with builder.if_then(some):
+        last = own_step(builder, ring, value, builder.sub(steps, nb.const(1)))[0]
+        builder.store(builder.add(last, nb.const(1)), found)
+    return builder.load(found)
+
+
+def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
+    """An operation (ring, int32): ``function(builder, ring, value, k)``."""
+
+    def typer(_context: Any, ring: Any, k: Any) -> Any:
+        return result(ring, I32), lambda context, builder, sig, args: function(
+            builder, ring, ring_value(context, builder, ring, args[0]), args[1])
+
+    cuda_meaning(operation)(typer)
+
+
+def _ends(builder: Any, ring: RingType, value: Any, k: Any) -> Any:
+    following = builder.add(k, nb.const(1))
+    return builder.or_(builder.icmp_signed("==", following, value.steps), own_step(builder, ring, value, following)[1])
+
+
+of_pipeline_step(source.begins, nb.types.boolean, lambda b, ring, value, k: own_step(b, ring, value, k)[1])
+of_pipeline_step(source.ends, nb.types.boolean, _ends)
+
+
+@cuda_meaning(source.step_of)
+def _step_of(_context: Any, ring: Any, k: Any, back: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = ring_value(context, builder, ring, args[0])
+        if ring.plan.dims is None:
+            return builder.sub(builder.add(value.first, args[1]), args[2])  # a sum that the loop has already
+        return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
+
+    return I32(ring, I32, I32), codegen
 
 
 @cuda_meaning(source.note)
@@ -164,8 +220,8 @@ def _note_released(_context: Any, ring: Any, part: Any, step: Any) -> Any:
 
 
 @cuda_meaning(source.check_released)
-def _check_released(_context: Any, ring: Any, k: Any, first: Any) -> Any:
-    return nb.types.void(ring, k, first), lambda context, builder, sig, args: nb.nothing(context)
+def _check_released(_context: Any, ring: Any, k: Any) -> Any:
+    return nb.types.void(ring, k), lambda context, builder, sig, args: nb.nothing(context)
 
 
 @cuda_meaning(source.copy_in)
@@ -176,6 +232,9 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     returned = []
     for number in operands:
         index_map, block = ring.index_maps[number], plan.blocks[number]
+        if isinstance(index_map, nb.types.NoneType):
+            returned.append(nb.types.UniTuple(I32, block.rank))
+            continue
         found = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
         what = source.index_map_of(unit, plan, number)
         if not isinstance(found, nb.types.BaseTuple) or len(found) != block.rank:
@@ -194,8 +253,11 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
         barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
         for number, kinds in zip(operands, returned, strict=True):
             block, index_map = plan.blocks[number], ring.index_maps[number]
-            mapped = builder.extract_value(value.index_maps, number)
-            found = nb.call_value(context, builder, index_map, mapped, indices, index_values)[1]
+            if isinstance(index_map, nb.types.NoneType):
+                found = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
+            else:
+                mapped = builder.extract_value(value.index_maps, number)
+                found = nb.call_value(context, builder, index_map, mapped, indices, index_values)[1]
             start = [builder.mul(context.cast(builder, builder.extract_value(found, axis), kinds[axis], I32), nb.const(scale))
                      for axis, scale in enumerate(block.scales)]
             layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
@@ -238,16 +300,6 @@ def _unravel(_context: Any, step: Any, grid: Any) -> Any:
         return context.make_tuple(builder, indices, [rest, *reversed(found)])
 
     return indices(I32, nb.types.UniTuple(I32, rank)), codegen
-
-
-@cuda_meaning(source.drain_to_delay)
-def _drain_to_delay(_context: Any, ring: Any) -> Any:
-    pending, value = nb.immediate(source.pending_groups(ring.plan.delay, ring.groups))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, wgmma.wait_group, (pending,), (value,))[1]
-
-    return nb.types.void(ring), codegen
 
 
 # ---- store ring -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Single-stream pipelines: a warpgroup that loads for itself what it computes with.
 
-No memory role takes part. Every compute warpgroup that comes to the pipeline runs the whole of it, with a ring of its own
-(slots, barriers and counter), which it fills between its own steps::
+No memory role takes part. Every compute warpgroup that comes to the pipeline runs the whole of it, with rings of its own
+(slots, barriers and counters), which it fills between its own steps::
 
     step          prologue        0            1            2                  slots = 3, delay_release = 0
     fills          0 1 2               3            4            5
@@ -9,10 +9,13 @@ No memory role takes part. Every compute warpgroup that comes to the pipeline ru
     computes                   0            1            2
 
 One elected lane fills. It waits until all four warps have released the slot, as the memory role would: the protocol is that
-of `ring`, only who runs it is another. With ``delay_release=1`` the products of a step run while the slot before is filled.
+of `ring` and `steps`, only who fills, and when, is another. With ``delay_release=1`` the products of a step run while the slot
+of the step before is filled.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -20,51 +23,103 @@ from ._op import helper, op
 from .arith import successor
 from .intrinsics import wgmma
 from .lanes import one_lane
-from .ring import Ring, await_ready, delay_of, drain_to_delay, each, fill, release, set_steps_done, unravel
+from .ring import Ring, blocks_in, delay_of, each, ends, fill, own_step, unravel
+from .steps import await_begun, drain, finish, over, release_due, release_rest
 
 
+# ---- blocks of a ring in this loop, numbered from 0 --------------------------------------------------------------
 @op
 def slots_of(ring: Ring) -> int:
     """Slots of the ring."""
     return ring.plan.slots
 
 
+@op
+def blocks_of(ring: Ring) -> Any:
+    """How many blocks this warpgroup's loop uses."""
+    return blocks_in(ring, ring.steps)
+
+
+@op
+def block_of(ring: Ring, k: Any) -> Any:
+    """The block that the pipeline's step k uses."""
+    return np.int32(own_step(ring, k)[0])
+
+
+@op
+def first_use(ring: Ring, block: Any) -> Any:
+    """The pipeline's step that begins a block."""
+    dims = ring.plan.dims
+    return block if dims is None else np.int32(block * np.prod([int(n) for n in ring.grid[dims:]])) if dims else np.int32(0)
+
+
+@op
+def grid_in(ring: Ring) -> Any:
+    """Steps of the pipeline in each dimension."""
+    return ring.grid
+
+
+@op
+def first_of(ring: Ring) -> Any:
+    """The ring's step counter when the loop begins."""
+    return ring.first
+
+
+# ---- one lane ----------------------------------------------------------------------------------------------------
 @helper
-def fill_step(ring, grid, k, steps, first):  # type: ignore[no-untyped-def]
-    """Fill the slot of step k of a loop, if the loop has that step."""
-    if k < steps:
-        each(ring, "all", 0, fill, unravel(k, grid), first + k)
+def fill_block(ring, block):  # type: ignore[no-untyped-def]
+    """Fill the slot of a block, if the loop uses one of that number."""
+    if block < blocks_of(ring):
+        each(ring, "all", 0, fill, unravel(first_use(ring, block), grid_in(ring)), first_of(ring) + block)
 
 
 @helper
-def fill_first(ring, grid, steps, first):  # type: ignore[no-untyped-def]
-    """Before the loop: fill as many slots as there are, or steps."""
-    k = np.int32(0)
-    while k < min(steps, slots_of(ring)):
-        fill_step(ring, grid, k, steps, first)
-        k = successor(k)
+def fill_slots(ring):  # type: ignore[no-untyped-def]
+    """Before the loop: fill as many slots as there are, or blocks."""
+    block = np.int32(0)
+    while block < slots_of(ring):
+        fill_block(ring, block)
+        block = successor(block)
 
 
 @helper
-def begin_alone(ring, grid, steps, first):  # type: ignore[no-untyped-def]
+def fill_used(ring, k):  # type: ignore[no-untyped-def]
+    """Before step k: fill the slot that was released there."""
+    used = k - 1 - delay_of(ring)
+    if used >= 0 and ends(ring, used):
+        fill_block(ring, block_of(ring, used) + slots_of(ring))
+
+
+@helper
+def fill_all_slots(loop):  # type: ignore[no-untyped-def]
+    """The same in all rings."""
+    over(loop, fill_slots)
+
+
+@helper
+def fill_all_used(loop, k):  # type: ignore[no-untyped-def]
+    """The same in all rings."""
+    over(loop, fill_used, k)
+
+
+# ---- the warpgroup -----------------------------------------------------------------------------------------------
+@helper
+def begin_alone(loop):  # type: ignore[no-untyped-def]
     """Before a loop."""
-    one_lane(fill_first, ring, grid, steps, first)
+    one_lane(fill_all_slots, loop)
 
 
 @helper
-def advance_alone(ring, grid, k, steps, first):  # type: ignore[no-untyped-def]
+def advance_alone(loop, k, steps):  # type: ignore[no-untyped-def]
     """Before step k of a loop: release what is drained, fill it again, wait for the next tiles; False after the last step."""
-    delay = delay_of(ring)
     if k < steps:
-        drain_to_delay(ring)
-        if k > delay:
-            each(ring, "consumed", 0, release, first + k - 1 - delay)
-            one_lane(fill_step, ring, grid, k - 1 - delay + slots_of(ring), steps, first)
-        await_ready(ring, 0, first + k)
+        drain(loop)
+        over(loop, release_due, k)
+        if k > 0:
+            one_lane(fill_all_used, loop, k)
+        over(loop, await_begun, k)
         return True
-    set_steps_done(ring, first + steps)
+    finish(loop)
     wgmma.wait_group(0)
-    for back in range(delay, -1, -1):
-        if k > back:
-            each(ring, "consumed", 0, release, first + k - 1 - back)
+    over(loop, release_rest, k)
     return False

@@ -46,6 +46,20 @@ Side = int | None | Element
 """of a block along one dimension of its array"""
 
 
+class MemorySpace:
+    """Where an operand of a pipeline is: `numpipe.GMEM`."""
+
+    def __init__(self, name: str) -> None:
+        self.memory_space = name
+
+    def __repr__(self) -> str:
+        return f"numpipe.{self.memory_space}"
+
+
+GMEM = MemorySpace("GMEM")
+"""Global memory: a `BlockSpec` with ``memory_space=numpipe.GMEM`` passes its array to the body as it is; nothing is loaded."""
+
+
 @dataclass(frozen=True)
 class BlockSpec:
     """How an array is cut into blocks, and which block a grid step needs.
@@ -66,11 +80,18 @@ class BlockSpec:
                    cannot be squeezed. Sides are compile-time constants: shapes of arrays are not, so there is no block as
                    large as "the whole dimension".
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
-                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``.
+                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin.
+    memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
+                   is given the array itself (block_shape and index_map must be left out).
     transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform, TransposeTransform; what is left
                    out is inferred (see `transforms`).
     delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).
     oob_fill       what lies outside the array reads as: "zeros", or "nan" for float types.
+    buffer_count   slots of this operand (None: 1 where its block never changes, else the pipeline's max_concurrent_steps).
+
+    An operand is loaded when its block changes, and only then. Which grid dimensions its index map reads is known from the map's
+    source, if it is a lambda or a nested function: ``lambda m, k: (m, 0)`` of a grid (M, K) has a new block every K steps, and
+    ``lambda m, k: (0, 0)`` one in all. Maps that are defined elsewhere are taken to read every index.
 
     Raises SpecError for sides and options that cannot be; what depends on the array is checked where a pipeline is called.
 
@@ -80,13 +101,26 @@ class BlockSpec:
     (None, 128, 64)
     """
 
-    block_shape: tuple[Side, ...]
-    index_map: Callable[..., Any]
+    block_shape: tuple[Side, ...] | None = None
+    index_map: Callable[..., Any] | None = None
     _: KW_ONLY
+    memory_space: Any = None
     transforms: tuple[Transform, ...] = ()
     delay_release: int | None = None
     oob_fill: Literal["zeros", "nan"] = "zeros"
+    buffer_count: int | None = None
     _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
+    _depends: tuple[bool, ...] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it is copied to shared memory."""
+        return space_of(self.memory_space) == "SMEM"
+
+    @property
+    def depends(self) -> tuple[bool, ...] | None:
+        """Which grid indices the index map reads; None: not known, all of them."""
+        return () if self.index_map is None else self._depends
 
     @property
     def block(self) -> tuple[Any, ...]:
@@ -95,6 +129,15 @@ class BlockSpec:
 
     def __post_init__(self) -> None:
         shape = self.block_shape
+        if space_of(self.memory_space) is None:
+            raise SpecError(f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}")
+        if self.transforms != ():
+            raise SpecError(f"BlockSpec: transforms must be (): blocks lie as TMA and wgmma need it, got {self.transforms!r}")
+        if self.buffer_count is not None and (not _is_int(self.buffer_count) or self.buffer_count < 1):
+            raise SpecError(f"BlockSpec: buffer_count must be an int >= 1, got {self.buffer_count!r}")
+        if not self.loaded:
+            self._check_passed_on()
+            return
         if shape is None:
             raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and "
                             "shapes are run-time values; say the sides, None for one that is left out of the tile")
@@ -106,11 +149,24 @@ class BlockSpec:
                             "split the block")
         if self.delay_release is not None and (not _is_int(self.delay_release) or self.delay_release < 0):
             raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
-        if not callable(self.index_map):
+        if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
         check_transforms(self.transforms, "BlockSpec")
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
+
+    def _check_passed_on(self) -> None:
+        """Nothing is loaded of an operand in global memory, so nothing may be said of how."""
+        for name in ("block_shape", "index_map", "delay_release", "buffer_count"):
+            if getattr(self, name) is not None:
+                raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
+                                f"out {name}={getattr(self, name)!r}")
+
+
+def space_of(given: Any) -> str | None:
+    """"SMEM" or "GMEM" for what memory_space= may be, else None."""
+    name = "SMEM" if given is None else getattr(given, "memory_space", None)
+    return name if name in ("SMEM", "GMEM") else None
 
 
 def _is_int(value: Any) -> bool:
@@ -118,13 +174,20 @@ def _is_int(value: Any) -> bool:
 
 
 @op
-def block_spec(block_shape: Any, index_map: Any, transforms: Any, delay_release: Any, oob_fill: Any, known: Any) -> BlockSpec:
-    """`BlockSpec(...)` inside a kernel; `known`: what the index map returns, None where it is no constant."""
-    constant("BlockSpec", "block_shape", block_shape)
-    constant("BlockSpec", "delay_release", delay_release)
-    constant("BlockSpec", "oob_fill", oob_fill)
-    spec = BlockSpec(block_shape, index_map, transforms=transforms, delay_release=delay_release, oob_fill=oob_fill)
+def block_spec(block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any, oob_fill: Any,
+               buffer_count: Any, known: Any, depends: Any) -> BlockSpec:
+    """`BlockSpec(...)` inside a kernel.
+
+    `memory_space` is its name. `known`: what the index map returns, None where it is no constant; `depends`: which grid indices
+    it reads.
+    """
+    for name, value in (("block_shape", block_shape), ("delay_release", delay_release), ("oob_fill", oob_fill),
+                        ("buffer_count", buffer_count)):
+        constant("BlockSpec", name, value)
+    spec = BlockSpec(block_shape, index_map, memory_space=GMEM if memory_space == "GMEM" else None, transforms=transforms,
+                     delay_release=delay_release, oob_fill=oob_fill, buffer_count=buffer_count)
     object.__setattr__(spec, "_known", known)
+    object.__setattr__(spec, "_depends", depends)
     return spec
 
 

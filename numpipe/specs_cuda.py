@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _numba as nb
 from ._op import Op, cuda_meaning, immediate
-from .specs import RECORDS, BlockSpec, block_spec
+from .specs import GMEM, RECORDS, BlockSpec, block_spec
 
 
 class RecordType(nb.types.Type):  # type: ignore[misc]
@@ -22,9 +22,13 @@ nb.register_model(RecordType)(nb.models.OpaqueModel)
 
 
 class SpecType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, block: tuple[Any, ...], index_map: Any, delay_release: int | None) -> None:
-        self.block, self.index_map, self.delay_release = block, index_map, delay_release
-        super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release})")
+    """Has what `BlockSpec` has, but for its index map a type."""
+
+    def __init__(self, block: tuple[Any, ...], index_map: Any, delay_release: int | None, buffer_count: int | None, loaded: bool,
+                 depends: tuple[bool, ...] | None) -> None:
+        self.block, self.index_map, self.delay_release, self.buffer_count = block, index_map, delay_release, buffer_count
+        self.loaded, self.depends = loaded, depends
+        super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release}, {buffer_count}, {loaded}, {depends})")
 
 
 @nb.register_model(SpecType)
@@ -48,19 +52,24 @@ for _kind, _operation in RECORDS.items():
 
 
 @cuda_meaning(block_spec)
-def _block_spec(_context: Any, block_shape: Any, index_map: Any, transforms: Any, delay_release: Any, oob_fill: Any,
-                known: Any) -> Any:
+def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any,
+                oob_fill: Any, buffer_count: Any, known: Any, depends: Any) -> Any:
     shape = immediate("BlockSpec", "block_shape", block_shape)
     made = immediate("BlockSpec", "transforms", transforms)
     delay = immediate("BlockSpec", "delay_release", delay_release)
     fill = immediate("BlockSpec", "oob_fill", oob_fill)
-    function: Any = (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
-    BlockSpec(shape, function, transforms=made, delay_release=delay, oob_fill=fill)  # the same validation as on the host
-    spec = SpecType((shape, fill, nb.literal(known), made), index_map, delay)
+    count = immediate("BlockSpec", "buffer_count", buffer_count)
+    nowhere = isinstance(index_map, nb.types.NoneType)
+    function: Any = None if nowhere else (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
+    same = BlockSpec(shape, function, memory_space=GMEM if nb.literal(memory_space) == "GMEM" else None,
+                     transforms=made, delay_release=delay, oob_fill=fill,
+                     buffer_count=count)  # the same validation as on the host
+    spec = SpecType((shape, fill, nb.literal(known), made), index_map, delay, count, same.loaded,
+                    () if nowhere else nb.literal(depends))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = nb.cgutils.create_struct_proxy(spec)(context, builder)
         value.index_map = args[1]
         return value._getvalue()
 
-    return spec(block_shape, index_map, transforms, delay_release, oob_fill, known), codegen
+    return spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill, buffer_count, known, depends), codegen

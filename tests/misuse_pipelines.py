@@ -52,7 +52,7 @@ def a_block_of_run_time_size(a, b, c):
 @refused("shared memory: 1024 barriers + 8 slots x 32768 = 262144 (a @ {file}:{line-1}) = 263168 B, but a CTA has 232448 B: "
          "use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots", kind=SpecError)
 def slots_beyond_shared_memory(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=8, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
+    pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=8, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
     #                 ^^^^^^^
         pass
@@ -62,7 +62,7 @@ def slots_beyond_shared_memory(a, b, c):
          "= 65536 = 263168 B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps), smaller blocks or fewer "
          "store_slots", kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8))
 def staging_beyond_shared_memory(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=6, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
+    pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=6, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
         pass
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -77,12 +77,10 @@ def an_accumulator_beyond_the_registers(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line-1}: max_concurrent_steps must be at least 1, got 0", kind=SpecError)
+@refused(", pipeline at {file}:{line}: max_concurrent_steps must be at least 1, got 0", kind=SpecError)
 def no_slots(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    for (k,), (x,) in pipe(a):
-    #                 ^^^^^^^
-        pass
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line}: max_concurrent_steps must be a compile-time constant, not a run-time int32: pass a "
@@ -92,23 +90,19 @@ def slots_known_at_run_time(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line-1}: delay_release=2 needs more than 2 slots, got max_concurrent_steps=2: the slot of step "
+@refused(", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got max_concurrent_steps=2: the slot of step "
          "k is still held when step k + delay_release waits for its own", kind=SpecError)
 def slots_held_too_long(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, delay_release=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    for (k,), (x,) in pipe(a):
-    #                 ^^^^^^^
-        pass
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line-1}: delay_release=3 needs more than 3 slots, got max_concurrent_steps=2: the slot of step "
+@refused(", pipeline at {file}:{line}: delay_release=3 needs more than 3 slots, got max_concurrent_steps=2: the slot of step "
          "k is still held when step k + delay_release waits for its own",
          kind=SpecError, compiler_params=numpipe.CompilerParams(delay_release=3))
 def slots_held_too_long_by_the_kernel(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    for (k,), (x,) in pipe(a):
-    #                 ^^^^^^^
-        pass
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 # ---- pipelines misused ---------------------------------------------------------------------------------------------

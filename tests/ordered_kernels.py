@@ -1,4 +1,4 @@
-"""Kernels whose warps read what other warps of the warpgroup have written, with and without automatic barriers; for both executions."""
+"""Kernels whose warps read what other warps have written, with and without automatic barriers; for both executions."""
 
 from __future__ import annotations
 

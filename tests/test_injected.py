@@ -1,13 +1,14 @@
 """Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent in every one.
 
-A bug is an edit of `numpipe.ring`: a line left out, a number changed. The edited function keeps its file name, so that
-reports still name the user's line: the kernel's.
+A bug is an edit of `numpipe.ring` or `numpipe.steps`: a line left out, a number changed. The edited function keeps its file
+name, so that reports still name the user's line: the kernel's.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from kernels_for_tests import SMALL, Config, gemm, nested_gemm, operands, product
 
-from numpipe import ring
+from numpipe import context, ring, steps
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
 
 SCHEDULES = (None, *range(40))  # None: the order of the virtual-time model
@@ -39,7 +40,7 @@ class Bug:
     message: str
     delay: int = 0
 
-    def inject(self, monkeypatch: pytest.MonkeyPatch, module: Any = ring) -> None:
+    def inject(self, monkeypatch: pytest.MonkeyPatch) -> None:
         function = self.where.function
         lines, first = inspect.getsourcelines(function)
         source = textwrap.dedent("".join(lines))
@@ -47,12 +48,13 @@ class Bug:
         body = source.replace(self.old, self.new)
         body = body[body.index("def "):]  # without its decorator
         scope: dict[str, Any] = {}
-        exec(compile("\n" * first + body, inspect.getsourcefile(function) or "", "exec"), vars(module) | BUGGY, scope)
+        code = compile("\n" * first + body, inspect.getsourcefile(function) or "", "exec")
+        exec(code, vars(sys.modules[function.__module__]) | BUGGY, scope)
         monkeypatch.setattr(self.where, "function", scope[function.__name__])
 
 
 BUGGY = {"warpgroup": lambda: ring.current().warpgroup}
-DRAIN = "current().wgmma_wait(pending_groups(ring.plan.delay, ring.groups))"
+DRAIN = "current().wgmma_wait(pending)"
 SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
 FENCE = "fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy"
 WAIT_READY = "mbarrier.wait(ready(ring, slot_of(ring, step), part), phase_of(ring, step), step)"
@@ -61,6 +63,7 @@ FREE = f"if begins_consumed(ring, part):\n        {WAIT_FREE}"
 BYTES = "stage_bytes(ring, part))\n    copy_in"
 EXPECT = "if announces(ring, part, False):\n        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))"
 LOAD = "copy_in(ring, indices, slot, part)"
+COUNTED = "ring.first + blocks_in(ring, steps)"
 ARRIVE = "each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step), part))"
 
 NOT_DRAINED = (r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of warpgroup \d \(compute\) "
@@ -73,20 +76,19 @@ SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"  
 
 BUGS = {
     # ---- load ring, compute role
-    "release before drain": Bug(ring.advance, "drain_to_delay(ring)", "pass", PipelineRace, NOT_DRAINED),
-    "release before drain, delayed": Bug(ring.advance, "drain_to_delay(ring)", "pass", PipelineRace, NOT_DRAINED, delay=1),
+    "release before drain": Bug(steps.advance, "drain(loop)", "pass", PipelineRace, NOT_DRAINED),
+    "release before drain, delayed": Bug(steps.advance, "drain(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
     "release before drain in one step of one warpgroup": Bug(
-        ring.advance, "drain_to_delay(ring)", "drain_to_delay(ring) if k != 3 or warpgroup() else None", PipelineRace, NOT_DRAINED),
-    "release before drain at the end of a loop": Bug(ring.advance, "wgmma.wait_group(0)", "pass", PipelineRace, NOT_DRAINED),
-    "wait(1) for wait(0)": Bug(ring.drain_to_delay, DRAIN, "current().wgmma_wait(1)", PipelineRace, NOT_DRAINED),
+        steps.advance, "drain(loop)", "drain(loop) if k != 3 or warpgroup() else None", PipelineRace, NOT_DRAINED),
+    "release before drain at the end of a loop": Bug(steps.advance, "wgmma.wait_group(0)", "pass", PipelineRace, NOT_DRAINED),
+    "wait(1) for wait(0)": Bug(steps.drain, DRAIN, "current().wgmma_wait(1)", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0) at the end of a loop": Bug(
-        ring.advance, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
-    "wait(2) for wait(1), delayed": Bug(ring.drain_to_delay, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
+        steps.advance, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
+    "wait(2) for wait(1), delayed": Bug(steps.drain, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
-        ring.advance, "if k > delay:\n                each(ring, \"consumed\", 0, release, first + k - 1 - delay)",
-        "if k > 0:\n                each(ring, \"consumed\", 0, release, first + k - 1)", PipelineRace, NOT_DRAINED, delay=1),
+        steps.release_due, "release_used(ring, k, delay_of(ring))", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
-        ring.advance, "range(unreleased(ring), -1, -1)", "range(unreleased(ring), 0, -1)", PipelineDeadlock,
+        steps.release_rest, "range(unreleased(ring), -1, -1)", "range(unreleased(ring), 0, -1)", PipelineDeadlock,
         r"consumed\[\d\].* 8 of 8 arrivals", delay=1),
     "dropped arrive": Bug(ring.release, ARRIVE, f"if warpgroup() != 1 or step != 1: {ARRIVE}", PipelineDeadlock,
                           r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 0"),
@@ -157,12 +159,11 @@ BUGS = {
     "loads complete on the next barrier": Bug(
         ring.copy_in, "ready(ring, slot, part)", "ready(ring, (slot + 1) % 2, part)", PipelineRace, READ_EARLY),
     # ---- the counter
-    "the counter restarts with every tile": Bug(
-        ring.steps_done, "counter(ring.np, ring.plan.index)", "np.int32(0)", PipelineRace, OTHER_PHASE),
-    "the counter restarts in the compute role": Bug(ring.advance, "set_steps_done(ring, first + steps)", "pass", PipelineRace,
-                                                    OTHER_PHASE),
-    "the counter restarts in the memory role": Bug(ring.produce, "set_steps_done(ring, first + steps)", "pass", PipelineRace,
-                                                   OTHER_PHASE),
+    "the counter restarts with every tile": Bug(context.counter, "np_.state[index]", "0", PipelineRace, OTHER_PHASE),
+    "the counter restarts in the compute role": Bug(
+        ring.set_steps_done, COUNTED, f"({COUNTED}) * ring.np.memory", PipelineRace, OTHER_PHASE),
+    "the counter restarts in the memory role": Bug(
+        ring.set_steps_done, COUNTED, f"({COUNTED}) * (not ring.np.memory)", PipelineRace, OTHER_PHASE),
     # ---- store ring
     "no proxy fence": Bug(ring.put, "fence.proxy_async()", "pass", PipelineRace,
                           r"TMA store \(c\) reads .*the writing warps did not fence"),
@@ -281,8 +282,9 @@ def test_an_edit_that_the_ring_no_longer_has_is_an_error(monkeypatch):
 
 def test_an_edit_that_changes_nothing_stays_silent(monkeypatch):
     """The seam itself is not what the tests above find."""
-    for name in ("advance", "release", "await_ready", "fill", "put", "drain_stores", "phase_of", "stage_bytes"):
-        operation = getattr(ring, name)
+    for operation in (steps.advance, ring.release, ring.await_ready, ring.fill, ring.put, ring.drain_stores, ring.phase_of,
+                      ring.stage_bytes, steps.drain, steps.fill_begun):
+        name = operation.__name__
         line = f"def {name}("
         Bug(operation, line, line, PipelineRace, "").inject(monkeypatch)
     for seed in FEW:

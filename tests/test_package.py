@@ -109,10 +109,10 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
 # ---- layers
 LAYERS = (
     {"errors", "_source"}, {"_machine", "_op", "_numba"}, {"intrinsics"},
-    {"specs", "params", "transforms", "_layout", "_block", "_format"}, {"allocations"}, {"_unit"},
+    {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations"}, {"_unit"},
     {"inert"}, {"context", "division"}, {"arith"}, {"refs", "numbers", "lanes", "debug", "functions", "closure"}, {"fragment"},
-    {"ring"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"}, {"barriers", "single"},
-    {"store", "pipelines", "tile_loop"}, {"emit"}, {"emit_single"},
+    {"ring"}, {"steps"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"}, {"barriers", "single"},
+    {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options"},
     {"results", "targets"}, {"kernels"}, {"bench"}, {"__init__", "__main__"},
 )

@@ -126,7 +126,7 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_in_the_loop_is_found_in_every_schedule(name: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, (a, b) = kernels.gemm("body", False, 2, 0, 2), kernels.operands(128, 320)
-    BUGS[name].inject(monkeypatch, single)
+    BUGS[name].inject(monkeypatch)
     with pytest.raises(BUGS[name].error, match=BUGS[name].message):
         kernel.simulate(a, b, seed=seed)
 

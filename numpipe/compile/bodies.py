@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from typing import Any
 
 from .. import emit, emit_single, pipelines
@@ -30,25 +31,28 @@ class Bodies(Calls):
 
     def _emit(self, node: ast.Call) -> ast.Call:
         """The loop form's pipeline, and what it calls."""
-        body, grid, in_specs, slots, delay, compute, coroutine, *options = self.bind(emit.emit_pipeline_warp_specialized, node)
+        said = dict(zip(inspect.signature(emit.emit_pipeline_warp_specialized).parameters,
+                        self.bind(emit.emit_pipeline_warp_specialized, node), strict=True))
+        body, grid, in_specs, compute, coroutine = (said.pop(name) for name in (
+            "body", "grid", "in_specs", "compute_context", "carry_coroutine"))
+        looped = [said.pop(name) for name in ("out_specs", "max_concurrent_steps", "delay_release", "steps_of")]
         given = self.value(coroutine) is not None
         if given and self.value(compute) is not None:
             self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
                              "give one")
         self._index_maps_fit(grid, in_specs)
-        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, slots, delay)),
-                literal_node(self.session.site(self.source, node), node)]
+        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, *looped)),
+                literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
         functions = [self.visit(body), self.visit(coroutine if given else compute)]
         return self.call(emit.emitted, [self.call(pipelines.make_pipeline, pipe, node), *functions,
-                                        literal_node(int(given), node), *(self.visit(option) for option in options)], node)
-
+                                        literal_node(int(given), node), *map(self.visit, said.values())], node)
 
     def _emit_alone(self, node: ast.Call) -> ast.Call:
         """A single-stream pipeline: it holds loads of the memory role where its body does."""
-        body, grid, in_specs, slots, delay, carry = self.bind(emit_single.emit_pipeline, node)
+        body, grid, in_specs, out_specs, slots, delay, carry = self.bind(emit_single.emit_pipeline, node)
         self._index_maps_fit(grid, in_specs)
-        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, slots, delay)),
-                literal_node(self.session.site(self.source, node), node)]
+        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, out_specs, slots, delay)),
+                literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
         given, facts = self.facts_of(body)
         made = self.call(emit_single.emitted_alone, [self.call(emit_single.make_alone, pipe, node), given, self.visit(carry)], node)
         made.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]

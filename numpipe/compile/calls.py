@@ -7,6 +7,8 @@ import inspect
 import types
 from typing import Any
 
+import numpy as np
+
 from .. import context, copies, pipelines, refs, registers, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import tile
@@ -14,8 +16,8 @@ from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .subset import host_only, mismatch, spelled
 
-_REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown)
-    pipelines.pipeline: (pipelines.make_pipeline, "cs"),
+_REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown), g(rid)
+    pipelines.pipeline: (pipelines.make_pipeline, "cgs"),
     specs.BlockSpec: (specs.block_spec, "k"),
     **{kind: (made, "") for kind, made in specs.RECORDS.items()},
     copies.copy_gmem_to_smem: (copies.copy_in, "c"),
@@ -64,7 +66,10 @@ class Calls(Loops):
                 self._index_maps_fit(args[0], args[1])
             args = [self.context_name(node)] * ("c" in extra) + args
             if "k" in extra:
-                args.append(literal_node(self._known_indices(args[1]), node))
+                args[2] = self._memory_space(args[2])
+                args += [literal_node(self._known_indices(args[1]), node), literal_node(self._depends(args[1]), node)]
+            if "g" in extra:
+                args.append(literal_node(self._known_grid(args["c" in extra]), node))
             if "s" in extra:
                 args.append(literal_node(self.session.site(self.source, node), node))
             return self.call(operation, [self.visit(a) for a in args], node)
@@ -152,6 +157,32 @@ class Calls(Loops):
             value = None if depends else self.value(part)
             known.append(value if isinstance(value, int) else None)
         return tuple(known)
+
+    def _depends(self, index_map: ast.expr) -> tuple[bool, ...] | None:
+        """Which of its arguments a lambda written in place, or a nested function, reads; None for other functions."""
+        function: ast.AST = index_map
+        if isinstance(index_map, ast.Name):
+            places = self._binds(index_map.id)
+            function = places[0] if len(places) == 1 else index_map
+        if not isinstance(function, (ast.Lambda, ast.FunctionDef)):
+            return None
+        body = function.body if isinstance(function.body, list) else [function.body]
+        read = {n.id for part in body for n in ast.walk(part) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
+        return tuple(argument.arg in read for argument in function.args.args)
+
+    def _memory_space(self, given: ast.expr) -> ast.expr:
+        """The name of the memory that a BlockSpec says."""
+        name = specs.space_of(self.value(given))
+        if name is None:
+            self.error(given, "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got "
+                              f"{ast.unparse(given)}")
+        return literal_node(name, given)
+
+    def _known_grid(self, grid: ast.expr) -> tuple[int | None, ...]:
+        """The sizes of a grid that are compile-time constants, None for the others."""
+        whole = self.value(grid)
+        parts: Any = whole if isinstance(whole, tuple) else map(self.value, grid.elts) if isinstance(grid, ast.Tuple) else ()
+        return tuple(int(n) if isinstance(n, (int, np.integer)) else None for n in parts)
 
     def _axis(self, node: ast.Call) -> str:
         """The axis that `axis_index` or `axis_size` is asked for."""

@@ -101,7 +101,8 @@ class Constants:
                     base = self.evaluate(value, local)
                     if base is MISSING or (isinstance(base, StaticArray) and attr not in ("dtype", "ndim")):
                         return MISSING
-                    return getattr(base, attr, MISSING)
+                    found = getattr(base, attr, MISSING)
+                    return MISSING if isinstance(found, property) else found  # of a class, e.g. numba.cuda's threadIdx
                 case ast.Tuple(elts=elts, ctx=ast.Load()):
                     values = [get(e) for e in elts]
                     return MISSING if any(v is MISSING for v in values) else tuple(values)

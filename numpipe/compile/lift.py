@@ -32,6 +32,7 @@ from .arithmetic import Arithmetic
 from .debugging import Debugging
 from .fold import MISSING, Constants, StaticArray, stores
 from .functions import Bound, Functions
+from .lane_code import LaneCode
 from .nested import ENVIRONMENT
 from .positions import Positions, Source
 from .rewriter import CONTEXT
@@ -100,7 +101,7 @@ def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays:
     return _Lift(source, constants, Session(unit)).kernel(parameters)
 
 
-class _Lift(Arithmetic, Debugging, Functions):
+class _Lift(LaneCode, Arithmetic, Debugging, Functions):
     """All parts together, on one function."""
 
     def kernel(self, parameters: list[str]) -> Lifted:

@@ -51,8 +51,8 @@ class Lane:
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:
             return getattr(self._warp.who, name)
-        raise SpecError(f"{name} is an operation of the whole warpgroup: a body that is code for each lane "
-                        "(lowering_semantics=LoweringSemantics.Lane) has none of those; it has elements of tiles, shuffles and syncwarp")
+        raise SpecError(f"{name} is an operation of the whole warpgroup, and this body is code for each lane "
+                        "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
         self._warp.touch(self, address, dtype.itemsize, what, False)
@@ -70,8 +70,8 @@ class Lane:
 
     def _meet(self, stop: _Stop) -> Any:
         if not stop.mask >> self.lane % WARP & 1:
-            raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which it is "
-                                                   "not in")
+            raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
+                                                   "it is not in")
         return self._warp.hub.switch(stop)
 
 
@@ -98,8 +98,8 @@ class _Warp:
                 other = next((reader for reader in readers if reader != number), number)
             if other != number:
                 did = "stored" if byte in self.stored else "loaded"
-                raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) that lane "
-                                       f"{other} has {did}, and nothing orders them: put cuda.syncwarp() between")
+                raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) "
+                                       f"that lane {other} has {did}, and nothing orders them: put cuda.syncwarp() between")
             if write:
                 self.stored[byte] = number
             else:
@@ -175,8 +175,8 @@ class _Warp:
         if not 0 <= source < WARP:
             source = number
         if not stop.mask >> source & 1:
-            raise report.violation(self.who, f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, which is "
-                                             f"not in the mask {stop.mask:#x}: undefined on the GPU")
+            raise report.violation(self.who, f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, "
+                                             f"which is not in the mask {stop.mask:#x}: undefined on the GPU")
         return stops[source].value
 
     def _stuck(self, stops: dict[int, _Stop], results: dict[int, Any]) -> NoReturn:
@@ -186,8 +186,8 @@ class _Warp:
         where = f"has left the body with {results[first]!r}" if first in results else f"is at {stops[first]}"
         if first in results and results[first] is None:
             where = "has left the body"
-        raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask {stop.mask:#x}, "
-                                         f"but lane {first} {where}: all lanes of the mask must come to the same call")
+        raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
+                                         f"{stop.mask:#x}, but lane {first} {where}: all of them must come to the same call")
 
 
 def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

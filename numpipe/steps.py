@@ -1,0 +1,282 @@
+"""A step of a pipeline: what happens around it in all of the pipeline's rings.
+
+Operands that change together and have as many slots share a ring (`ring`); a pipeline has a ring for each such group::
+
+    in_specs   a: (i, k)   b: (k, j)   w: (j, 0)   bias: (0, 0)          grid (i, j, k)
+    ring       |------- 0 -------|     1: 2 of 3   2: 0 of 3             dimensions whose change is a new block
+
+At each step the memory role fills one slot in the rings that begin a block there (`produce`). The compute role releases, in
+all rings, what has been used for the last time, then waits for what begins (`advance`): in this order, because the memory role
+goes through the rings one after another, and what it waits for may be in any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._machine import current
+from ._op import helper, op
+from .arith import successor
+from .context import Context
+from .errors import SpecError
+from .intrinsics import wgmma
+from .ring import (
+    Ring,
+    await_ready,
+    awaits,
+    begins,
+    check_released,
+    delay_of,
+    each,
+    fill,
+    release,
+    release_used,
+    releases,
+    set_steps_done,
+    slot_of,
+    step_of,
+    tiles_of,
+    unravel,
+    unreleased,
+)
+from .trees import Tree, made
+
+
+# ---- rings of a pipeline -----------------------------------------------------------------------------------------
+class Place(NamedTuple):
+    """Where an operand is: the number of its ring, and its own in that ring."""
+
+    ring: int
+    operand: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operands that share a ring, by their numbers among the leaves of in_specs; `dims` as in `RingPlan`."""
+
+    dims: int | None
+    slots: int
+    delay: int
+    operands: tuple[int, ...]
+
+
+def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequence[int | None], slots: int, delay: int | None,
+            kernel: int) -> tuple[Group, ...]:
+    """The rings of a pipeline.
+
+    specs  leaves of in_specs
+    known  sizes of the grid, as far as they are compile-time constants: a ring has no more slots than there are blocks, unless
+           its BlockSpecs say how many it has
+    slots  max_concurrent_steps
+    delay  delay_release, of the pipeline and (`kernel`) of its CompilerParams; an operand's own comes first
+
+    Raises SpecError where a slot would be needed before it is released.
+    """
+    if slots < 1:
+        raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for number, (spec, label) in enumerate(zip(specs, labels, strict=True)):
+        if not spec.loaded:
+            continue
+        dims = depth(spec.depends, len(known))
+        late = next(d for d in (spec.delay_release, delay, kernel) if d is not None) if dims else 0
+        own = spec.buffer_count
+        held = own or (slots if dims else 1)
+        if late < 0:
+            raise SpecError(f"{where}: delay_release must be at least 0, got {late}")
+        if late >= held:
+            count = f"buffer_count={own} of {label}" if own else f"max_concurrent_steps={slots}"
+            raise SpecError(f"{where}: delay_release={late} needs more than {late} slots, got {count}: the slot of step k is still "
+                            "held when step k + delay_release waits for its own")
+        sizes = known[:dims]
+        if own is None and None not in sizes:
+            held = max(1, min(held, int(np.prod([int(n or 0) for n in sizes]))))
+        found.setdefault((dims, held, min(late, held - 1)), []).append(number)
+    return tuple(Group(None if dims == len(known) else dims, held, late, tuple(operands))
+                 for (dims, held, late), operands in found.items())
+
+
+def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
+    """Grid dimensions, counted from the first, whose change may be another block."""
+    if depends == ():
+        return 0
+    if depends is None or len(depends) != rank:
+        return rank
+    return max((number + 1 for number, read in enumerate(depends) if read), default=0)
+
+
+def places(count: int, groups: Sequence[Group]) -> tuple[Place | None, ...]:
+    """Where each of `count` operands is; None: in global memory."""
+    found = {number: Place(ring, own) for ring, group in enumerate(groups) for own, number in enumerate(group.operands)}
+    return tuple(found.get(number) for number in range(count))
+
+
+class Loop:
+    """A pipeline over its arrays, on the simulated SM, in one warpgroup.
+
+    rings         a step's, in the order of their first operands
+    arrays, tree  leaves of what the pipeline is called on, and their shape
+    places        where each is
+    manual        whether the body waits for, and whether it releases, its operands
+    grid, total   steps in each dimension, and in all
+    steps         those that this warpgroup runs; `unequal`: they may be fewer than `total`
+    groups        wgmmas that every step is sure to issue
+    """
+
+    def __init__(self, np_: Context, rings: tuple[Ring, ...], arrays: Sequence[Any], tree: Tree,
+                 places: tuple[Place | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any, steps: Any,
+                 unequal: bool, groups: int) -> None:
+        self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
+        self.grid, self.total, self.steps, self.unequal, self.groups = grid, total, steps, unequal, groups
+
+    @property
+    def single(self) -> bool:
+        """Whether this warpgroup has the rings for itself (`single`)."""
+        return any(ring.plan.private for ring in self.rings)
+
+
+# ---- what a loop is made of --------------------------------------------------------------------------------------
+@op
+def over(loop: Loop, function: Callable[..., None], *args: Any) -> None:
+    """``function(ring, *args)`` for each ring."""
+    for ring in loop.rings:
+        function(ring, *args)
+
+
+@op
+def grid_of(loop: Loop) -> Any:
+    """Steps in each dimension."""
+    return loop.grid
+
+
+@op
+def total_of(loop: Loop) -> Any:
+    """The pipeline's steps."""
+    return loop.total
+
+
+@op
+def unequal(loop: Loop) -> bool:
+    """Whether warpgroups may run different numbers of steps."""
+    return loop.unequal
+
+
+@op
+def drain(loop: Loop) -> None:
+    """Before rings release slots: wait until only wgmmas of steps whose slots are kept are in flight.
+
+    Every wgmma is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
+    to the last `delay` steps. Nothing where the body releases, or where no ring does before the loop's end.
+    """
+    pending = pending_groups(loop.rings, loop.groups)
+    if pending is not None:
+        current().wgmma_wait(pending)
+
+
+def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
+    """Groups that may stay in flight while rings release; 7 is the most that wgmma.wait_group can leave."""
+    delays = [ring.plan.delay for ring in rings if not ring.plan.manual_consumed and ring.plan.dims != 0]
+    return min(7, min(delays) * groups) if delays else None
+
+
+@op
+def ring_steps(loop: Loop, k: Any) -> tuple[Any, ...]:
+    """The steps of the rings in which the pipeline's step k is."""
+    return tuple(step_of(ring, k, 0) for ring in loop.rings)
+
+
+@op
+def tiles(loop: Loop, steps: tuple[Any, ...]) -> Any:
+    """What a step is given: a tile for each operand, or the array itself, in the shape of in_specs; `steps` are the rings'."""
+    landed = [tiles_of(ring, slot_of(ring, step)) for ring, step in zip(loop.rings, steps, strict=True)]
+    given = [array if place is None else landed[place.ring][place.operand]
+             for array, place in zip(loop.arrays, loop.places, strict=True)]
+    return loop.tree.build(iter(given), made)
+
+
+# ---- memory role -------------------------------------------------------------------------------------------------
+@helper
+def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
+    """Fill the ring's next slot, if step k begins a block."""
+    if begins(ring, k):
+        each(ring, "all", 0, fill, indices, step_of(ring, k, 0))
+
+
+@helper
+def fill_step(loop, k):  # type: ignore[no-untyped-def]
+    """All loads of step k."""
+    over(loop, fill_begun, unravel(k, grid_of(loop)), k)
+
+
+@helper
+def produce(loop):  # type: ignore[no-untyped-def]
+    """The whole producer of an innermost pipeline loop."""
+    k = np.int32(0)
+    while k < total_of(loop):
+        fill_step(loop, k)
+        k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
+    finish(loop)
+
+
+@helper
+def finish(loop):  # type: ignore[no-untyped-def]
+    """The loop's end: the next one on these rings continues behind it."""
+    over(loop, set_steps_done, total_of(loop))
+
+
+# ---- compute role ------------------------------------------------------------------------------------------------
+@helper
+def release_due(ring, k):  # type: ignore[no-untyped-def]
+    """Before step k: release what is due, if the ring does it."""
+    if releases(ring):
+        release_used(ring, k, delay_of(ring))
+
+
+@helper
+def await_begun(ring, k):  # type: ignore[no-untyped-def]
+    """Wait for the tiles of the block that step k begins, if the ring does it."""
+    if awaits(ring) and begins(ring, k):
+        await_ready(ring, 0, step_of(ring, k, 0))
+
+
+@helper
+def release_rest(ring, k):  # type: ignore[no-untyped-def]
+    """After the last step, k - 1: release what has been used and not been released."""
+    for back in range(unreleased(ring), -1, -1):
+        release_used(ring, k, back)
+
+
+@helper
+def pass_by(ring, k):  # type: ignore[no-untyped-def]
+    """Release what step k begins, unused, when it has landed."""
+    if begins(ring, k):
+        if awaits(ring):
+            await_ready(ring, 0, step_of(ring, k, 0))
+        each(ring, "consumed", 0, release, step_of(ring, k, 0))
+
+
+@helper
+def advance(loop, k, steps):  # type: ignore[no-untyped-def]
+    """Before step k of `steps`: release what is drained, wait for the next tiles; False after the last step.
+
+    A slot is released `delay` steps after the last one that uses it, behind a wait that leaves only the newer steps' wgmmas in
+    flight. Where the body releases, it has done so for all but the last `delay` steps when the loop ends.
+    """
+    over(loop, check_released, k)
+    if k < steps:
+        drain(loop)
+        over(loop, release_due, k)
+        over(loop, await_begun, k)
+        return True
+    finish(loop)
+    wgmma.wait_group(0)
+    over(loop, release_rest, k)
+    if unequal(loop):
+        while k < total_of(loop):
+            over(loop, pass_by, k)
+            k = successor(k)
+    return False

@@ -1,0 +1,133 @@
+"""A pipeline's loop as a Numba value: its rings, arrays and step counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _numba as nb
+from . import steps as source
+from ._op import cuda_meaning
+from .context_cuda import ContextType
+from .intrinsics import wgmma
+from .refs_cuda import SmemType
+from .ring import slot_of, step_of, tiles_of
+from .ring_cuda import RingType
+from .steps import Place
+from .trees import Tree
+from .trees_cuda import build_value, made
+
+I32 = nb.types.int32
+
+
+class LoopType(nb.types.Type):  # type: ignore[misc]
+    """The type of `steps.Loop`: what is known when the kernel is compiled."""
+
+    def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
+                 places: tuple[Place | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int) -> None:
+        self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
+        self.manual, self.rank, self.unequal, self.groups = manual, rank, unequal, groups
+        super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {groups})")
+
+    @property
+    def single(self) -> bool:
+        return any(ring.plan.private for ring in self.rings)
+
+    @property
+    def grid(self) -> Any:
+        return nb.types.UniTuple(I32, self.rank)
+
+    @property
+    def tiles(self) -> Any:
+        """The type of what `steps.tiles` gives."""
+        given = []
+        for array, place in zip(self.arrays, self.places, strict=True):
+            if place is None:
+                given.append(array)
+            else:
+                layout = self.rings[place.ring].plan.layouts[place.operand]
+                given.append(SmemType(layout, array.arg.dtype, self.context.role))
+        return self.tree.build(iter(given), made)
+
+
+@nb.register_model(LoopType)
+class _LoopModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: LoopType) -> None:
+        super().__init__(manager, fe_type, [("np", fe_type.context), ("rings", nb.types.Tuple(fe_type.rings)),
+                                            ("arrays", nb.types.Tuple(fe_type.arrays)), ("grid", fe_type.grid), ("total", I32),
+                                            ("steps", I32)])
+
+
+def loop_value(context: Any, builder: Any, loop: LoopType, value: Any = None) -> Any:
+    return nb.cgutils.create_struct_proxy(loop)(context, builder, value=value)
+
+
+@cuda_meaning(source.over)
+def _over(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
+    for ring in loop.rings:
+        nb.returns(typing_context, function, (ring, *args))
+
+    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        rings = loop_value(context, builder, loop, values[0]).rings
+        for number, ring in enumerate(loop.rings):
+            nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
+        return nb.nothing(context)
+
+    return nb.types.void(loop, function, *args), codegen
+
+
+def _field(operation: Any, name: str, type: Any) -> None:
+    def typer(_context: Any, loop: Any) -> Any:
+        return type(loop)(loop), lambda context, builder, sig, args: getattr(loop_value(context, builder, loop, args[0]), name)
+
+    cuda_meaning(operation)(typer)
+
+
+_field(source.grid_of, "grid", lambda loop: loop.grid)
+_field(source.total_of, "total", lambda loop: I32)
+
+
+@cuda_meaning(source.unequal)
+def _unequal(_context: Any, loop: Any) -> Any:
+    return nb.types.boolean(loop), lambda context, builder, sig, args: nb.const(int(loop.unequal), nb.i1)
+
+
+@cuda_meaning(source.drain)
+def _drain(_context: Any, loop: Any) -> Any:
+    pending = source.pending_groups(loop.rings, loop.groups)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if pending is not None:
+            kind, value = nb.immediate(pending)
+            nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
+        return nb.nothing(context)
+
+    return nb.types.void(loop), codegen
+
+
+@cuda_meaning(source.ring_steps)
+def _ring_steps(_context: Any, loop: Any, k: Any) -> Any:
+    result = nb.types.UniTuple(I32, len(loop.rings))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        rings = loop_value(context, builder, loop, args[0]).rings
+        return context.make_tuple(builder, result, [
+            nb.call(context, builder, step_of, (ring, I32, I32), (builder.extract_value(rings, number), args[1], nb.const(0)))[1]
+            for number, ring in enumerate(loop.rings)])
+
+    return result(loop, I32), codegen
+
+
+@cuda_meaning(source.tiles)
+def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = loop_value(context, builder, loop, args[0])
+        landed = []
+        for number, ring in enumerate(loop.rings):
+            held, step = builder.extract_value(value.rings, number), builder.extract_value(args[1], number)
+            slot = nb.call(context, builder, slot_of, (ring, I32), (held, step))[1]
+            landed.append(nb.call(context, builder, tiles_of, (ring, I32), (held, slot))[1])
+        given = [builder.extract_value(value.arrays, number) if place is None else
+                 builder.extract_value(landed[place.ring], place.operand) for number, place in enumerate(loop.places)]
+        return build_value(context, builder, loop.tiles, iter(given))
+
+    return loop.tiles(loop, steps), codegen

@@ -1,0 +1,88 @@
+"""Kernels whose bodies are code for each lane; for tests in both executions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, cdiv, ds
+
+try:
+    from numba import cuda
+except ImportError:  # where no CUDA wheel exists, kernels use numpipe's names
+    from numpipe import per_lane as cuda  # type: ignore[no-redef]
+
+LANE = CompilerParams(lowering_semantics=LoweringSemantics.Lane)
+emit = numpipe.emit_pipeline_warp_specialized
+
+
+def by_lane(function: Any = None, **options: Any) -> Any:
+    return numpipe.kernel(function, num_compute_wgs=1, compiler_params=LANE, **options)
+
+
+@by_lane
+def column_sums(x, y):
+    """y[i, j] = the sum of column j of x, in each row: every lane sums half of a column, two meet in the scratch tile."""
+    partial = numpipe.scratch(SMEM((64, 64), np.float32))
+    partial[...] = numpipe.zeros((64, 64), np.float32)
+    numpipe.commit_smem()
+
+    def body(indices, tile, total):
+        lane = numpipe.lane_index()
+        column, half = lane % 64, lane // 64
+        for row in range(32):
+            total = total + tile[half * 32 + row, column]
+        partial[half, column] = total
+        return total
+
+    def compute(pipeline):
+        pipeline(0.0)
+        y[ds(0, 64), ds(0, 64)] = partial[...]
+
+    emit(body, grid=(cdiv(x.shape[0], 64),), compute_context=compute, max_concurrent_steps=3, in_specs=(
+        BlockSpec((64, 64), lambda k: (k, 0)),))(x)
+
+
+@by_lane
+def warp_sums(x, y):
+    """y[w, j] for warp w: 32 columns summed by a butterfly of shuffles; row 4 + w the running maximum by shfl_down."""
+    out = numpipe.scratch(SMEM((64, 64), np.float32))
+    out[...] = numpipe.zeros((64, 64), np.float32)
+    numpipe.commit_smem()
+
+    def body(indices, tile):
+        k, = indices
+        lane, warp = cuda.laneid, numpipe.lane_index() // 32
+        value = tile[warp, lane] * 1.0
+        best = value
+        for step in (16, 8, 4, 2, 1):
+            value = value + cuda.shfl_xor_sync(0xFFFFFFFF, value, step)
+            best = max(best, cuda.shfl_down_sync(0xFFFFFFFF, best, step))
+        best = cuda.shfl_sync(0xFFFFFFFF, best, 0)
+        out[warp, k * 32 + lane] = value
+        out[4 + warp, k * 32 + lane] = best - cuda.shfl_up_sync(0xFFFFFFFF, lane, 1)
+
+    emit(body, grid=(2,), in_specs=(BlockSpec((8, 32), lambda k: (0, k)),))(x)
+    y[ds(0, 64), ds(0, 64)] = out[...]
+
+
+@by_lane
+def mirrored(x, y):
+    """y = x with each row's two halves exchanged within the warp that wrote them: needs a syncwarp."""
+    tile = numpipe.scratch(SMEM((64, 64), x.dtype))
+
+    def body(indices, x_tile):
+        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+        for row in range(16):
+            tile[warp * 16 + row, lane] = x_tile[warp * 16 + row, lane]
+            tile[warp * 16 + row, 32 + lane] = x_tile.T[32 + lane, warp * 16 + row]
+        cuda.syncwarp()
+        for row in range(16):
+            low, high = tile[warp * 16 + row, 31 - lane], tile.at[ds(0, 64), ds(0, 64)][warp * 16 + row, 63 - lane]
+            cuda.syncwarp()
+            tile[warp * 16 + row, lane], tile[warp * 16 + row, 32 + lane] = high, low
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+    y[ds(0, 64), ds(0, 64)] = tile[...]
