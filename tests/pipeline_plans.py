@@ -198,9 +198,7 @@ RULES: list[Rule] = [
 
 # What the package cannot do yet
 LATER: dict[str, tuple[Any, ...]] = {
-    "outputs": (1, 2), "reads": ("some", "none", "origin"), "writes": ("some", "none", "origin"),
-    "steps": ("unequal",), "chained": ("shared",), "own": ("slots", "delay"), "tree": ("tuple", "named"), "memory": ("first",),
-    "gmem": (True,), "inputs": (0,),
+    "outputs": (1, 2), "writes": ("some", "none", "origin"), "chained": ("shared",), "memory": ("first",), "gmem": (True,),
 }
 LATER_RULES: list[Rule] = []
 SUPPORTED: Factors = {name: tuple(v for v in values if v not in LATER.get(name, ())) for name, values in FACTORS.items()}
