@@ -14,8 +14,10 @@ from primitive_kernels import (
     polled,
     product,
     reduced,
+    roles_by_hand,
     shared_tiles,
     single_stream,
+    squared,
     tall,
     united,
 )
@@ -29,7 +31,7 @@ REPEATS = 20
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4])
-@pytest.mark.parametrize("kernel", [single_stream, shared_tiles], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name)
 def test_a_product_by_hand(kernel: Any, slots: int) -> None:
     for m, n, k in ((128, 64, 64), (256, 128, 320), (100, 72, 200), (1000, 904, 2056)):
         a, b = matrices(m, n, k)
@@ -46,6 +48,14 @@ def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
         y = np.zeros_like(x)
         copied(x, y, target="gpu")
         np.testing.assert_array_equal(y, x)
+
+
+def test_register_tiles_go_out_through_slots() -> None:
+    x = np.random.default_rng(7).standard_normal((2000, 1300)).astype(np.float32)
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        squared(x, y, target="gpu")
+        np.testing.assert_array_equal(y, x * x)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
