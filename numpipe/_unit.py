@@ -263,7 +263,9 @@ class Unit:
     # ---- shared memory
     @property
     def smem_bytes(self) -> int:
-        return self._rings_end + self._staging_bytes
+        if self.simulated or not self.store_slots:
+            return self._rings_end + self._staging_bytes
+        return max(self._rings_end, self.staging_base + self._staging_bytes)  # rings that were met later lie behind it
 
     @property
     def _rings_end(self) -> int:

@@ -30,6 +30,7 @@ from .context import Context
 from .errors import CompileError, SpecError
 from .inert import Inert
 from .outputs import check_specs
+from .params import CompilerParams
 from .refs import GmemRef
 from .ring import Ring, unravel
 from .single import advance_alone, begin_alone
@@ -37,6 +38,7 @@ from .specs import BlockSpec
 from .steps import Group, Loop, advance, fill_step, finish, grouped, places, produce, ring_steps, tiles
 from .trees import Tree, leaves, mismatch, tree_of
 
+SLOTS = 2
 IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot be "
             "passed to another one")
 
@@ -66,7 +68,7 @@ class Pipeline:
 
 
 def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs: tuple[Any, ...] = (),
-             max_concurrent_steps: int = 2, delay_release: int | None = None,
+             max_concurrent_steps: int | None = None, delay_release: int | None = None,
              steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
 
@@ -76,7 +78,8 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
     out_specs             the same for arrays that the loop writes, behind the inputs in the call and in the tiles: ``o_tile[...] =
                           value``. A block is stored when it ends, that is when the next step has another one, or the loop
                           ends; a loop of no steps stores nothing. See `outputs`.
-    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1). Where the grid is made of
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1); default:
+                          `CompilerParams.max_concurrent_steps`, else 2. Where the grid is made of
                           compile-time constants there are no more than it has steps; `BlockSpec.buffer_count` is not changed.
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`); with 1 the products of
                           a step may still run while the next step is issued. Must be below max_concurrent_steps.
@@ -95,15 +98,18 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 
 
 @op
-def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int, delay_release: int | None,
-                  steps_of: Any, known: tuple[int | None, ...], site: str) -> Pipeline:
+def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None,
+                  delay_release: int | None, steps_of: Any, known: tuple[int | None, ...], site: str) -> Pipeline:
     """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source."""
     return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site)
 
 
-def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int, delay_release: int | None,
-         steps_of: Any, known: tuple[int | None, ...], site: str, single: bool = False) -> Pipeline:
-    """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role."""
+def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
+         steps_of: Any, known: tuple[int | None, ...], site: str, single: bool = False, default: int = SLOTS) -> Pipeline:
+    """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role.
+
+    `default`: its slots where neither the pipeline nor the kernel says how many.
+    """
     where = f"kernel {np_.unit.kernel}, pipeline at {site}"
     if not isinstance(grid, tuple) or not grid:
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
@@ -114,7 +120,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
                             f"{where}: {name} must be a tuple of BlockSpec, got {kinds}: write (spec,)")
     if steps_of is not None:
         check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
-    slots = constant(where, "max_concurrent_steps", max_concurrent_steps)
+    slots = slots_of(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
     delay = constant(where, "delay_release", delay_release)
     tree, labels, rings, outs = plan_operands(where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
                                               known_grid(known, len(grid)), slots, delay, np_.unit.params.delay_release)
@@ -126,6 +132,11 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
 
 
 # ---- what both executions check
+def slots_of(said: int | None, params: CompilerParams, default: int) -> int:
+    """max_concurrent_steps: the pipeline's, else the kernel's, else what such pipelines have."""
+    return next(slots for slots in (said, params.max_concurrent_steps, default) if slots is not None)
+
+
 def known_grid(known: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
     """The constants in a grid; nothing is known of one that is not written in place."""
     return known if len(known) == rank else (None,) * rank

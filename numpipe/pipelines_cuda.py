@@ -65,7 +65,7 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs:
 
 
 def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, known: Any, site: Any,
-         single: bool = False) -> Any:
+         single: bool = False, default: int = source.SLOTS) -> Any:
     """Typing of a pipeline."""
     place = nb.literal(site)
     where = f"kernel {np_.unit.kernel}, pipeline at {place}"
@@ -85,10 +85,12 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
     if not isinstance(steps_of, nb.types.NoneType):
         source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)),
                               len(out_specs) > 0)
+    options = np_.unit.params
     tree, labels, rings, outs = source.plan_operands(
         where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
-        source.known_grid(nb.literal(known), len(grid)), immediate(where, "max_concurrent_steps", slots),
-        immediate(where, "delay_release", delay), np_.unit.params.delay_release)
+        source.known_grid(nb.literal(known), len(grid)),
+        source.slots_of(immediate(where, "max_concurrent_steps", slots), options, default),
+        immediate(where, "delay_release", delay), options.delay_release)
     pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
                         single, inert)
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
