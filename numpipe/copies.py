@@ -362,7 +362,8 @@ def wait_smem_to_gmem(n: int, wait_read_only: bool = False) -> None:
     n               a compile-time int
     wait_read_only  the others have been *read* only: their tiles may be written again; they may not be in global memory yet
 
-    The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group").
+    The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A store of a register tile,
+    ``array[…] = tile``, and one of a pipeline's output are groups too, and count among the newest.
     """
     raise RuntimeError(f"numpipe.wait_smem_to_gmem {INSIDE}")
 
