@@ -53,7 +53,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                           tiles are in shared memory. Called by every compute warpgroup at every step.
     grid                  steps per dimension, run-time int32 values, last one fastest
     in_specs              one BlockSpec for each array; tuples and NamedTuples of them, nested, for arrays in the same tuples
-    out_specs             ()
+    out_specs             the same for arrays that the body writes, behind the inputs in its parameters and in the call (`pipeline`)
     max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1; default:
                           `CompilerParams.max_concurrent_steps`, else 2), but no more than a grid of compile-time
                           constants has
@@ -163,7 +163,7 @@ def plural(count: int, what: str) -> str:
 
 def counts(pipe: Any) -> tuple[int, int]:
     """Tiles and loaded operands of a pipeline: its body has barriers for the latter."""
-    return len(pipe.tree.parts), sum(spec.loaded for spec in pipe.specs)
+    return len(pipe.tree.parts), sum(len(group.operands) for group in pipe.rings)
 
 
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"

@@ -39,7 +39,7 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
                           tiles are in shared memory, in slots that belong to the warpgroup alone
     grid                  steps per dimension, run-time int32 values, last one fastest; another one in each warpgroup, if wanted
     in_specs              one BlockSpec for each array; tuples and NamedTuples of them for arrays in such tuples
-    out_specs             ()
+    out_specs             the same for arrays that the body writes, behind the inputs: each warpgroup stores its own blocks
     max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at once (>= 1); default:
                           `CompilerParams.max_concurrent_steps`, else 1
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`): with 1 a slot is filled
