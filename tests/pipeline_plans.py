@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from covering import Factors, Row, Rule, covering_array, keeps, leaves_a_value
+from covering import Factors, Row, Rule, Rules, covering_array, keeps, leaves_a_value
 from hypothesis import strategies as st
 
 SMEM = 227 * 1024
@@ -160,6 +160,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 """what a covering array covers; the first value of each is the ordinary one"""
 
 
+@functools.cache
 def fits(builder: str, slots: int, ready: bool, consumed: bool, inputs: int, outputs: int, wgs: int, chain: int, chained: str,
          use: str, tn: int, tk: int) -> bool:
     plan = Plan(builder=builder, slots=slots, ready=ready, consumed=consumed, inputs=inputs, outputs=outputs, wgs=wgs, chain=chain,
@@ -168,7 +169,7 @@ def fits(builder: str, slots: int, ready: bool, consumed: bool, inputs: int, out
 
 
 MILD = Plan(slots=1, inputs=0)
-RULES: list[Rule] = [
+RULES: Rules = (
     Rule(fits, {name: getattr(MILD, name) for name in inspect.signature(fits).parameters}),
     Rule(lambda delay, slots: delay < slots),
     Rule(lambda ready, builder, form, inputs: not ready or (builder == "ws" and form == "body" and inputs > 0)),
@@ -194,15 +195,15 @@ RULES: list[Rule] = [
     Rule(lambda use, inputs: use == "product" or inputs > 0),
     Rule(lambda use, tn, tk: use == "product" or tn == tk),  # tiles of values have the shape of blocks
     Rule(lambda use, dims: use == "product" or dims != "element"),
-]
+)
 
 # What the package cannot do yet
 LATER: dict[str, tuple[Any, ...]] = {
     "outputs": (1, 2), "writes": ("some", "none", "origin"), "chained": ("shared",), "memory": ("first",), "gmem": (True,),
 }
-LATER_RULES: list[Rule] = []
+LATER_RULES: Rules = ()
 SUPPORTED: Factors = {name: tuple(v for v in values if v not in LATER.get(name, ())) for name, values in FACTORS.items()}
-ALL_RULES = [*RULES, *LATER_RULES]
+ALL_RULES = (*RULES, *LATER_RULES)
 
 
 ARRAYS = 8

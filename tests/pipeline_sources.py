@@ -326,7 +326,7 @@ def value(plan: Plan, acc: str) -> list[str]:
             factors.append("8 * e_tile[...].astype(np.float32)")
         return [f"{acc} = {acc} + {term}" for term in factors]
     if not products(plan):
-        return [f"{acc} = {acc} + float({number(plan)} + 10 * wg)"]
+        return [f"{acc} = {acc} + float({number(plan)})"]
     return [f"{acc} = numpipe.wgmma({acc}, {left}, {right})" for left, right in products(plan)]
 
 
@@ -444,7 +444,7 @@ def tile_of(plan: Plan, blocks: dict[str, np.ndarray], rows: slice, env: Env) ->
     right = [blocks[name] for name in plan.names[1:]]
     right += [blocks[name][:plan.tn] for name in ("a", "e") if name in blocks and (name == "e" or plan.inputs == 1)]
     if left is None:
-        return eval(number(plan), {}, env) + 10 * env["wg"]
+        return eval(number(plan), {}, env)
     return sum(left @ x.T for x in right)
 
 
