@@ -13,6 +13,7 @@ so it may be written in the kernel, in a module, or be a field of a Static.
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +22,8 @@ import numpy as np
 
 from ._layout import ATOM, Layout, block_layout
 from .errors import SpecError
+from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform
+from .transforms import check as check_transforms
 
 MAX_BARRIERS = 32
 """of one `Barrier`: their parities are the bits of an int32"""
@@ -32,10 +35,11 @@ ARRIVALS_A_WARPGROUP = 4
 class SMEM:
     """A tile in shared memory, or slots of one: `shape` ends in the tile's rows and columns.
 
-    shape  compile-time ints. Dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a tile.
-           A row is a multiple of 16 bytes, and there is a multiple of 8 of them (the layout is that of a pipeline's blocks:
-           `_layout`); a tile begins at a multiple of 1024 bytes.
-    dtype  of the elements
+    shape       compile-time ints. Dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a
+                tile. A row is a multiple of 16 bytes, and there is a multiple of 8 of them (the layout is that of a pipeline's
+                blocks: `_layout`); a tile begins at a multiple of 1024 bytes.
+    dtype       of the elements
+    transforms  how a tile lies in shared memory, as for `BlockSpec`; what is left out is inferred
 
     Raises SpecError for shapes that have no such layout.
 
@@ -47,6 +51,7 @@ class SMEM:
     dtype: Any
     memory_space: ClassVar[str] = "SMEM"
     """so that the class itself says where a `BlockSpec` puts an operand"""
+    transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
         shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else ()
@@ -59,12 +64,13 @@ class SMEM:
             raise SpecError(f"SMEM: dtype must be an element type, got {self.dtype!r} ({error})") from None
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         object.__setattr__(self, "dtype", dtype)
+        check_transforms(self.transforms, "SMEM")
         _ = self.layout
 
     @property
     def layout(self) -> Layout:
         """Of one tile."""
-        return block_layout((self.shape[-2], self.shape[-1]), 1, self.dtype, f"SMEM: tile {self.shape[-2:]}")
+        return block_layout((self.shape[-2], self.shape[-1]), 1, self.dtype, f"SMEM: tile {self.shape[-2:]}", self.transforms)
 
     @property
     def slots(self) -> int:
@@ -81,10 +87,10 @@ class SMEM:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        return "SMEM", self.shape, self.dtype.name
+        return "SMEM", self.shape, self.dtype.name, tuple(_record(transform) for transform in self.transforms)
 
     def __str__(self) -> str:
-        return f"SMEM({self.shape}, {self.dtype})"
+        return f"SMEM({self.shape}, {self.dtype}{f', {self.transforms}' * bool(self.transforms)})"
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,8 @@ class Barrier:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        return "Barrier", int(self.num_arrivals), tuple(int(n) for n in self.shape)
+        counts = tuple(int(n) for n in self.shape)
+        return "Barrier", int(self.num_arrivals), counts if isinstance(self.num_barriers, tuple) else counts[0]
 
     def __str__(self) -> str:
         return f"Barrier(num_arrivals={self.num_arrivals}, num_barriers={self.num_barriers})"
@@ -190,6 +197,14 @@ def is_allocation(value: Any) -> bool:
     return isinstance(value, (SMEM, Barrier, RefUnion))
 
 
+_TRANSFORMS: dict[str, Any] = {kind.__name__: kind for kind in (TilingTransform, SwizzleTransform, TransposeTransform)}
+
+
+def _record(transform: Transform) -> tuple[str, Any]:
+    """(name, its only field)"""
+    return type(transform).__name__, *(getattr(transform, field.name) for field in dataclasses.fields(transform))
+
+
 def spelled(kind: Any) -> str:
     """A text that `parse` makes the type of again: a literal that Numba keeps, as it does not keep all nested tuples."""
     return repr(_parts(kind))
@@ -202,7 +217,7 @@ def _parts(kind: Any) -> tuple[Any, ...]:
 def parse(text: str) -> Any:
     """
     >>> parse(spelled(SMEM((64, 64), np.float16)))
-    SMEM(shape=(64, 64), dtype=dtype('float16'))
+    SMEM(shape=(64, 64), dtype=dtype('float16'), transforms=())
     """
     return _made(ast.literal_eval(text))
 
@@ -210,7 +225,7 @@ def parse(text: str) -> Any:
 def _made(parts: tuple[Any, ...]) -> Any:
     name, *rest = parts
     if name == "SMEM":
-        return SMEM(rest[0], rest[1])
+        return SMEM(rest[0], rest[1], tuple(_TRANSFORMS[kind](value) for kind, value in rest[2]))
     if name == "Barrier":
         return Barrier(rest[0], rest[1])
     members = [_made(part) for part in rest]

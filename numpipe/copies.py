@@ -124,9 +124,12 @@ def not_a_barrier(got: object) -> str:
 
 
 def check(operation: str, unit: Unit, index: int, axes: tuple[int, int], sizes: tuple[int, int], layout: Layout,
-          dtype: np.dtype) -> Boxes:
+          dtype: np.dtype, writable: bool) -> Boxes:
     """The boxes of a copy between a view and a tile; SpecError where the two differ, or the TMA cannot do it."""
     array, store = unit.arrays[index], operation == STORE
+    if not store and not writable:
+        raise SpecError(f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
+                        "own, numpipe.scratch(numpipe.SMEM(…))")
     reachable(operation, unit, index)
     if sizes != layout.shape:
         raise SpecError(f"{operation}: {array.name}.at[…] has {sizes} elements, the tile {layout.shape}: both must be of one shape")
@@ -304,8 +307,9 @@ def copy_gmem_to_smem(src: Any, dst: Any, barrier: Any, *, predicate: Any = True
 
     src        ``array.at[ds(i, rows), ds(j, columns)]``; what lies outside the array reads as zeros. Along the contiguous
                dimension it starts at a multiple of 16 bytes.
-    dst        a tile of that shape and type (`numpipe.scratch`, `numpipe.run_scoped`). Nobody may use it any more: whoever read
-               or wrote it has told this warpgroup, and all four warps have met since (`commit_smem`).
+    dst        a tile of that shape and type (`numpipe.scratch`, `numpipe.run_scoped`). No other warpgroup may use it any more:
+               whoever read or wrote it has told this one. What this one did with it is over, because its warps meet first (not so
+               with `unsafe_no_auto_barriers`: then `commit_smem` says it).
     barrier    one of a `numpipe.Barrier`. The copy counts as an arrival of its phase, which is over when the bytes are there too.
     predicate  a run-time bool, the same in all lanes: where it is False nothing is copied, and the arrival is made all the same.
 
@@ -319,7 +323,8 @@ def copy_smem_to_gmem(src: Any, dst: Any, *, predicate: Any = True, commit_group
                       reduction_op: str | None = None) -> NoReturn:
     """Start copying a tile in shared memory to a view of an array, inside a kernel.
 
-    src           a tile that the kernel has allocated. What lanes wrote to it is there for the copy after `commit_smem`; until
+    src           a tile in shared memory. What this warpgroup wrote to it is there for the copy, which begins with `commit_smem`
+                  (not so with `unsafe_no_auto_barriers`); other warpgroups say `commit_smem` and arrive at a barrier. Until
                   `wait_smem_to_gmem` says that it has been read, nobody writes it.
     dst           ``array.at[ds(i, rows), ds(j, columns)]`` of its shape and type, with starts that are not negative; what lies
                   outside the array is not written
@@ -340,6 +345,8 @@ def commit_smem() -> None:
     """Make what this warpgroup has written to shared memory visible to the TMA and wgmma, inside a kernel.
 
     A proxy fence by every lane, then the warps meet. So what they have read may also be written again by a copy that follows.
+    Copies by the warpgroup itself, and wgmma, begin with it on tiles of the kernel's own, unless `CompilerParams` say
+    `unsafe_no_auto_barriers`; others have to be told, by `barrier_arrive` behind it.
     """
     raise RuntimeError(f"numpipe.commit_smem {INSIDE}")
 
@@ -382,7 +389,7 @@ def copy_in(np_: Context, src: Any, dst: Any, barrier: Any, predicate: Any) -> N
     if not isinstance(barrier, BarrierRef):
         raise SpecError(not_a_barrier(type(barrier).__name__))
     one_barrier(LOAD, barrier.shape)
-    boxes = check(LOAD, np_.unit, src.ref.index, src.axes, src.sizes, dst.layout, dst.dtype)
+    boxes = check(LOAD, np_.unit, src.ref.index, src.axes, src.sizes, dst.layout, dst.dtype, dst.writable)
     if not np_.memory:
         check_predicate(LOAD, predicate)
         before_async(dst)
@@ -398,11 +405,11 @@ def copy_out(np_: Context, src: Any, dst: Any, predicate: Any, commit_group: Any
         raise SpecError(not_a_view(STORE, "dst", type(dst).__name__))
     commit = check_flag(STORE, "commit_group", constant(STORE, "commit_group", commit_group))
     reduction = check_reduction(constant(STORE, "reduction_op", reduction_op), dst.dtype)
-    boxes = check(STORE, np_.unit, dst.ref.index, dst.axes, dst.sizes, src.layout, src.dtype)
+    boxes = check(STORE, np_.unit, dst.ref.index, dst.axes, dst.sizes, src.layout, src.dtype, src.writable)
     if not np_.memory:
         check_predicate(STORE, predicate)
-        before_async(src)
         np_.unit.copies_out = True
+        before_async(src)
         store_by_one(Transfer(boxes, dst, src.address, reduction=reduction), bool(predicate), commit)
 
 

@@ -94,7 +94,7 @@ def _predicate(operation: str, ty: Any) -> None:
 
 
 def _checked(operation: str, np_: ContextType, view: ViewType, tile: SmemType) -> source.Boxes:
-    return source.check(operation, np_.unit, view.ref.index, view.axes, view.sizes, tile.layout, tile.dtype)
+    return source.check(operation, np_.unit, view.ref.index, view.axes, view.sizes, tile.layout, tile.dtype, tile.writable)
 
 
 def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
@@ -128,7 +128,7 @@ def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, pr
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if not memory:
-            nb.call(context, builder, before_async, (dst,), (args[2],))
+            nb.call(context, builder, before_async, (dst,), args[2:3])
             value = _transfer(context, builder, transfer, args[1], args[2], barrier_address(context, builder, barrier, args[3]))
             chosen = _truth(context, builder, predicate, args[4])
             nb.call(context, builder, source.load_by_one, (transfer, BOOL), (value, chosen))
@@ -155,7 +155,7 @@ def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any,
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if not memory:
-            nb.call(context, builder, before_async, (src,), (args[1],))
+            nb.call(context, builder, before_async, (src,), args[1:2])
             value = _transfer(context, builder, transfer, args[2], args[1])
             chosen = _truth(context, builder, predicate, args[3])
             nb.call(context, builder, source.store_by_one, argtypes, (value, chosen, nb.const(int(commit), nb.i1)))

@@ -40,7 +40,8 @@ def not_called(builder: str) -> str:
 
 
 def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
-                                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int = 2, delay_release: int | None = None,
+                                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None,
+                                   delay_release: int | None = None,
                                    compute_context: Callable[..., Any] | None = None,
                                    carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
                                    wg_axis: str | None = None, memory_registers: int | None = None,
@@ -52,9 +53,10 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                           tiles are in shared memory. Called by every compute warpgroup at every step.
     grid                  steps per dimension, run-time int32 values, last one fastest
     in_specs              one BlockSpec for each array; tuples and NamedTuples of them, nested, for arrays in the same tuples
-    out_specs             ()
-    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1), but no more than a grid of
-                          compile-time constants has
+    out_specs             the same for arrays that the body writes, behind the inputs in its parameters and in the call (`pipeline`)
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1; default:
+                          `CompilerParams.max_concurrent_steps`, else 2), but no more than a grid of compile-time
+                          constants has
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`)
     compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls ``pipeline(carry)`` exactly
                           once and receives the final carry, in which no product is in flight any more. Needed for a carry.
@@ -161,7 +163,7 @@ def plural(count: int, what: str) -> str:
 
 def counts(pipe: Any) -> tuple[int, int]:
     """Tiles and loaded operands of a pipeline: its body has barriers for the latter."""
-    return len(pipe.tree.parts), sum(spec.loaded for spec in pipe.specs)
+    return len(pipe.tree.parts), sum(len(group.operands) for group in pipe.rings)
 
 
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"

@@ -8,6 +8,7 @@ from ._op import constant, op
 from ._unit import Unit
 from .context import Context
 from .errors import SpecError
+from .intrinsics import setmaxnreg
 from .shared import INSIDE
 
 ACTIONS = ("increase", "decrease")
@@ -31,6 +32,8 @@ def check(unit: Unit, n: Any, action: Any) -> None:
         raise SpecError(f"set_max_registers: action must be 'increase' or 'decrease', got {action!r}")
     if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 24 <= n <= 256:
         raise SpecError(f"set_max_registers: n must be a multiple of 8 in 24…256, got {n!r}")
+    if not unit.warp_specialized:
+        return
     raise SpecError(f"set_max_registers: the kernel has a memory role, and numpipe has shared the registers out: "
                     f"{unit.memory_registers} a lane for it, {unit.compute_registers} for each of {unit.compute_wgs} compute "
                     "warpgroups; say memory_registers=, or use a kernel with warp_specialized=False")
@@ -40,3 +43,4 @@ def check(unit: Unit, n: Any, action: Any) -> None:
 def set_registers(np_: Context, n: Any, action: Any) -> None:
     """`set_max_registers`"""
     check(np_.unit, constant("set_max_registers", "n", n), constant("set_max_registers", "action", action))
+    (setmaxnreg.inc if action == "increase" else setmaxnreg.dec)(n)

@@ -7,9 +7,15 @@ from typing import Any
 from . import _numba as nb
 from . import registers as source
 from ._op import cuda_meaning, immediate
+from .intrinsics import setmaxnreg
 
 
 @cuda_meaning(source.set_registers)
 def _set_registers(_context: Any, np_: Any, n: Any, action: Any) -> Any:
     source.check(np_.unit, immediate("set_max_registers", "n", n), immediate("set_max_registers", "action", action))
-    return nb.types.void(np_, n, action), lambda context, builder, sig, args: nb.nothing(context)
+    operation = setmaxnreg.inc if nb.literal(action) == "increase" else setmaxnreg.dec
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return nb.call(context, builder, operation, (n,), args[1:2])[1]
+
+    return nb.types.void(np_, n, action), codegen

@@ -291,3 +291,12 @@ def a_loop_over_a_grid_without_its_tuple(a, b, c):
 def a_loop_over_a_grid_out_of_a_for(a, b, c):
     _ = numpipe.nd_loop((2, 3))
     #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("copy_gmem_to_smem: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your own, "
+         "numpipe.scratch(numpipe.SMEM(…))", kind=SpecError)
+def a_copy_over_a_tile_of_a_pipeline(a, b, c):
+    landed = numpipe.scratch(Barrier())
+    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -185,3 +185,75 @@ def places(visits, a, b, c, d):
     i, j = numpipe.planar_snake(here, (numpipe.num_programs(0), numpipe.num_programs(1)), 1, 2)
     numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 * (i * numpipe.num_programs(1) + j), 8), ds(32, 16)], reduction_op="add",
                               predicate=here < tiles)
+
+
+@numpipe.kernel(grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 128)), num_compute_wgs=3, warp_specialized=False,
+                out_type=product_type)
+def roles_by_hand(a, b, c, *, slots: numpipe.Static = 3):
+    """A kernel without a memory role makes one of its own: warpgroup 2 loads, the others compute."""
+    wg, n, m = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.program_id(1)
+    a_slots, b_slots = numpipe.scratch((SMEM((slots, 128, 64), a.dtype), SMEM((slots, 64, 64), b.dtype)))
+    landed, free = numpipe.scratch((Barrier(num_arrivals=2, num_barriers=slots), Barrier(num_arrivals=2, num_barriers=slots)))
+    steps = cdiv(a.shape[1], 64)
+    if wg == 2:
+        numpipe.set_max_registers(40, "decrease")
+        for k in range(steps):
+            slot = k % slots
+            if k >= slots:
+                numpipe.barrier_wait(free.at[slot])
+            numpipe.copy_gmem_to_smem(a.at[ds(m * 128, 128), ds(k * 64, 64)], a_slots.at[slot], landed.at[slot])
+            numpipe.copy_gmem_to_smem(b.at[ds(n * 64, 64), ds(k * 64, 64)], b_slots.at[slot], landed.at[slot])
+    else:
+        numpipe.set_max_registers(232, "increase")
+        acc = numpipe.zeros((64, 64), np.float32)
+        for k in range(steps):
+            slot = k % slots
+            numpipe.barrier_wait(landed.at[slot])
+            acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_slots.at[slot, ds(wg * 64, 64), :], b_slots.at[slot].T), 0)
+            if k + slots < steps:
+                numpipe.barrier_arrive(free.at[slot])
+        c[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)] = acc
+
+
+@numpipe.kernel(grid=lambda x, y: (cdiv(x.shape[0], 128),), num_compute_wgs=2)
+def squared(x, y):
+    """Register tiles out through two slots of each warpgroup's own: y = x * x, a column of blocks at a time."""
+    wg, i = numpipe.axis_index("wg"), numpipe.program_id(0)
+
+    def body(loaded, stored, landed):
+        for j in range(cdiv(x.shape[1], 32)):
+            numpipe.copy_gmem_to_smem(x.at[ds(i * 128 + wg * 64, 64), ds(j * 32, 32)], loaded, landed)
+            numpipe.barrier_wait(landed)
+            tile = loaded[...]
+            numpipe.wait_smem_to_gmem(1, wait_read_only=True)
+            stored.at[j % 2][...] = tile * tile
+            numpipe.commit_smem()
+            numpipe.copy_smem_to_gmem(stored.at[j % 2], y.at[ds(i * 128 + wg * 64, 64), ds(j * 32, 32)])
+
+    numpipe.run_scoped(body, SMEM((64, 32), np.float32), SMEM((2, 64, 32), np.float32), Barrier())
+
+
+@numpipe.kernel(grid=2, num_compute_wgs=2)
+def moved(x, y, *, rows: numpipe.Static, columns: numpipe.Static, slots: numpipe.Static, transforms: numpipe.Static = ()):
+    """y = x, in tiles of any size: each warpgroup loads `slots` tiles ahead and stores them from where they have landed."""
+    wg, across = numpipe.axis_index("wg"), cdiv(x.shape[1], columns)
+    tiles = cdiv(cdiv(x.shape[0], rows) * across, 2 * numpipe.num_programs(0))
+
+    def body(buffer, landed):
+        def place(k):
+            number = (k * 2 + wg) * numpipe.num_programs(0) + numpipe.program_id(0)
+            return ds(number // across * rows, rows), ds(number % across * columns, columns)
+
+        def load(k):
+            numpipe.copy_gmem_to_smem(x.at[place(k)], buffer.at[k % slots], landed.at[k % slots])
+
+        for k in range(min(slots, tiles)):
+            load(k)
+        for k in range(tiles):
+            numpipe.barrier_wait(landed.at[k % slots])
+            numpipe.copy_smem_to_gmem(buffer.at[k % slots], y.at[place(k)])
+            if k + slots < tiles:
+                numpipe.wait_smem_to_gmem(0, wait_read_only=True)
+                load(k + slots)
+
+    numpipe.run_scoped(body, SMEM((slots, rows, columns), x.dtype, transforms), Barrier(num_barriers=slots))

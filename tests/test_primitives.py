@@ -13,23 +13,26 @@ import ml_dtypes
 import numpy as np
 import primitive_kernels
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from primitive_kernels import (
     column_major,
     copied,
+    moved,
     places,
     polled,
     product,
     reduced,
+    roles_by_hand,
     shared_tiles,
     single_stream,
+    squared,
     tall,
     united,
 )
 
 import numpipe
-from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, planar_snake
+from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, SwizzleTransform, planar_snake
 from numpipe._machine import REDUCTIONS
 
 SEEDS = (None, *range(6))
@@ -49,7 +52,7 @@ def matrices(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 # ---- values
 @pytest.mark.parametrize("slots", [1, 2, 3])
-@pytest.mark.parametrize("kernel", [single_stream, shared_tiles], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name)
 def test_a_product_by_hand(kernel: Any, slots: int) -> None:
     for m, n, k in ((128, 64, 64), (256, 128, 320), (100, 72, 200)):
         a, b = matrices(m, n, k)
@@ -65,6 +68,14 @@ def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
         y = np.zeros_like(x)
         copied.simulate(x, y, seed=seed)
         np.testing.assert_array_equal(y, x)
+
+
+def test_register_tiles_go_out_through_slots() -> None:
+    x = np.random.default_rng(7).standard_normal((200, 100)).astype(np.float32)
+    for seed in SEEDS:
+        y = np.zeros_like(x)
+        squared.simulate(x, y, seed=seed)
+        np.testing.assert_array_equal(y, x * x)
 
 
 COMBINED: dict[str, Any] = {
@@ -139,10 +150,37 @@ def test_the_snake_of_its_documentation() -> None:
     assert [int(drawn[place]) for place in order] == list(range(20))
 
 
+DTYPES = [np.dtype(t) for t in (np.uint8, np.float16, ml_dtypes.bfloat16, np.int32, np.float64)]
+
+
+@st.composite
+def moves(draw: Any) -> tuple[np.ndarray, dict[str, Any]]:
+    """An array, and tiles to move it in."""
+    dtype = draw(st.sampled_from(DTYPES))
+    chunk = 16 // dtype.itemsize
+    rows, columns = 8 * draw(st.integers(1, 40)), chunk * draw(st.integers(1, 12))
+    spans = [span for span in (32, 64, 128) if columns * dtype.itemsize % span == 0]
+    transforms = (SwizzleTransform(draw(st.sampled_from(spans))),) if spans and draw(st.booleans()) else ()
+    shape = draw(st.integers(1, 700)), chunk * draw(st.integers(1, 3 * columns // chunk))
+    values = np.random.default_rng(draw(st.integers(0, 9))).integers(0, 100, shape).astype(dtype)
+    return values, {"rows": rows, "columns": columns, "transforms": transforms,
+                    "slots": draw(st.integers(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024))))}
+
+
+@settings(max_examples=60, deadline=None)
+@given(moves(), st.sampled_from(SEEDS))
+def test_tiles_of_any_size_move_an_array(move: tuple[np.ndarray, dict[str, Any]], seed: int | None) -> None:
+    values, statics = move
+    result = np.zeros_like(values)
+    moved.simulate(values, result, seed=seed, **statics)
+    assert (result == values).all()
+
+
 # ---- bugs
 def broken(kernel: Any, tmp_path: Path, *edits: tuple[str, str]) -> Any:
-    """A kernel with pieces of its source replaced."""
-    source = textwrap.dedent(inspect.getsource(kernel.function))
+    """A kernel without automatic barriers, with pieces of its source replaced."""
+    source = textwrap.dedent(inspect.getsource(kernel.function)).replace(
+        "num_compute_wgs=", "compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True), num_compute_wgs=")
     for old, new in edits:
         assert source.count(old) == 1, f"{old!r} is not once in {kernel.name}"
         source = source.replace(old, new)
@@ -154,10 +192,9 @@ def broken(kernel: Any, tmp_path: Path, *edits: tuple[str, str]) -> Any:
 
 
 WAIT = "numpipe.barrier_wait(landed.at[slot])"
-UNSAFE = ("out_type=product_type)", "out_type=product_type, compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True))")
 BUGS = {
     "a slot is loaded again while another warp's product reads it":
-        (single_stream, [("numpipe.commit_smem()", "pass"), UNSAFE], PipelineRace, r"TMA load \(a\) fills .* while wgmma"),
+        (single_stream, [("numpipe.commit_smem()", "pass")], PipelineRace, r"TMA load \(a\) fills .* while wgmma"),
     "a slot is loaded again while the product may run":
         (single_stream, [("numpipe.wgmma(acc, a_slots.at[slot], b_slots.at[slot].T), 0)",
                           "numpipe.wgmma(acc, a_slots.at[slot], b_slots.at[slot].T), 1)")], PipelineRace, "while wgmma"),
@@ -178,6 +215,17 @@ BUGS = {
     "a tile is loaded while a store may read it":
         (copied, [("numpipe.wait_smem_to_gmem(0, wait_read_only=True)", "pass")], PipelineRace,
          r"TMA load \(x\) fills .* while TMA store"),
+    "a store of what the TMA does not see":
+        (squared, [("numpipe.commit_smem()", "pass")], PipelineRace, "the writing warps did not fence|no barrier orders"),
+    "a tile is written while a store may read it":
+        (squared, [("numpipe.wait_smem_to_gmem(1, wait_read_only=True)", "pass")], PipelineRace,
+         r"writes .* while TMA store \(y\)"),
+    "one group of stores too many may be on its way":
+        (squared, [("to_gmem(1, wait_read", "to_gmem(2, wait_read")], PipelineRace,
+         r"writes .* while TMA store \(y\)"),
+    "a role made by hand loads without waiting":
+        (roles_by_hand, [("numpipe.barrier_wait(free.at[slot])", "pass")], SimulationError,
+         "while wgmma|nobody has waited|nothing orders|passed on twice"),
     "a group is never closed":
         (united, [("numpipe.commit_smem_to_gmem_group()", "pass")], PipelineRace, "2 TMA stores not waited for.*not committed"),
     "a phase that nobody waits for":
@@ -192,11 +240,41 @@ def test_the_simulator_finds(bug: str, tmp_path: Path) -> None:
     wrong = broken(kernel, tmp_path, *edits)
     a, b = matrices(256, 64, 320)
     args = {"copied": (a, np.zeros_like(a)), "united": (a, np.zeros_like(a)),
+            "squared": (np.float32(a), np.zeros(a.shape, np.float32)),
             "tall": (np.zeros((2, 320, 64), np.float32), np.zeros((320, 2, 32), np.float32))}.get(kernel.name, (a, b))
     for seed in SEEDS:
         with pytest.raises(kind) as caught:
             wrong.simulate(*args, seed=seed)
         assert re.search(message, str(caught.value), re.DOTALL), str(caught.value)
+
+
+@pytest.mark.parametrize("kernel", [single_stream, squared], ids=lambda kernel: kernel.name)
+def test_copies_are_ordered_behind_what_their_own_warpgroup_did(kernel: Any, tmp_path: Path) -> None:
+    """Without `commit_smem` too, unless the kernel does without automatic barriers; with it, then too."""
+    a, b = matrices(128, 64, 320)
+    left_out = numpipe.kernel(broken(kernel, tmp_path, ("numpipe.commit_smem()", "pass")).function, **OPTIONS[kernel.name])
+    by_hand = broken(kernel, tmp_path)
+    for right in (left_out, by_hand):
+        for seed in SEEDS:
+            if kernel is single_stream:
+                np.testing.assert_allclose(right.simulate(a, b, seed=seed), product(a, b), rtol=1e-3, atol=1e-4)
+            else:
+                x, y = np.float32(a), np.zeros(a.shape, np.float32)
+                right.simulate(x, y, seed=seed)
+                np.testing.assert_array_equal(y, x * x)
+
+
+OPTIONS: dict[str, Any] = {
+    "single_stream": {"grid": (1, 2), "num_compute_wgs": 1, "out_type": primitive_kernels.product_type},
+    "squared": {"grid": 1, "num_compute_wgs": 2},
+}
+
+
+def test_automatic_barriers_are_in_the_ptx() -> None:
+    unsafe = numpipe.kernel(single_stream.function, compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True),
+                            **OPTIONS["single_stream"])
+    fences = [kernel.inspect("ptx", HALF, HALF).count("fence.proxy.async.shared::cta") for kernel in (single_stream, unsafe)]
+    assert fences[0] > fences[1] >= 1
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
@@ -231,7 +309,8 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 
 # ---- compiled
 @pytest.mark.parametrize("kernel, args", [
-    (single_stream, (HALF, HALF)), (shared_tiles, (HALF, HALF)), (copied, (HALF, HALF)),
+    (single_stream, (HALF, HALF)), (shared_tiles, (HALF, HALF)), (roles_by_hand, (HALF, HALF)), (copied, (HALF, HALF)),
+    (squared, (ArrayType((8, 8), np.float32), ArrayType((8, 8), np.float32))),
     (polled, (HALF, ArrayType((2, 8, 8), np.float16))), (united, (HALF, HALF)),
     (tall, (ArrayType((2, 8, 8), np.float32), ArrayType((8, 2, 8), np.float32))),
 ], ids=lambda value: getattr(value, "name", ""))
