@@ -31,7 +31,7 @@ CHAIN = Plan(form="body", chain=2, chained="sites")
 HEEDED: dict[str, tuple[Plan, Plan]] = {
     "max_concurrent_steps": (LOOP, replace(LOOP, slots=2)),
     "delay_release": (LOOP, replace(LOOP, delay=1)),
-    "static grid": (replace(LOOP, slots=5), replace(LOOP, slots=5, static=True, extent=(4, 1, 1))),
+    "static grid": (replace(LOOP, slots=5, chain=2), replace(LOOP, slots=5, chain=2, static=True, extent=(4, 1, 1))),
     "tree": (LOOP, replace(LOOP, tree="named")),
     "manual_ready_barriers": (BODY, replace(BODY, ready=True)),
     "manual_consumed_barriers": (BODY, replace(BODY, consumed=True)),
