@@ -70,7 +70,7 @@ def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequ
 
     specs  leaves of in_specs
     known  sizes of the grid, as far as they are compile-time constants: a ring has no more slots than there are blocks, unless
-           its BlockSpecs say how many it has
+           its BlockSpecs say how many it has. Their delay stays: it is the body's, and with a slot for each block nobody waits
     slots  max_concurrent_steps
     delay  delay_release, of the pipeline and (`kernel`) of its CompilerParams; an operand's own comes first
 
@@ -83,19 +83,19 @@ def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequ
         if not spec.loaded:
             continue
         dims = depth(spec.depends, len(known))
-        late = next(d for d in (spec.delay_release, delay, kernel) if d is not None) if dims else 0
+        late = next(d for d in (spec.delay_release, delay, kernel) if d is not None)
         own = spec.buffer_count
         held = own or (slots if dims else 1)
         if late < 0:
             raise SpecError(f"{where}: delay_release must be at least 0, got {late}")
-        if late >= held:
+        if dims and late >= held:  # one block is released when the loop ends
             count = f"buffer_count={own} of {label}" if own else f"max_concurrent_steps={slots}"
             raise SpecError(f"{where}: delay_release={late} needs more than {late} slots, got {count}: the slot of step k is still "
                             "held when step k + delay_release waits for its own")
         sizes = known[:dims]
         if own is None and None not in sizes:
             held = max(1, min(held, int(np.prod([int(n or 0) for n in sizes]))))
-        found.setdefault((dims, held, min(late, held - 1)), []).append(number)
+        found.setdefault((dims, held, late), []).append(number)
     return tuple(Group(None if dims == len(known) else dims, held, late, tuple(operands))
                  for (dims, held, late), operands in found.items())
 
