@@ -16,7 +16,6 @@ from .inert import REASON
 from .inert_cuda import InertType
 from .pipelines_cuda import PipelineType, made
 
-
 STEPS_OF = 6
 """where `make_pipeline` has steps_of, which `make_alone` has not"""
 

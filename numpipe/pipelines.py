@@ -22,7 +22,9 @@ import numpy as np
 
 from ._machine import current
 from ._op import constant, op
+from ._unit import RingPlan
 from .barriers import barriers_of
+from .chains import Allocations, check_count
 from .closure import Facts, facts_of
 from .context import Context
 from .errors import CompileError, SpecError
@@ -173,6 +175,15 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tupl
     """The same with barriers behind the tiles, where the body waits for, or releases, its operands itself (`manual`)."""
     if not pipe.single:
         reachable(pipe.np, pipe.site)
+    refs, shared = without_allocations(pipe, refs)
+    arrays = leaves(refs)
+    check_arrays(pipe, refs)
+    check_inner(pipe.where, pipe.steps_of is not None, nested)
+    return _iterate(_loop(pipe, arrays, groups, manual, shared), nested)
+
+
+def check_arrays(pipe: Pipeline, refs: tuple[Any, ...]) -> None:
+    """A pipeline is called on arrays of the kernel, in the shape of its specs."""
     arrays = leaves(refs)
     if not all(isinstance(ref, GmemRef) for ref in arrays):
         given = ", ".join(type(ref).__name__ for ref in arrays)
@@ -180,24 +191,39 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tupl
     wrong = mismatch(pipe.tree, tree_of(refs))
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
-    check_inner(pipe.where, pipe.steps_of is not None, nested)
-    return _iterate(_loop(pipe, arrays, groups, manual), nested)
 
 
-def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool, bool]) -> Loop:
+def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[RingPlan, ...] | None]:
+    """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
+    if not refs or not isinstance(refs[-1], Allocations):
+        return refs, None
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
+    return refs[:-1], refs[-1].plans
+
+
+def plans_of(pipe: Pipeline, arrays: list[GmemRef], manual: tuple[bool, bool],
+             shared: tuple[RingPlan, ...] | None) -> tuple[RingPlan, ...]:
+    """The rings of a pipeline over these arrays."""
+    labels, plans = pipe.tree.labels("in_specs"), []
+    for number, group in enumerate(pipe.rings):
+        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
+        plans.append(pipe.np.unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual,
+                                            tuple(labels[n] for n in group.operands), group.dims, pipe.single,
+                                            shared[number] if shared else None))
+    return tuple(plans)
+
+
+def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool, bool],
+          shared: tuple[RingPlan, ...] | None) -> Loop:
     total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.steps_of is not None and not pipe.np.memory:
         steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(current().warpgroup))), int(total))))
     if pipe.single:
         total = steps  # nobody loads for others
-    labels, rings = pipe.tree.labels("in_specs"), []
-    for group in pipe.rings:
-        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
-        plan = pipe.np.unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual,
-                                      tuple(labels[n] for n in group.operands), group.dims, pipe.single)
-        rings.append(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
-                          tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps))
-    return Loop(pipe.np, tuple(rings), arrays, pipe.tree, places(len(arrays), pipe.rings), manual, pipe.grid, total, steps,
+    rings = tuple(
+        Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands), tuple(pipe.specs[n].index_map for n in group.operands),
+             pipe.grid, steps) for plan, group in zip(plans_of(pipe, arrays, manual, shared), pipe.rings, strict=True))
+    return Loop(pipe.np, rings, arrays, pipe.tree, places(len(arrays), pipe.rings), manual, pipe.grid, total, steps,
                 pipe.steps_of is not None and not pipe.single, groups)
 
 

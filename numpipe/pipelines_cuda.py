@@ -11,8 +11,11 @@ from typing import Any
 from . import _numba as nb
 from . import pipelines as source
 from ._op import cuda_meaning, immediate
+from ._unit import RingPlan
 from .barriers import barriers_of
 from .barriers_cuda import barrier_types
+from .chains import check_count
+from .chains_cuda import AllocationsType
 from .closure_cuda import BoundType
 from .context_cuda import ContextType
 from .errors import CompileError, SpecError
@@ -131,20 +134,14 @@ class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
 
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: tuple[bool, bool] = (False, False)) -> StepsType:
     """The type of a pipeline's steps over arrays; plans its rings. `manual`: see `RingPlan`."""
+    refs, shared = without_allocations(pipe, refs)
     arrays = leaves(refs)
-    if not all(isinstance(ref, GmemType) for ref in arrays):
-        raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
-    wrong = mismatch(pipe.tree, tree_of(refs))
-    if wrong:
-        raise SpecError(f"{pipe.where}: {wrong}")
+    check_arrays(pipe, refs)
     source.check_inner(pipe.where, pipe.unequal, nested)
-    unit, labels, rings = pipe.context.unit, pipe.tree.labels("in_specs"), []
-    for group in pipe.rings:
-        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
-        plan = unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, tuple(labels[n] for n in group.operands),
-                              group.dims, pipe.single)
+    rings = []
+    for plan, group in zip(plans_of(pipe, arrays, manual, shared), pipe.rings, strict=True):
         if not pipe.single:
-            unit.met[pipe.context.role].add(plan.name)
+            pipe.context.unit.met[pipe.context.role].add(plan.name)
         rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank))
     loop = LoopType(pipe.context, tuple(rings), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings), manual, pipe.rank,
@@ -152,12 +149,43 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: 
     return StepsType(loop, nested)
 
 
+def check_arrays(pipe: PipelineType, refs: Any) -> None:
+    """`pipelines.check_arrays`, of types."""
+    arrays = leaves(refs)
+    if not all(isinstance(ref, GmemType) for ref in arrays):
+        raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
+    wrong = mismatch(pipe.tree, tree_of(refs))
+    if wrong:
+        raise SpecError(f"{pipe.where}: {wrong}")
+
+
+def without_allocations(pipe: PipelineType, refs: Any) -> tuple[Any, tuple[RingPlan, ...] | None]:
+    """`pipelines.without_allocations`, of types."""
+    if not len(refs) or not isinstance(refs[-1], AllocationsType):
+        return refs, None
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
+    return nb.types.Tuple(list(refs)[:-1]), refs[-1].plans
+
+
+def plans_of(pipe: PipelineType, arrays: list[Any], manual: tuple[bool, bool],
+             shared: tuple[RingPlan, ...] | None) -> tuple[RingPlan, ...]:
+    """`pipelines.plans_of`, of types."""
+    labels, plans = pipe.tree.labels("in_specs"), []
+    for number, group in enumerate(pipe.rings):
+        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
+        plans.append(pipe.context.unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual,
+                                                 tuple(labels[n] for n in group.operands), group.dims, pipe.single,
+                                                 shared[number] if shared else None))
+    return tuple(plans)
+
+
 def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,
                 refs_value: Any) -> Any:
     """A value of it, for the arrays `refs_value`, of type `refs`."""
     kind = steps.iterator_type.loop
     pipeline = nb.cgutils.create_struct_proxy(pipe)(context, builder, value=pipe_value)
-    arrays = leaf_values(builder, refs, refs_value)
+    arrays = [value for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
+              if not isinstance(ty, AllocationsType)]
     specs = nb.cgutils.unpack_tuple(builder, pipeline.specs, len(pipe.specs))
     total = nb.const(1)
     for size in nb.cgutils.unpack_tuple(builder, pipeline.grid):
