@@ -147,11 +147,11 @@ class Machine(Protocol):
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane."""
 
-    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "") -> None:
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
 
         `reduction`: what becomes of an element is that of what it was and of the copy's, at once ("add", "min", "max", "inc",
-        "dec", "and", "or", "xor").
+        "dec", "and", "or", "xor"). `once`: bytes that a TMA store has read already, and nobody has written since, are an error.
         """
 
     def bulk_commit(self) -> None: ...

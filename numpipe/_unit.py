@@ -19,7 +19,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -106,6 +106,8 @@ class RingPlan:
     """compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one"""
     labels: tuple[str, ...] = ()
     dims: int | None = None
+    written: ClassVar[bool] = False
+    """whether the body writes the tiles"""
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -178,6 +180,20 @@ def spell(layouts: tuple[Layout, ...]) -> str:
     return ", ".join(f"{layout.shape} of {layout.itemsize} B, rows of {layout.width} B along {layout.inner}" for layout in layouts)
 
 
+class OutPlan(RingPlan):
+    """An output ring: slots that the body writes, without mbarriers (`outputs`)."""
+
+    written = True
+
+    @property
+    def ready_parts(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def consumed_parts(self) -> tuple[int, ...]:
+        return ()
+
+
 @dataclass
 class Unit:
     """One compile or one simulation of one kernel."""
@@ -195,6 +211,7 @@ class Unit:
     met: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
     """names of the rings that each role's compiled code has"""
     simulated: bool = False
+    outputs: dict[str, OutPlan] = field(default_factory=dict)
     store_slots: int = 0
     """staging panels of each compute warpgroup, once a store asked for them"""
     staging_base: int = 0
@@ -253,6 +270,11 @@ class Unit:
         return self.warpgroups * (65536 // self.threads // 8 * 8)
 
     @property
+    def first_compute(self) -> int:
+        """The first compute warpgroup, as the CTA numbers them."""
+        return 0
+
+    @property
     def consumed_arrivals(self) -> int:
         """Arrivals that free a slot: lane 0 of each warp of each compute warpgroup (wgmma.wait_group is per warp)."""
         return 4 * self.compute_wgs
@@ -260,11 +282,19 @@ class Unit:
     # ---- shared memory
     @property
     def smem_bytes(self) -> int:
-        return self._rings_end + self._staging_bytes
+        if self.simulated or not self.store_slots:
+            return self._rings_end + self._staging_bytes
+        return max(self._rings_end, self.staging_base + self._staging_bytes)  # rings that were met later lie behind it
 
     @property
     def _rings_end(self) -> int:
-        return max([HEADER, *(plan.end for plan in self.rings.values()), *(part.end for part in self.scratch.values())])
+        ends = [plan.end for plan in (*self.rings.values(), *self.outputs.values())]
+        return max([HEADER, *ends, *(part.end for part in self.scratch.values())])
+
+    @property
+    def stores(self) -> bool:
+        """Whether TMA stores are issued, which the kernel's end must drain."""
+        return self.store_slots > 0 or self.copies_out or bool(self.outputs)
 
     @property
     def _staging_bytes(self) -> int:
@@ -277,8 +307,8 @@ class Unit:
             wanted = self._rings_end + min(self._staging_bytes, self.compute_wgs * PANEL_BYTES)
         if wanted > SMEM_BYTES:
             parts = [f"{HEADER} barriers"] + [
-                f"{f'{p.private} warpgroups x ' if p.private > 1 else ''}{p.slots} slots x {p.stage_stride} = {p.end - p.base} "
-                f"({p.name})" for p in self.rings.values()]
+                f"{f'{p.private} warpgroups x ' * (p.private > 1)}{p.slots} {'output ' * p.written}slots x {p.stage_stride} = "
+                f"{p.end - p.base} ({p.name})" for p in (*self.rings.values(), *self.outputs.values())]
             parts += [f"{part.copies * part.nbytes} ({part.name})" for part in self.scratch.values() if part.nbytes]
             if self.store_slots:
                 parts.append(f"{self.compute_wgs} warpgroups x {self.store_slots} store slots x {PANEL_BYTES} = "
@@ -290,8 +320,7 @@ class Unit:
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
-                  single: bool = False,
-                  shared: RingPlan | None = None) -> RingPlan:
+                  single: bool = False, shared: RingPlan | None = None) -> RingPlan:
         """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
         `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
@@ -304,6 +333,66 @@ class Unit:
         if key in self.rings and shared is None:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
+        blocks, offsets, stride = self._blocks(where, wanted, labels)
+        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
+        if shared is not None:
+            own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=delay, args=tuple(arg for arg, *_ in wanted),
+                                      blocks=blocks, labels=labels, dims=dims)
+            shared.check_shared(where, own, slots, manual)
+            return own
+        ready = sum(plan.barrier_bytes for plan in self.rings.values())
+        plan = RingPlan(
+            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
+            blocks=blocks, offsets=offsets, stage_bytes=sum(block.layout.nbytes for block in blocks),
+            stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
+            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
+            labels=labels, dims=dims, private=self.compute_wgs if single else 0)
+        if ready + plan.barrier_bytes > HEADER - self.scratch_barrier_bytes or len(self.rings) + len(self.outputs) >= COUNTERS:
+            raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
+        self.rings[key] = plan
+        self._budget()
+        return plan
+
+    def plan_output(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, labels: tuple[str, ...],
+                    dims: int | None, single: bool = False, shared: OutPlan | None = None) -> OutPlan:
+        """An output ring of the pipeline written at `site`; arguments as those of `plan_ring`."""
+        key = f"{site} {wanted} {slots} {labels} {dims} {single}"
+        if key in self.outputs and shared is None:
+            return self.outputs[key]
+        where = f"kernel {self.kernel}, pipeline at {site}"
+        for label, (arg, *_) in zip(labels, wanted, strict=True):
+            array = self.arrays[arg]
+            what = f"{where}: {label} for '{array.name}'"
+            if not array.output:
+                raise SpecError(f"{what}: the call took '{array.name}' for an input, because the kernel's source does not show "
+                                "that it is an output: write out_specs=(…,) where the pipeline is made, and pass the array by name")
+            if array.order != "row":
+                raise SpecError(f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, or "
+                                f"store from registers in the body, '{array.name}[…] = tile'")
+            if array.tma and not array.tma_store:
+                raise SpecError(f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends: "
+                                f"pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
+        blocks, offsets, stride = self._blocks(where, wanted, labels)
+        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
+        if shared is not None:
+            own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=0, args=tuple(arg for arg, *_ in wanted),
+                                      blocks=blocks, labels=labels, dims=dims)
+            shared.check_shared(where, own, slots, shared.manual)
+            return own
+        if len(self.rings) + len(self.outputs) >= COUNTERS:
+            raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
+        plan = self.outputs[key] = OutPlan(
+            name=f"{names} @ {site}", index=COUNTERS - 1 - len(self.outputs), slots=slots, delay=0,
+            args=tuple(arg for arg, *_ in wanted), blocks=blocks, offsets=offsets,
+            stage_bytes=sum(block.layout.nbytes for block in blocks), stage_stride=stride,
+            base=self._rings_end if self.simulated else self.smem_bytes, ready=0, consumed=0, labels=labels, dims=dims,
+            private=self.compute_wgs if single else 0)
+        self._budget()
+        return plan
+
+    def _blocks(self, where: str, wanted: tuple[tuple[Any, ...], ...],
+                labels: tuple[str, ...]) -> tuple[tuple[Block, ...], tuple[int, ...], int]:
+        """The blocks of a slot, their offsets in it, and its bytes."""
         blocks, offsets, stride = [], [], 0
         for label, (arg, shape, fill, known, transforms) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
@@ -317,24 +406,7 @@ class Unit:
             blocks.append(block)
             offsets.append(stride)
             stride += -(-block.layout.nbytes // ATOM) * ATOM
-        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
-        if shared is not None:
-            own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=delay, args=tuple(arg for arg, *_ in wanted),
-                                      blocks=tuple(blocks), labels=labels, dims=dims)
-            shared.check_shared(where, own, slots, manual)
-            return own
-        ready = sum(plan.barrier_bytes for plan in self.rings.values())
-        plan = RingPlan(
-            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
-            blocks=tuple(blocks), offsets=tuple(offsets), stage_bytes=sum(block.layout.nbytes for block in blocks),
-            stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
-            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
-            labels=labels, dims=dims, private=self.compute_wgs if single else 0)
-        if ready + plan.barrier_bytes > HEADER - self.scratch_barrier_bytes or len(self.rings) >= COUNTERS:
-            raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
-        self.rings[key] = plan
-        self._budget()
-        return plan
+        return tuple(blocks), tuple(offsets), stride
 
     def plan_scratch(self, site: str, kind: Any, shared: bool) -> Scratch:
         """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each."""

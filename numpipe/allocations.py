@@ -132,7 +132,8 @@ class Barrier:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        return "Barrier", int(self.num_arrivals), tuple(int(n) for n in self.shape)
+        counts = tuple(int(n) for n in self.shape)
+        return "Barrier", int(self.num_arrivals), counts if isinstance(self.num_barriers, tuple) else counts[0]
 
     def __str__(self) -> str:
         return f"Barrier(num_arrivals={self.num_arrivals}, num_barriers={self.num_barriers})"

@@ -29,7 +29,7 @@ from ._op import op
 from .errors import CompileError, SpecError
 from .ring import Ring, await_ready, release_delayed, step_of
 from .shared import BarrierRef, one_barrier
-from .steps import Loop, Place
+from .steps import Loop, Place, Written
 
 PASSED = {"ready": "manual_ready_barriers=True", "consumed": "manual_consumed_barriers=True"}
 USE = {"ready": "numpipe.barrier_wait(…)", "consumed": "numpipe.barrier_arrive(…)"}
@@ -56,10 +56,10 @@ class Barrier:
     __bool__ = __int__ = __index__ = __float__ = _value
 
 
-def kinds(manual: tuple[bool, bool], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
+def kinds(manual: tuple[bool, bool], places: tuple[Place | Written | None, ...]) -> list[tuple[str, Place]]:
     """The barriers that a body is given: of which kind, and where its operand is."""
     return [(kind, place) for kind, asked in zip(("ready", "consumed"), manual, strict=True) if asked
-            for place in places if place is not None]
+            for place in places if isinstance(place, Place)]
 
 
 @op

@@ -77,11 +77,16 @@ def define_axes(module: Any, unit: Unit) -> None:
         builder.ret(nb.const(unit.compute_wgs))
 
 
+def compute_warpgroup(builder: Any, unit: Unit) -> Any:
+    """Number of the compute warpgroup that executes: 0, 1, …"""
+    return builder.lshr(nb.thread_index(builder), nb.const(7))
+
+
 @cuda_meaning(source.warpgroup_part)
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
     if np_.role == "memory":
         return InertType("the warpgroup axis")(np_), lambda context, builder, sig, args: nb.nothing(context)
-    return I32(np_), lambda context, builder, sig, args: builder.lshr(nb.thread_index(builder), nb.const(7))
+    return I32(np_), lambda context, builder, sig, args: compute_warpgroup(builder, np_.unit)
 
 
 @cuda_meaning(source.counter)

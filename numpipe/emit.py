@@ -34,7 +34,7 @@ from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
-from .pipelines import Pipeline, check_arrays, plans_of, reachable, steps_over
+from .pipelines import Pipeline, check_arrays, plan_rings, reachable, steps_over
 from .trees import leaves
 
 
@@ -43,12 +43,13 @@ def not_called(builder: str) -> str:
 
 
 def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
-                                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int = 2, delay_release: int | None = None,
+                                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None,
+                                   delay_release: int | None = None,
                                    compute_context: Callable[..., Any] | None = None,
                                    carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
                                    wg_axis: str | None = None, memory_registers: int | None = None,
                                    manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
-                                   pipeline_state: Any = None,
+                                   pipeline_state: Any = None, memory_thread_idx: int | None = None,
                                    steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
 
@@ -56,9 +57,10 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                           tiles are in shared memory. Called by every compute warpgroup at every step.
     grid                  steps per dimension, run-time int32 values, last one fastest
     in_specs              one BlockSpec for each array; tuples and NamedTuples of them, nested, for arrays in the same tuples
-    out_specs             ()
-    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1), but no more than a grid of
-                          compile-time constants has
+    out_specs             the same for arrays that the body writes, behind the inputs in its parameters and in the call (`pipeline`)
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1; default:
+                          `CompilerParams.max_concurrent_steps`, else 2), but no more than a grid of compile-time
+                          constants has
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`)
     compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls ``pipeline(carry)`` exactly
                           once and receives the final carry, in which no product is in flight any more. Needed for a carry.
@@ -78,6 +80,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
                           chain of them. It is accepted under any grid, delay and number of steps, and changes nothing: rings are
                           never drained, so that the next pipeline's loads always begin while this one still computes
+    memory_thread_idx     the CTA's warpgroup that is the memory role: the last one, num_compute_wgs, and no other
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (see `pipeline`)
 
     ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays: slots, barriers and step
@@ -118,7 +121,7 @@ def known(function: Any) -> Facts:
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
-            pipeline_state: Any) -> Callable[..., Any]:
+            pipeline_state: Any, memory_thread_idx: Any) -> Callable[..., Any]:
     """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
 
     `coroutine`: whether `compute` was given as carry_coroutine.
@@ -129,6 +132,7 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
     manual = check_manual(where(pipe), constant(where(pipe), MANUAL[0], manual_ready_barriers),
                           constant(where(pipe), MANUAL[1], manual_consumed_barriers))
     check_state(where(pipe), pipeline_state)
+    check_memory_thread(where(pipe), pipe.np.unit, constant(where(pipe), "memory_thread_idx", memory_thread_idx))
     check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), manual, compute is not None)
     if compute is not None:
         check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
@@ -149,6 +153,13 @@ def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: 
         if asked is not None and asked != have:
             raise SpecError(f"{where}: {name}={asked!r}, but the kernel has {name}={have!r}: a CTA has one split into roles; say "
                             "it once, on the kernel")
+
+
+def check_memory_thread(where: str, unit: Unit, index: Any) -> None:
+    """Compute warpgroups are numbered from 0, and the memory role comes behind them."""
+    if index is not None and (isinstance(index, bool) or index != unit.compute_wgs):
+        raise SpecError(f"{where}: memory_thread_idx={index!r}, but the memory role is the CTA's last warpgroup, behind "
+                        f"num_compute_wgs={unit.compute_wgs} compute warpgroups: leave it out, or say {unit.compute_wgs}")
 
 
 WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "
@@ -174,7 +185,7 @@ def plural(count: int, what: str) -> str:
 
 def counts(pipe: Any) -> tuple[int, int]:
     """Tiles and loaded operands of a pipeline: its body has barriers for the latter."""
-    return len(pipe.tree.parts), sum(spec.loaded for spec in pipe.specs)
+    return len(pipe.tree.parts), sum(len(group.operands) for group in pipe.rings)
 
 
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
@@ -237,7 +248,7 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
     if not isinstance(emitted, Emitted):
         raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {type(pipeline).__name__}")
     check_arrays(emitted.pipe, refs)
-    return Allocations(plans_of(emitted.pipe, leaves(refs), emitted.manual, None))
+    return Allocations(tuple(plan for plan, _ in plan_rings(emitted.pipe, emitted.pipe.np.unit, leaves(refs), emitted.manual)))
 
 
 # ---- the pipeline runs

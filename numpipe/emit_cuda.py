@@ -20,7 +20,8 @@ from .fragment.tile_cuda import InFlightType, TileType
 from .inert_cuda import InertType
 from .per_lane import by_lane, check_lane_body, check_lane_carry
 from .per_lane_cuda import as_lane, converge
-from .pipelines_cuda import PipelineType, StepsType, check_arrays, plans_of, steps_type, steps_value
+from .pipelines import plan_rings
+from .pipelines_cuda import PipelineType, StepsType, check_arrays, steps_type, steps_value
 from .trees_cuda import leaves
 
 I32 = nb.types.int32
@@ -73,7 +74,8 @@ def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
 
 @cuda_meaning(source.emitted)
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
-             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any, pipeline_state: Any) -> Any:
+             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any, pipeline_state: Any,
+             memory_thread_idx: Any) -> Any:
     options = [immediate(pipe.where, name, ty) for name, ty in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
     source.check_options(pipe.where, pipe.context.unit, *options)
@@ -81,6 +83,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
     manual = source.check_manual(pipe.where, *[immediate(pipe.where, name, ty) for name, ty in
                                                zip(source.MANUAL, (manual_ready_barriers, manual_consumed_barriers), strict=True)])
     check_state(pipe.where, _state(pipeline_state))
+    source.check_memory_thread(pipe.where, pipe.context.unit, immediate(pipe.where, "memory_thread_idx", memory_thread_idx))
     source.check_body(pipe.where, _facts(body), body, source.counts(pipe), manual, carry)
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
@@ -93,7 +96,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
         return bound_value(context, builder, result, struct._getvalue())
 
     return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, manual_ready_barriers,
-                  manual_consumed_barriers, pipeline_state), codegen
+                  manual_consumed_barriers, pipeline_state, memory_thread_idx), codegen
 
 
 def _state(ty: Any) -> Any:
@@ -112,7 +115,8 @@ def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
         raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {nb.unliteral(pipeline)}")
     arrays = nb.types.Tuple(list(refs))
     check_arrays(emitted.pipe, arrays)
-    result = AllocationsType(plans_of(emitted.pipe, leaves(arrays), emitted.manual, None))
+    plans = plan_rings(emitted.pipe, emitted.pipe.context.unit, leaves(arrays), emitted.manual)
+    result = AllocationsType(tuple(plan for plan, _ in plans))
     return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
 
 

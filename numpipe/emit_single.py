@@ -26,11 +26,12 @@ from .fragment.tile import Tile
 from .inert import Inert
 from .pipelines import Pipeline, made
 
+SLOTS = 1
 CARRY = "the carry of a single-stream pipeline"
 
 
 def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
-                  out_specs: tuple[Any, ...] = (), max_concurrent_steps: int = 1, delay_release: int | None = None,
+                  out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None, delay_release: int | None = None,
                   init_carry: Any = None) -> NoReturn:
     """A software pipeline that each compute warpgroup runs for itself, inside a kernel; call the result on the arrays.
 
@@ -38,8 +39,9 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
                           tiles are in shared memory, in slots that belong to the warpgroup alone
     grid                  steps per dimension, run-time int32 values, last one fastest; another one in each warpgroup, if wanted
     in_specs              one BlockSpec for each array; tuples and NamedTuples of them for arrays in such tuples
-    out_specs             ()
-    max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at once (>= 1)
+    out_specs             the same for arrays that the body writes, behind the inputs: each warpgroup stores its own blocks
+    max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at once (>= 1); default:
+                          `CompilerParams.max_concurrent_steps`, else 1
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`): with 1 a slot is filled
                           while the products of the next step run, which hides what filling costs
     init_carry            a tile, a number, or a tuple of them; the call returns the final carry, in which no product is in
@@ -63,10 +65,10 @@ class Alone(Emitted):
 
 
 @op
-def make_alone(np_: Any, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int, delay_release: int | None,
+def make_alone(np_: Any, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
                known: tuple[int | None, ...], site: str) -> Pipeline:
     """Its pipeline, as the AST pass writes it."""
-    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, None, known, site, single=True)
+    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, None, known, site, single=True, default=SLOTS)
 
 
 @op

@@ -32,7 +32,8 @@ emitted_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("car
 @cuda_meaning(source.make_alone)
 def _make_alone(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, known: Any,
                 site: Any) -> Any:
-    signature, codegen = made(np_, grid, in_specs, out_specs, slots, delay, nb.types.none, known, site, single=True)
+    signature, codegen = made(np_, grid, in_specs, out_specs, slots, delay, nb.types.none, known, site, single=True,
+                              default=source.SLOTS)
     types = [ty for number, ty in enumerate(signature.args) if number != STEPS_OF]
 
     def without(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

@@ -193,7 +193,7 @@ class LaneTile:
         parts = index if isinstance(index, tuple) else (index,)
         if len(parts) != 2 or any(isinstance(p, (Ds, All, slice)) or arith.kind(p) in (None, float) or (
                 isinstance(arith.kind(p), np.dtype) and arith.kind(p).kind == "f") for p in parts):  # type: ignore[union-attr]
-            raise not_an_element(repr(index))
+            raise not_an_element("..." if index is Ellipsis else repr(index))
         row, column = (int(part) for part in parts)
         rows, columns = self.shape
         if not (0 <= row < rows and 0 <= column < columns):

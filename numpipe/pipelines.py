@@ -15,20 +15,23 @@ so that inner rings fill in program order. What happens around a step is written
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ._machine import current
 from ._op import constant, op
-from ._unit import RingPlan
+from ._unit import RingPlan, Unit
 from .barriers import barriers_of
 from .chains import Allocations, check_count
 from .closure import Facts, facts_of
 from .context import Context
 from .errors import CompileError, SpecError
 from .inert import Inert
+from .outputs import check_specs
+from .params import CompilerParams
 from .refs import GmemRef
 from .ring import Ring, unravel
 from .single import advance_alone, begin_alone
@@ -36,6 +39,7 @@ from .specs import BlockSpec
 from .steps import Group, Loop, advance, fill_step, finish, grouped, places, produce, ring_steps, tiles
 from .trees import Tree, leaves, mismatch, tree_of
 
+SLOTS = 2
 IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot be "
             "passed to another one")
 
@@ -43,16 +47,17 @@ IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for 
 class Pipeline:
     """What `pipeline` returns inside a kernel; call it on the arrays and loop over the result.
 
-    specs, tree  leaves of in_specs and their shape
-    rings        which of them share a ring
+    specs, tree  leaves of in_specs and of out_specs behind them, and their shape
+    labels       how messages call the leaves
+    rings, outs  which of them share a ring
     steps_of     steps of a warpgroup, where they differ
     single       whether each compute warpgroup runs it for itself (`single`)
     """
 
-    def __init__(self, np_: Context, grid: tuple[Any, ...], specs: tuple[BlockSpec, ...], tree: Tree, rings: tuple[Group, ...],
-                 steps_of: Any, site: str, single: bool = False) -> None:
-        self.np, self.grid, self.specs, self.tree, self.rings, self.steps_of, self.site = (
-            np_, grid, specs, tree, rings, steps_of, site)
+    def __init__(self, np_: Context, grid: tuple[Any, ...], specs: tuple[BlockSpec, ...], tree: Tree, labels: tuple[str, ...],
+                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, single: bool = False) -> None:
+        self.np, self.grid, self.specs, self.tree, self.labels, self.rings, self.outs, self.steps_of, self.site = (
+            np_, grid, specs, tree, labels, rings, outs, steps_of, site)
         self.single = single or not np_.unit.warp_specialized
 
     @property
@@ -64,15 +69,18 @@ class Pipeline:
 
 
 def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs: tuple[Any, ...] = (),
-             max_concurrent_steps: int = 2, delay_release: int | None = None,
+             max_concurrent_steps: int | None = None, delay_release: int | None = None,
              steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
 
     grid                  steps per dimension, run-time int32 values, last one fastest
     in_specs              one BlockSpec for each array the pipeline is called on; tuples and NamedTuples of them, nested, for
                           arrays in the same tuples: the tiles come in them too
-    out_specs             ()
-    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1). Where the grid is made of
+    out_specs             the same for arrays that the loop writes, behind the inputs in the call and in the tiles: ``o_tile[...] =
+                          value``. A block is stored when it ends, that is when the next step has another one, or the loop
+                          ends; a loop of no steps stores nothing. See `outputs`.
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1); default:
+                          `CompilerParams.max_concurrent_steps`, else 2. Where the grid is made of
                           compile-time constants there are no more than it has steps; `BlockSpec.buffer_count` is not changed.
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`); with 1 the products of
                           a step may still run while the next step is issued. Must be below max_concurrent_steps.
@@ -91,52 +99,71 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 
 
 @op
-def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int, delay_release: int | None,
-                  steps_of: Any, known: tuple[int | None, ...], site: str) -> Pipeline:
+def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None,
+                  delay_release: int | None, steps_of: Any, known: tuple[int | None, ...], site: str) -> Pipeline:
     """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source."""
     return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site)
 
 
-def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int, delay_release: int | None,
-         steps_of: Any, known: tuple[int | None, ...], site: str, single: bool = False) -> Pipeline:
-    """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role."""
+def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
+         steps_of: Any, known: tuple[int | None, ...], site: str, single: bool = False, default: int = SLOTS) -> Pipeline:
+    """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role.
+
+    `default`: its slots where neither the pipeline nor the kernel says how many.
+    """
     where = f"kernel {np_.unit.kernel}, pipeline at {site}"
     if not isinstance(grid, tuple) or not grid:
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
-    specs = leaves(in_specs)
-    if not isinstance(in_specs, tuple) or not all(isinstance(spec, BlockSpec) for spec in specs):
-        given = ", ".join(type(s).__name__ for s in in_specs) if isinstance(in_specs, tuple) else type(in_specs).__name__
-        raise SpecError(f"{where}: in_specs must be a tuple of BlockSpec, got ({given})" if isinstance(in_specs, tuple) else
-                        f"{where}: in_specs must be a tuple of BlockSpec, got {given}: write (spec,)")
-    check_out_specs(where, isinstance(out_specs, tuple) and not out_specs)
+    for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
+        if not isinstance(given, tuple) or not all(isinstance(spec, BlockSpec) for spec in leaves(given)):
+            kinds = ", ".join(type(s).__name__ for s in given) if isinstance(given, tuple) else type(given).__name__
+            raise SpecError(f"{where}: {name} must be a tuple of BlockSpec, got ({kinds})" if isinstance(given, tuple) else
+                            f"{where}: {name} must be a tuple of BlockSpec, got {kinds}: write (spec,)")
     if steps_of is not None:
-        check_steps_of(where, facts_of(steps_of), type(steps_of).__name__)
-    slots = constant(where, "max_concurrent_steps", max_concurrent_steps)
+        check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
+    slots = slots_of(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
     delay = constant(where, "delay_release", delay_release)
-    tree = tree_of(in_specs)
-    rings = grouped(where, specs, tree.labels("in_specs"), known_grid(known, len(grid)), slots, delay,
-                    np_.unit.params.delay_release)
+    tree, labels, rings, outs = plan_operands(where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
+                                              known_grid(known, len(grid)), slots, delay, np_.unit.params.delay_release)
     try:
         sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
         raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
-    return Pipeline(np_, sizes, tuple(specs), tree, rings, steps_of, site, single)
+    return Pipeline(np_, sizes, (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, site, single)
 
 
 # ---- what both executions check
+def slots_of(said: int | None, params: CompilerParams, default: int) -> int:
+    """max_concurrent_steps: the pipeline's, else the kernel's, else what such pipelines have."""
+    return next(slots for slots in (said, params.max_concurrent_steps, default) if slots is not None)
+
+
 def known_grid(known: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
     """The constants in a grid; nothing is known of one that is not written in place."""
     return known if len(known) == rank else (None,) * rank
 
 
-def check_out_specs(where: str, none: bool) -> None:
-    """Outputs of a pipeline."""
-    if not none:
-        raise SpecError(f"{where}: out_specs must be (): store tiles in the body, c[…] = tile")
+def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
+                  known: tuple[int | None, ...], slots: int, delay: int | None,
+                  kernel: int) -> tuple[Tree, tuple[str, ...], tuple[Group, ...], tuple[Group, ...]]:
+    """The tree, labels, rings and output rings of a pipeline, for the leaves and trees of (in_specs, out_specs).
+
+    `known`, `slots`, `delay`, `kernel`: see `steps.grouped`.
+    """
+    (inputs, outputs), labels = specs, tuple(tree.labels(name) for tree, name in zip(trees, ("in_specs", "out_specs"), strict=True))
+    rings = grouped(where, inputs, labels[0], known, slots, delay, kernel)
+    check_specs(where, outputs, labels[1])
+    outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
+                 for group in grouped(where, outputs, labels[1], known, slots, 0, 0))
+    tree = Tree((*(trees[0].parts or ()), *trees[1].parts)) if trees[1].parts else trees[0]
+    return tree, (*labels[0], *labels[1]), rings, outs
 
 
-def check_steps_of(where: str, function: Facts | None, given: str) -> None:
+def check_steps_of(where: str, function: Facts | None, given: str, outputs: bool) -> None:
     """steps_of is a function of the warpgroup."""
+    if outputs:
+        raise SpecError(f"{where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's blocks; "
+                        "store from registers in the body, c[…] = tile, or let all warpgroups run all steps")
     if function is None:
         raise SpecError(f"{where}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, got {given}")
     if function.parameters != 1:
@@ -188,7 +215,7 @@ def check_arrays(pipe: Pipeline, refs: tuple[Any, ...]) -> None:
     if not all(isinstance(ref, GmemRef) for ref in arrays):
         given = ", ".join(type(ref).__name__ for ref in arrays)
         raise SpecError(f"{pipe.where}: called on ({given}); a pipeline is called on the kernel's array parameters")
-    wrong = mismatch(pipe.tree, tree_of(refs))
+    wrong = mismatch(pipe.tree, tree_of(refs), "in_specs and out_specs have" if pipe.outs else "in_specs has")
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
 
@@ -197,20 +224,8 @@ def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[An
     """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
     if not refs or not isinstance(refs[-1], Allocations):
         return refs, None
-    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings) + len(pipe.outs))
     return refs[:-1], refs[-1].plans
-
-
-def plans_of(pipe: Pipeline, arrays: list[GmemRef], manual: tuple[bool, bool],
-             shared: tuple[RingPlan, ...] | None) -> tuple[RingPlan, ...]:
-    """The rings of a pipeline over these arrays."""
-    labels, plans = pipe.tree.labels("in_specs"), []
-    for number, group in enumerate(pipe.rings):
-        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
-        plans.append(pipe.np.unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual,
-                                            tuple(labels[n] for n in group.operands), group.dims, pipe.single,
-                                            shared[number] if shared else None))
-    return tuple(plans)
 
 
 def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool, bool],
@@ -220,11 +235,31 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool
         steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(current().warpgroup))), int(total))))
     if pipe.single:
         total = steps  # nobody loads for others
-    rings = tuple(
-        Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands), tuple(pipe.specs[n].index_map for n in group.operands),
-             pipe.grid, steps) for plan, group in zip(plans_of(pipe, arrays, manual, shared), pipe.rings, strict=True))
-    return Loop(pipe.np, rings, arrays, pipe.tree, places(len(arrays), pipe.rings), manual, pipe.grid, total, steps,
-                pipe.steps_of is not None and not pipe.single, groups)
+    rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
+                       tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps)
+                  for plan, group in plan_rings(pipe, pipe.np.unit, arrays, manual, shared))
+    loads = len(pipe.rings)
+    return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), manual, pipe.grid, total,
+                steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:])
+
+
+def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool],
+               shared: tuple[RingPlan, ...] | None = None) -> list[tuple[RingPlan, Group]]:
+    """The rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
+
+    `shared`: those of another pipeline, whose memory they use.
+    """
+    rings: list[tuple[RingPlan, Group]] = []
+    for number, group in enumerate((*pipe.rings, *pipe.outs)):
+        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
+        labels = tuple(pipe.labels[n] for n in group.operands)
+        given: Any = shared[number] if shared else None
+        if number < len(pipe.rings):
+            plan = unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims, pipe.single, given)
+        else:
+            plan = unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single, given)
+        rings.append((plan, group))
+    return rings
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:

@@ -26,7 +26,7 @@ from .ring import unravel
 from .ring_cuda import RingType, counter_of
 from .single import advance_alone, begin_alone
 from .specs_cuda import SpecType
-from .steps import Group, advance, fill_step, finish, grouped, places, produce, ring_steps, tiles
+from .steps import Group, advance, fill_step, finish, places, produce, ring_steps, tiles
 from .steps_cuda import LoopType, loop_value
 from .trees import Tree, mismatch
 from .trees_cuda import leaf_values, leaves, tree_of
@@ -35,13 +35,15 @@ I32 = nb.types.int32
 
 
 class PipelineType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, context: ContextType, rank: int, specs: tuple[SpecType, ...], tree: Tree, rings: tuple[Group, ...],
-                 steps_of: Any, site: str, single: bool = False, inert_grid: str | None = None) -> None:
+    def __init__(self, context: ContextType, rank: int, specs: tuple[SpecType, ...], tree: Tree, labels: tuple[str, ...],
+                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, single: bool = False,
+                 inert_grid: str | None = None) -> None:
         """`inert_grid`: what makes the grid of a single-stream pipeline inert, in the memory role, or None."""
-        self.context, self.rank, self.specs, self.tree, self.rings = context, rank, specs, tree, rings
-        self.steps_of, self.site, self.inert_grid = steps_of, site, inert_grid
+        self.context, self.rank, self.specs, self.tree, self.labels = context, rank, specs, tree, labels
+        self.rings, self.outs, self.steps_of, self.site, self.inert_grid = rings, outs, steps_of, site, inert_grid
         self.single = single or not context.unit.warp_specialized
-        super().__init__(name=f"pipeline({context}, {rank}, {specs}, {tree}, {rings}, {steps_of}, {site}, {single}, {inert_grid})")
+        super().__init__(name=f"pipeline({context}, {rank}, {specs}, {tree}, {labels}, {rings}, {outs}, {steps_of}, {site}, "
+                              f"{single}, {inert_grid})")
 
     @property
     def where(self) -> str:
@@ -66,7 +68,7 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs:
 
 
 def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, known: Any, site: Any,
-         single: bool = False) -> Any:
+         single: bool = False, default: int = source.SLOTS) -> Any:
     """Typing of a pipeline."""
     place = nb.literal(site)
     where = f"kernel {np_.unit.kernel}, pipeline at {place}"
@@ -80,17 +82,20 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
             raise CompileError(f"{where}: grid: {size.what} {REASON}")
         if not isinstance(size, nb.types.Integer):
             raise SpecError(f"{where}: grid must hold integers, got {grid}")
-    specs = leaves(in_specs)
-    if not isinstance(in_specs, nb.types.BaseTuple) or not all(isinstance(spec, SpecType) for spec in specs):
-        raise SpecError(f"{where}: in_specs must be a tuple of BlockSpec, got {in_specs}")
-    source.check_out_specs(where, isinstance(out_specs, nb.types.BaseTuple) and not len(out_specs))
+    for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
+        if not isinstance(given, nb.types.BaseTuple) or not all(isinstance(spec, SpecType) for spec in leaves(given)):
+            raise SpecError(f"{where}: {name} must be a tuple of BlockSpec, got {given}")
     if not isinstance(steps_of, nb.types.NoneType):
-        source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)))
-    tree = tree_of(in_specs)
-    rings = grouped(where, specs, tree.labels("in_specs"), source.known_grid(nb.literal(known), len(grid)),
-                    immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay),
-                    np_.unit.params.delay_release)
-    pipe = PipelineType(np_, len(grid), tuple(specs), tree, rings, steps_of, place, single, inert)
+        source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)),
+                              len(out_specs) > 0)
+    options = np_.unit.params
+    tree, labels, rings, outs = source.plan_operands(
+        where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
+        source.known_grid(nb.literal(known), len(grid)),
+        source.slots_of(immediate(where, "max_concurrent_steps", slots), options, default),
+        immediate(where, "delay_release", delay), options.delay_release)
+    pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
+                        single, inert)
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -98,7 +103,8 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
         value.np, value.steps_of = args[0], args[6]
         if inert is None:
             value.grid = args[1]
-        value.specs = context.make_tuple(builder, nb.types.Tuple(pipe.specs), leaf_values(builder, in_specs, args[2]))
+        value.specs = context.make_tuple(builder, nb.types.Tuple(pipe.specs), [
+            leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)])
         return value._getvalue()
 
     return pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, known, site), codegen
@@ -139,13 +145,14 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: 
     check_arrays(pipe, refs)
     source.check_inner(pipe.where, pipe.unequal, nested)
     rings = []
-    for plan, group in zip(plans_of(pipe, arrays, manual, shared), pipe.rings, strict=True):
+    for plan, group in source.plan_rings(pipe, pipe.context.unit, arrays, manual, shared):
         if not pipe.single:
             pipe.context.unit.met[pipe.context.role].add(plan.name)
         rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank))
-    loop = LoopType(pipe.context, tuple(rings), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings), manual, pipe.rank,
-                    pipe.unequal and not pipe.single, groups)
+    loads = len(pipe.rings)
+    loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
+                    manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]))
     return StepsType(loop, nested)
 
 
@@ -154,7 +161,7 @@ def check_arrays(pipe: PipelineType, refs: Any) -> None:
     arrays = leaves(refs)
     if not all(isinstance(ref, GmemType) for ref in arrays):
         raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
-    wrong = mismatch(pipe.tree, tree_of(refs))
+    wrong = mismatch(pipe.tree, tree_of(refs), "in_specs and out_specs have" if pipe.outs else "in_specs has")
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
 
@@ -163,20 +170,8 @@ def without_allocations(pipe: PipelineType, refs: Any) -> tuple[Any, tuple[RingP
     """`pipelines.without_allocations`, of types."""
     if not len(refs) or not isinstance(refs[-1], AllocationsType):
         return refs, None
-    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings) + len(pipe.outs))
     return nb.types.Tuple(list(refs)[:-1]), refs[-1].plans
-
-
-def plans_of(pipe: PipelineType, arrays: list[Any], manual: tuple[bool, bool],
-             shared: tuple[RingPlan, ...] | None) -> tuple[RingPlan, ...]:
-    """`pipelines.plans_of`, of types."""
-    labels, plans = pipe.tree.labels("in_specs"), []
-    for number, group in enumerate(pipe.rings):
-        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
-        plans.append(pipe.context.unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual,
-                                                 tuple(labels[n] for n in group.operands), group.dims, pipe.single,
-                                                 shared[number] if shared else None))
-    return tuple(plans)
 
 
 def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,
@@ -194,7 +189,7 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
     if pipe.single:
         total = own  # nobody loads for others
     rings = []
-    for ring, group in zip(kind.rings, pipe.rings, strict=True):
+    for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
         value = nb.cgutils.create_struct_proxy(ring)(context, builder)
         value.np, value.grid, value.steps = pipeline.np, pipeline.grid, own
         value.first = builder.load(counter_of(builder, ring, pipeline.np))
@@ -204,7 +199,8 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
         rings.append(value._getvalue())
     loop = loop_value(context, builder, kind)
     loop.np, loop.grid, loop.total, loop.steps = pipeline.np, pipeline.grid, total, own
-    loop.rings = context.make_tuple(builder, nb.types.Tuple(kind.rings), rings)
+    loop.rings = context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[:len(kind.rings)])
+    loop.outs = context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings):])
     loop.arrays = context.make_tuple(builder, nb.types.Tuple(kind.arrays), arrays)
     result = nb.cgutils.create_struct_proxy(steps)(context, builder)
     result.loop = loop._getvalue()

@@ -139,8 +139,9 @@ class At:
         raise SpecError(ASSIGNED)
 
 
-ELEMENT = ("; tile[i, j], an element, is code for a lane, in a body of a kernel with "
-           "CompilerParams(lowering_semantics=LoweringSemantics.Lane)")
+ELEMENT = ("an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel "
+           "with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) "
+           "and ':', or by ...")
 
 
 def indexed(what: str, got: str) -> str:
@@ -152,7 +153,7 @@ def two(index: Any, what: str) -> tuple[Any, Any]:
     """The two parts of an index; clear errors for everything else."""
     parts = whole_slices(index)
     if len(parts) != 2 or not all(isinstance(p, (Ds, All)) for p in parts):
-        raise SpecError(indexed(what, repr(index)) + ELEMENT * any(isinstance(p, (int, np.integer)) for p in parts))
+        raise SpecError(ELEMENT if any(isinstance(p, (int, np.integer)) for p in parts) else indexed(what, repr(index)))
     return parts[0], parts[1]
 
 

@@ -109,7 +109,7 @@ def parts(index: Any, what: str) -> tuple[Any, Any]:
     """Types of the two parts of an index."""
     both = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
     if len(both) != 2 or not all(isinstance(p, (DsType, AllType)) for p in both):
-        raise SpecError(refs.indexed(what, str(index)) + refs.ELEMENT * any(isinstance(p, nb.types.Integer) for p in both))
+        raise SpecError(refs.ELEMENT if any(isinstance(p, nb.types.Integer) for p in both) else refs.indexed(what, str(index)))
     return both[0], both[1]
 
 

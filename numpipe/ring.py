@@ -257,6 +257,21 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 
 
+def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
+    """Where an operand's block starts in its array, in elements: what its index map says."""
+    block, index_map = ring.plan.blocks[number], ring.index_maps[number]
+    found = (0,) * block.rank if index_map is None else index_map(*indices)
+    try:
+        if not isinstance(found, tuple):
+            raise TypeError
+        start = [index(part) * scale for part, scale in zip(found, block.scales, strict=True)]
+    except (TypeError, ValueError):
+        raise wrong_indices(index_map_of(ring.np.unit, ring.plan, number), block.rank, found) from None
+    if block.elements:
+        block.check_start(start[block.contiguous], index_map_of(ring.np.unit, ring.plan, number))
+    return start
+
+
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
@@ -264,16 +279,7 @@ def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     stage = stage_of(ring, slot)
     for number in plan.parts[part]:
         ref, block = ring.refs[number], plan.blocks[number]
-        index_map, layout, inner = ring.index_maps[number], block.layout, block.contiguous
-        found = (0,) * block.rank if index_map is None else index_map(*indices)
-        try:
-            if not isinstance(found, tuple):
-                raise TypeError
-            start = [index(part) * scale for part, scale in zip(found, block.scales, strict=True)]
-        except (TypeError, ValueError):
-            raise wrong_indices(index_map_of(unit, plan, number), block.rank, found) from None
-        if block.elements:
-            block.check_start(start[inner], index_map_of(unit, plan, number))
+        start, layout, inner = start_of(ring, number, indices), block.layout, block.contiguous
         tensor = tensor_map(ref, unit.load_map(plan, number))
         for panel in range(layout.panels):
             at = block.in_memory([*start[:inner], start[inner] + panel * layout.per_panel, *start[inner + 1:]])
@@ -303,7 +309,7 @@ def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
     """The tiles in a slot, one per operand."""
     plan = ring.plan
     stage = stage_of(ring, int(slot))
-    return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory)
+    return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
                  for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
 
 
@@ -420,5 +426,5 @@ def put(ref, batch, start):  # type: ignore[no-untyped-def]
 @op
 def drain_stores(np_: Context) -> None:
     """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
-    if np_.unit.store_slots or np_.unit.copies_out:
+    if np_.unit.stores:
         current().bulk_wait(0, read=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from . import _numba as nb
@@ -55,7 +56,7 @@ def own(builder: Any, plan: RingPlan, offset: int, nbytes: int) -> Any:
     return builder.add(address, builder.mul(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(nbytes)))
 
 
-def _stage(builder: Any, plan: RingPlan, slot: Any) -> Any:
+def stage_of(builder: Any, plan: RingPlan, slot: Any) -> Any:
     """Shared-space address of a slot."""
     first = own(builder, plan, plan.base, plan.slots * plan.stage_stride)
     return builder.add(first, builder.mul(slot, nb.const(plan.stage_stride)))
@@ -224,19 +225,16 @@ def _check_released(_context: Any, ring: Any, k: Any) -> Any:
     return nb.types.void(ring, k), lambda context, builder, sig, args: nb.nothing(context)
 
 
-@cuda_meaning(source.copy_in)
-def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
-    plan: RingPlan = ring.plan
-    unit = ring.context.unit
-    operands = plan.parts[nb.literal(part)]
-    returned = []
-    for number in operands:
+def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list[Any]:
+    """What the index maps of a ring's operands return; raises SpecError for what is no start of a block."""
+    plan, returned = ring.plan, []
+    for number in range(len(plan.args)) if operands is None else operands:
         index_map, block = ring.index_maps[number], plan.blocks[number]
         if isinstance(index_map, nb.types.NoneType):
             returned.append(nb.types.UniTuple(I32, block.rank))
             continue
         found = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
-        what = source.index_map_of(unit, plan, number)
+        what = source.index_map_of(ring.context.unit, plan, number)
         if not isinstance(found, nb.types.BaseTuple) or len(found) != block.rank:
             raise wrong_indices(what, block.rank, found)
         for coordinate in found:
@@ -245,21 +243,36 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
             if not isinstance(coordinate, nb.types.Integer):
                 raise wrong_indices(what, block.rank, found)
         returned.append(found)
+    return returned
+
+
+def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int, kinds: Any, indices: Any,
+             index_values: Any) -> list[Any]:
+    """Where an operand's block starts in its array, in elements; its index map returns `kinds`."""
+    block, index_map = ring.plan.blocks[number], ring.index_maps[number]
+    if isinstance(index_map, nb.types.NoneType):
+        found = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
+    else:
+        mapped = builder.extract_value(value.index_maps, number)
+        found = nb.call_value(context, builder, index_map, mapped, indices, nb.cgutils.unpack_tuple(builder, index_values))[1]
+    return [builder.mul(context.cast(builder, builder.extract_value(found, axis), kinds[axis], I32), nb.const(scale))
+            for axis, scale in enumerate(block.scales)]
+
+
+@cuda_meaning(source.copy_in)
+def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
+    plan: RingPlan = ring.plan
+    unit = ring.context.unit
+    operands = plan.parts[nb.literal(part)]
+    returned = index_maps_return(typing_context, ring, indices, operands)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
-        index_values = nb.cgutils.unpack_tuple(builder, args[1])
-        stage = _stage(builder, plan, args[2])
+        stage = stage_of(builder, plan, args[2])
         barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
         for number, kinds in zip(operands, returned, strict=True):
-            block, index_map = plan.blocks[number], ring.index_maps[number]
-            if isinstance(index_map, nb.types.NoneType):
-                found = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
-            else:
-                mapped = builder.extract_value(value.index_maps, number)
-                found = nb.call_value(context, builder, index_map, mapped, indices, index_values)[1]
-            start = [builder.mul(context.cast(builder, builder.extract_value(found, axis), kinds[axis], I32), nb.const(scale))
-                     for axis, scale in enumerate(block.scales)]
+            block = plan.blocks[number]
+            start = start_of(context, builder, ring, value, number, kinds, indices, args[1])
             layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
             ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
             tensor = builder.add(ref.table, nb.const(128 * unit.map_slot(unit.load_map(plan, number)), nb.i64))
@@ -277,10 +290,11 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
 @cuda_meaning(source.tiles_of)
 def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.context.role
-    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role) for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
+    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role, plan.written)
+                            for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        stage = _stage(builder, plan, args[1])
+        stage = stage_of(builder, plan, args[1])
         return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
 
     return tiles(ring, I32), codegen
@@ -372,7 +386,7 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.store_slots or np_.unit.copies_out:
+        if np_.unit.stores:
             none, value = nb.immediate(0)
             with builder.if_then(elected(builder)):
                 nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))

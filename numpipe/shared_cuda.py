@@ -9,8 +9,9 @@ from typing import Any
 from . import _numba as nb
 from . import shared as source
 from ._op import cuda_meaning, immediate
+from ._unit import Unit
 from .allocations import BarrierPlan, SmemPlan, parse
-from .context_cuda import ContextType
+from .context_cuda import ContextType, compute_warpgroup
 from .errors import CompileError, SpecError
 from .inert_cuda import InertType
 from .refs_cuda import AllType, DsType, SmemType
@@ -180,14 +181,15 @@ def _type(np_: ContextType, tree: Any) -> Any:
     return slots if tree.slots else slots.tile
 
 
-def _value(context: Any, builder: Any, ty: Any, tree: Any, np_: Any) -> Any:
+def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType, np_: Any) -> Any:
     if isinstance(tree, tuple):
-        return context.make_tuple(builder, ty, [_value(context, builder, t, part, np_) for t, part in zip(ty, tree, strict=True)])
+        return context.make_tuple(builder, ty, [_value(context, builder, t, part, np_type, np_)
+                                                for t, part in zip(ty, tree, strict=True)])
     if isinstance(tree, BarrierPlan):
         barriers = nb.cgutils.create_struct_proxy(ty)(context, builder)
         barriers.np, barriers.first = np_, nb.const(0)
         return barriers._getvalue()
-    address = own_part(builder, tree)
+    address = own_part(builder, np_type.unit, tree)
     if not tree.slots:
         return address
     slots = nb.cgutils.create_struct_proxy(ty)(context, builder)
@@ -195,25 +197,24 @@ def _value(context: Any, builder: Any, ty: Any, tree: Any, np_: Any) -> Any:
     return slots._getvalue()
 
 
-def own_part(builder: Any, plan: SmemPlan | BarrierPlan) -> Any:
+def own_part(builder: Any, unit: Unit, plan: SmemPlan | BarrierPlan) -> Any:
     """Address of a plan's first byte for this warpgroup."""
     address = smem(builder, plan.base)
     if not plan.own:
         return address
-    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
-    return builder.add(address, builder.mul(warpgroup, nb.const(plan.own)))
+    return builder.add(address, builder.mul(compute_warpgroup(builder, unit), nb.const(plan.own)))
 
 
 def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:
     first = fields_of(context, builder, ty, value).first
-    return builder.add(own_part(builder, ty.plan), builder.shl(first, nb.const(3)))
+    return builder.add(own_part(builder, ty.context.unit, ty.plan), builder.shl(first, nb.const(3)))
 
 
 @cuda_meaning(source.allocated)
 def _allocated(_context: Any, np_: Any, kind: Any, site: Any) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
     result = _type(np_, tree)
-    return result(np_, kind, site), lambda context, builder, sig, args: _value(context, builder, result, tree, args[0])
+    return result(np_, kind, site), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
 
 
 @cuda_meaning(source.scoped)
@@ -226,7 +227,7 @@ def _scoped(typing_context: Any, np_: Any, site: Any, axes: Any, function: Any, 
     result = nb.returns(typing_context, function, argtypes)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        values = [value if tree is None else _value(context, builder, ty, tree, args[0])
+        values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
                   for value, ty, tree in zip(args[4:], argtypes, trees, strict=True)]
         return nb.call_value(context, builder, function, args[3], argtypes, values)[1]
 

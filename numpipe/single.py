@@ -23,8 +23,9 @@ from ._op import helper, op
 from .arith import successor
 from .intrinsics import wgmma
 from .lanes import one_lane
+from .outputs import begin_block, end_block, over_outputs
 from .ring import Ring, blocks_in, delay_of, each, ends, fill, own_step, unravel
-from .steps import await_begun, drain, finish, over, release_due, release_rest
+from .steps import await_begun, drain, finish, grid_of, over, release_due, release_rest
 
 
 # ---- blocks of a ring in this loop, numbered from 0 --------------------------------------------------------------
@@ -117,9 +118,12 @@ def advance_alone(loop, k, steps):  # type: ignore[no-untyped-def]
         over(loop, release_due, k)
         if k > 0:
             one_lane(fill_all_used, loop, k)
+        over_outputs(loop, end_block, grid_of(loop), k)
+        over_outputs(loop, begin_block, k)
         over(loop, await_begun, k)
         return True
     finish(loop)
     wgmma.wait_group(0)
     over(loop, release_rest, k)
+    over_outputs(loop, end_block, grid_of(loop), k)
     return False

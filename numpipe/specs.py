@@ -131,8 +131,7 @@ class BlockSpec:
         shape = self.block_shape
         if space_of(self.memory_space) is None:
             raise SpecError(f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}")
-        if self.transforms != ():
-            raise SpecError(f"BlockSpec: transforms must be (): blocks lie as TMA and wgmma need it, got {self.transforms!r}")
+        check_transforms(self.transforms, "BlockSpec")
         if self.buffer_count is not None and (not _is_int(self.buffer_count) or self.buffer_count < 1):
             raise SpecError(f"BlockSpec: buffer_count must be an int >= 1, got {self.buffer_count!r}")
         if not self.loaded:
@@ -151,7 +150,6 @@ class BlockSpec:
             raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
-        check_transforms(self.transforms, "BlockSpec")
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
 
@@ -161,6 +159,9 @@ class BlockSpec:
             if getattr(self, name) is not None:
                 raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
                                 f"out {name}={getattr(self, name)!r}")
+        if self.transforms:
+            raise SpecError("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave out "
+                            f"transforms={self.transforms!r}")
 
 
 def space_of(given: Any) -> str | None:

@@ -24,6 +24,7 @@ from .arith import successor
 from .context import Context
 from .errors import SpecError
 from .intrinsics import wgmma
+from .outputs import begin_block, check_start, end_block, over_outputs
 from .ring import (
     Ring,
     await_ready,
@@ -109,16 +110,25 @@ def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
     return max((number + 1 for number, read in enumerate(depends) if read), default=0)
 
 
-def places(count: int, groups: Sequence[Group]) -> tuple[Place | None, ...]:
+def places(count: int, groups: Sequence[Group], outs: Sequence[Group] = ()) -> tuple[Place | Written | None, ...]:
     """Where each of `count` operands is; None: in global memory."""
-    found = {number: Place(ring, own) for ring, group in enumerate(groups) for own, number in enumerate(group.operands)}
+    found: dict[int, Place | Written] = {
+        number: kind(ring, own) for kind, rings in ((Place, groups), (Written, outs))
+        for ring, group in enumerate(rings) for own, number in enumerate(group.operands)}
     return tuple(found.get(number) for number in range(count))
+
+
+class Written(NamedTuple):
+    """Where an output is: the number of its output ring, and its own in that ring."""
+
+    ring: int
+    operand: int
 
 
 class Loop:
     """A pipeline over its arrays, on the simulated SM, in one warpgroup.
 
-    rings         a step's, in the order of their first operands
+    rings         a step's, in the order of their first operands; `outs` are those of its outputs
     arrays, tree  leaves of what the pipeline is called on, and their shape
     places        where each is
     manual        whether the body waits for, and whether it releases, its operands
@@ -128,15 +138,15 @@ class Loop:
     """
 
     def __init__(self, np_: Context, rings: tuple[Ring, ...], arrays: Sequence[Any], tree: Tree,
-                 places: tuple[Place | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any, steps: Any,
-                 unequal: bool, groups: int) -> None:
+                 places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any,
+                 steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = ()) -> None:
         self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
-        self.grid, self.total, self.steps, self.unequal, self.groups = grid, total, steps, unequal, groups
+        self.grid, self.total, self.steps, self.unequal, self.groups, self.outs = grid, total, steps, unequal, groups, outs
 
     @property
     def single(self) -> bool:
         """Whether this warpgroup has the rings for itself (`single`)."""
-        return any(ring.plan.private for ring in self.rings)
+        return any(ring.plan.private for ring in (*self.rings, *self.outs))
 
 
 # ---- what a loop is made of --------------------------------------------------------------------------------------
@@ -185,17 +195,22 @@ def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
 
 @op
 def ring_steps(loop: Loop, k: Any) -> tuple[Any, ...]:
-    """The steps of the rings in which the pipeline's step k is."""
-    return tuple(step_of(ring, k, 0) for ring in loop.rings)
+    """The steps of the rings, then of the output rings, in which the pipeline's step k is."""
+    return tuple(step_of(ring, k, 0) for ring in (*loop.rings, *loop.outs))
 
 
 @op
 def tiles(loop: Loop, steps: tuple[Any, ...]) -> Any:
     """What a step is given: a tile for each operand, or the array itself, in the shape of in_specs; `steps` are the rings'."""
-    landed = [tiles_of(ring, slot_of(ring, step)) for ring, step in zip(loop.rings, steps, strict=True)]
-    given = [array if place is None else landed[place.ring][place.operand]
+    held = [tiles_of(ring, slot_of(ring, step)) for ring, step in zip((*loop.rings, *loop.outs), steps, strict=True)]
+    given = [array if place is None else held[number_of(place, len(loop.rings))][place.operand]
              for array, place in zip(loop.arrays, loop.places, strict=True)]
     return loop.tree.build(iter(given), made)
+
+
+def number_of(place: Place | Written, rings: int) -> int:
+    """The number of an operand's ring, where output rings are counted behind `rings` load rings."""
+    return place.ring + rings * isinstance(place, Written)
 
 
 # ---- memory role -------------------------------------------------------------------------------------------------
@@ -210,6 +225,7 @@ def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
 def fill_step(loop, k):  # type: ignore[no-untyped-def]
     """All loads of step k."""
     over(loop, fill_begun, unravel(k, grid_of(loop)), k)
+    over_outputs(loop, check_start, unravel(k, grid_of(loop)))
 
 
 @helper
@@ -226,6 +242,7 @@ def produce(loop):  # type: ignore[no-untyped-def]
 def finish(loop):  # type: ignore[no-untyped-def]
     """The loop's end: the next one on these rings continues behind it."""
     over(loop, set_steps_done, total_of(loop))
+    over_outputs(loop, set_steps_done, total_of(loop))
 
 
 # ---- compute role ------------------------------------------------------------------------------------------------
@@ -270,11 +287,14 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     if k < steps:
         drain(loop)
         over(loop, release_due, k)
+        over_outputs(loop, end_block, grid_of(loop), k)
+        over_outputs(loop, begin_block, k)
         over(loop, await_begun, k)
         return True
     finish(loop)
     wgmma.wait_group(0)
     over(loop, release_rest, k)
+    over_outputs(loop, end_block, grid_of(loop), k)
     if unequal(loop):
         while k < total_of(loop):
             over(loop, pass_by, k)

@@ -12,7 +12,7 @@ from .intrinsics import wgmma
 from .refs_cuda import SmemType
 from .ring import slot_of, step_of, tiles_of
 from .ring_cuda import RingType
-from .steps import Place
+from .steps import Place, Written, number_of
 from .trees import Tree
 from .trees_cuda import build_value, made
 
@@ -23,14 +23,16 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
     """The type of `steps.Loop`: what is known when the kernel is compiled."""
 
     def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
-                 places: tuple[Place | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int) -> None:
+                 places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
+                 outs: tuple[RingType, ...] = ()) -> None:
         self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
-        self.manual, self.rank, self.unequal, self.groups = manual, rank, unequal, groups
-        super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {groups})")
+        self.manual, self.rank, self.unequal, self.groups, self.outs = manual, rank, unequal, groups, outs
+        super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {groups}, "
+                              f"{outs})")
 
     @property
     def single(self) -> bool:
-        return any(ring.plan.private for ring in self.rings)
+        return any(ring.plan.private for ring in (*self.rings, *self.outs))
 
     @property
     def grid(self) -> Any:
@@ -44,8 +46,8 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
             if place is None:
                 given.append(array)
             else:
-                layout = self.rings[place.ring].plan.layouts[place.operand]
-                given.append(SmemType(layout, array.arg.dtype, self.context.role))
+                plan = (*self.rings, *self.outs)[number_of(place, len(self.rings))].plan
+                given.append(SmemType(plan.layouts[place.operand], array.arg.dtype, self.context.role, plan.written))
         return self.tree.build(iter(given), made)
 
 
@@ -54,11 +56,17 @@ class _LoopModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: LoopType) -> None:
         super().__init__(manager, fe_type, [("np", fe_type.context), ("rings", nb.types.Tuple(fe_type.rings)),
                                             ("arrays", nb.types.Tuple(fe_type.arrays)), ("grid", fe_type.grid), ("total", I32),
-                                            ("steps", I32)])
+                                            ("steps", I32), ("outs", nb.types.Tuple(fe_type.outs))])
 
 
 def loop_value(context: Any, builder: Any, loop: LoopType, value: Any = None) -> Any:
     return nb.cgutils.create_struct_proxy(loop)(context, builder, value=value)
+
+
+def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, Any]]:
+    """(type, value) of a loop's rings, then of its output rings."""
+    return [(ring, builder.extract_value(values, number)) for rings, values in ((loop.rings, value.rings), (loop.outs, value.outs))
+            for number, ring in enumerate(rings)]
 
 
 @cuda_meaning(source.over)
@@ -106,13 +114,12 @@ def _drain(_context: Any, loop: Any) -> Any:
 
 @cuda_meaning(source.ring_steps)
 def _ring_steps(_context: Any, loop: Any, k: Any) -> Any:
-    result = nb.types.UniTuple(I32, len(loop.rings))
+    result = nb.types.UniTuple(I32, len(loop.rings) + len(loop.outs))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        rings = loop_value(context, builder, loop, args[0]).rings
         return context.make_tuple(builder, result, [
-            nb.call(context, builder, step_of, (ring, I32, I32), (builder.extract_value(rings, number), args[1], nb.const(0)))[1]
-            for number, ring in enumerate(loop.rings)])
+            nb.call(context, builder, step_of, (ring, I32, I32), (value, args[1], nb.const(0)))[1]
+            for ring, value in all_rings(builder, loop, loop_value(context, builder, loop, args[0]))])
 
     return result(loop, I32), codegen
 
@@ -121,13 +128,13 @@ def _ring_steps(_context: Any, loop: Any, k: Any) -> Any:
 def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = loop_value(context, builder, loop, args[0])
-        landed = []
-        for number, ring in enumerate(loop.rings):
-            held, step = builder.extract_value(value.rings, number), builder.extract_value(args[1], number)
-            slot = nb.call(context, builder, slot_of, (ring, I32), (held, step))[1]
-            landed.append(nb.call(context, builder, tiles_of, (ring, I32), (held, slot))[1])
+        held = []
+        for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
+            slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
+            held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
         given = [builder.extract_value(value.arrays, number) if place is None else
-                 builder.extract_value(landed[place.ring], place.operand) for number, place in enumerate(loop.places)]
+                 builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
+                 for number, place in enumerate(loop.places)]
         return build_value(context, builder, loop.tiles, iter(given))
 
     return loop.tiles(loop, steps), codegen

@@ -86,3 +86,76 @@ def mirrored(x, y):
 
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
     y[ds(0, 64), ds(0, 64)] = tile[...]
+
+
+@numpipe.kernel(num_compute_wgs=2, compiler_params=LANE)
+def scaled(x, y, factor: float = 2.0):
+    """y = x * factor, an element at a time: each warpgroup has half of the rows of a block, every lane a column of them."""
+    wg = numpipe.axis_index("wg")
+    tile = numpipe.scratch(SMEM((128, 64), y.dtype))
+
+    @numpipe.function
+    def times(value):
+        return value * factor
+
+    def body(indices, x_tile):
+        lane = cuda.threadIdx.x % 128
+        for row in range(32):
+            tile[wg * 64 + 2 * row + lane // 64, lane % 64] = times(x_tile[wg * 64 + 2 * row + lane // 64, lane % 64])
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))(x)
+    y[ds(wg * 64, 64), ds(0, 64)] = tile[ds(wg * 64, 64), :]
+
+
+@by_lane(warp_specialized=False)
+def alone(x, y):
+    """The sums of columns, single-stream: a carry of two numbers for each lane, one of them the same in all."""
+    out = numpipe.scratch(SMEM((64, 64), np.float32))
+    out[...] = numpipe.zeros((64, 64), np.float32)
+    numpipe.commit_smem()
+
+    def body(indices, tile, carry):
+        total, steps = carry
+        lane = numpipe.lane_index()
+        for row in range(64):
+            total = total + tile[row, lane % 64]
+        if lane < 64:
+            out[0, lane] = total
+        return total, steps + 1
+
+    _, steps = numpipe.emit_pipeline(body, grid=(cdiv(x.shape[0], 64),), init_carry=(0.0, 0), max_concurrent_steps=2, in_specs=(
+        BlockSpec((64, 64), lambda k: (k, 0)),))(x)
+    if steps > 0:
+        y[ds(0, 64), ds(0, 64)] = out[...]
+
+
+def integers(shape: tuple[int, ...], dtype: Any = np.float16, order: Any = "C") -> np.ndarray:
+    """Small ones: their sums are exact."""
+    return np.asarray(np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype), order=order)
+
+
+def check_column_sums(kernel: Any, **options: Any) -> None:
+    x, y = integers((192, 64)), np.zeros((64, 64), np.float32)
+    kernel(x, y, **options)
+    np.testing.assert_array_equal(y[:2].sum(0), x.astype(np.float32).sum(0))
+
+
+def check_warp_sums(**options: Any) -> None:
+    x, y = integers((8, 64), np.float32), np.zeros((64, 64), np.float32)
+    warp_sums(x, y, **options)
+    blocks = x[:4].reshape(4, 2, 32)
+    up = np.maximum(np.arange(32) - 1, 0)
+    np.testing.assert_array_equal(y[:4].reshape(4, 2, 32), np.broadcast_to(blocks.sum(2)[..., None], (4, 2, 32)))
+    np.testing.assert_array_equal(y[4:8].reshape(4, 2, 32), blocks.max(2)[..., None] - up)
+
+
+def check_mirrored(dtype: Any, order: str, **options: Any) -> None:
+    x, y = integers((64, 64), dtype, order), np.zeros((64, 64), dtype)
+    mirrored(x, y, **options)
+    np.testing.assert_array_equal(y, x[:, ::-1])
+
+
+def check_scaled(dtype: Any, **options: Any) -> None:
+    x, y = integers((128, 64), dtype), np.zeros((128, 64), dtype)
+    scaled(x, y, factor=0.5, **options)
+    np.testing.assert_array_equal(y, (x.astype(np.float32) * 0.5).astype(dtype))

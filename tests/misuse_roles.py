@@ -27,10 +27,8 @@ def syncthreads(a, b, c):
   # ^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="cuda.syncwarp(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use numpipe's "
-                   "operations (NotImplementedError: <class 'numba.cuda.stubs.syncwarp'> is not instantiable)",
-         compiled="a grid, CTA or warp barrier reaches the memory role, where one lane runs the kernel's control flow to issue "
-                  "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
+@refused("cuda.syncwarp is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
+         "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here the code is the warpgroup's", kind=SpecError)
 def syncwarp(a, b, c):
     cuda.syncwarp()
   # ^^^^^^^^^^^^^^^
@@ -53,10 +51,8 @@ def grid_sync(a, b, c):
   # ^^^^^^^^
 
 
-@refused(simulated="cuda.shfl_sync(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use numpipe's "
-                   "operations (NotImplementedError: <intrinsic shfl_sync> is not usable in pure-python)",
-         compiled="a warp shuffle reaches the memory role, where one lane runs the kernel's control flow to issue copies: use "
-                  "numpipe's own operations (barriers, c[…] = tile), which know their role")
+@refused("cuda.shfl_sync is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
+         "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here the code is the warpgroup's", kind=SpecError)
 def shuffle(a, b, c):
     x = cuda.shfl_sync(0xFFFFFFFF, 1, 0)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -119,8 +119,9 @@ def an_array_read_in_place(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got (0, 0)",
-         compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got (int64, int64)", kind=SpecError)
+@refused("an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
+         "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) and ':', or "
+         "by ...", kind=SpecError)
 def an_element_of_a_tile(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x[0, 0]

@@ -231,3 +231,29 @@ def squared(x, y):
             numpipe.copy_smem_to_gmem(stored.at[j % 2], y.at[ds(i * 128 + wg * 64, 64), ds(j * 32, 32)])
 
     numpipe.run_scoped(body, SMEM((64, 32), np.float32), SMEM((2, 64, 32), np.float32), Barrier())
+
+
+@numpipe.kernel(grid=2, num_compute_wgs=2)
+def moved(x, y, *, rows: numpipe.Static, columns: numpipe.Static, slots: numpipe.Static, transforms: numpipe.Static = ()):
+    """y = x, in tiles of any size: each warpgroup loads `slots` tiles ahead and stores them from where they have landed."""
+    wg, across = numpipe.axis_index("wg"), cdiv(x.shape[1], columns)
+    tiles = cdiv(cdiv(x.shape[0], rows) * across, 2 * numpipe.num_programs(0))
+
+    def body(buffer, landed):
+        def place(k):
+            number = (k * 2 + wg) * numpipe.num_programs(0) + numpipe.program_id(0)
+            return ds(number // across * rows, rows), ds(number % across * columns, columns)
+
+        def load(k):
+            numpipe.copy_gmem_to_smem(x.at[place(k)], buffer.at[k % slots], landed.at[k % slots])
+
+        for k in range(min(slots, tiles)):
+            load(k)
+        for k in range(tiles):
+            numpipe.barrier_wait(landed.at[k % slots])
+            numpipe.copy_smem_to_gmem(buffer.at[k % slots], y.at[place(k)])
+            if k + slots < tiles:
+                numpipe.wait_smem_to_gmem(0, wait_read_only=True)
+                load(k + slots)
+
+    numpipe.run_scoped(body, SMEM((slots, rows, columns), x.dtype, transforms), Barrier(num_barriers=slots))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from division_kernels import exact, fast, quotients
 
+import numpipe
 from numpipe import CompilerParams, LoweringSemantics, SpecError
 
 A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
@@ -84,3 +86,31 @@ def test_the_simulator_divides_exactly_in_both() -> None:
         c = np.zeros((64, 64), np.float32)
         kernel.simulate(A, c, np.float32(3), np.float32(7))
         np.testing.assert_array_equal(c, quotients(A, np.float32(3), np.float32(7)))
+
+
+# ---- max_concurrent_steps, delay_release --------------------------------------------------------------------------------
+def rings(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]) -> tuple[int, int]:
+    """(slots, delay) of the ring of a pipeline, where the kernel, the pipeline and its BlockSpec say these."""
+    spec = f"BlockSpec((64, 64), lambda k: (k, 0){''.join(f', {name}={value}' for name, value in block.items())})"
+    options = f"grid=(cdiv(a.shape[0], 64),), in_specs=({spec},){''.join(f', {name}={value}' for name, value in pipeline.items())}"
+    source = {"loop": f"    for _, (t,) in numpipe.pipeline({options})(a):\n        c[ds(0, 64), ds(0, 64)] = t[...]\n",
+              "single": f"    numpipe.emit_pipeline(lambda i, t: None, {options})(a)\n",
+              "body": f"    numpipe.emit_pipeline_warp_specialized(lambda i, t: None, {options})(a)\n"}[form]
+    text = f"def k(a, c):\n{source}"
+    filename = f"<{form} {kernel} {pipeline} {block}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    scope: dict[str, Any] = {"numpipe": numpipe, "BlockSpec": numpipe.BlockSpec, "ds": numpipe.ds, "cdiv": numpipe.cdiv}
+    exec(compile(text, filename, "exec"), scope)
+    made = numpipe.kernel(scope["k"], num_compute_wgs=1, compiler_params=CompilerParams(**kernel))
+    plan, = made.compiled(A, A.copy()).unit.rings.values()
+    return plan.slots, plan.delay
+
+
+@pytest.mark.parametrize("form, own", [("loop", 2), ("single", 1), ("body", 2)])
+def test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel(form: str, own: int) -> None:
+    assert rings(form, {}, {}, {}) == (own, 0)
+    kernel, pipeline = {"max_concurrent_steps": 4, "delay_release": 1}, {"max_concurrent_steps": 3, "delay_release": 2}
+    assert rings(form, kernel, {}, {}) == (4, 1)
+    assert rings(form, kernel, pipeline, {}) == (3, 2)
+    said = {"buffer_count": 5, "delay_release": 3}
+    assert rings(form, kernel, pipeline, said) == (5, 3)

@@ -13,11 +13,12 @@ import ml_dtypes
 import numpy as np
 import primitive_kernels
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from primitive_kernels import (
     column_major,
     copied,
+    moved,
     places,
     polled,
     product,
@@ -31,7 +32,7 @@ from primitive_kernels import (
 )
 
 import numpipe
-from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, planar_snake
+from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, SwizzleTransform, planar_snake
 from numpipe._machine import REDUCTIONS
 
 SEEDS = (None, *range(6))
@@ -147,6 +148,32 @@ def test_the_snake_of_its_documentation() -> None:
     order = [tuple(map(int, planar_snake(lin, (4, 5), 1, 2))) for lin in range(20)]
     drawn = np.array([[0, 1, 14, 15, 16], [2, 3, 12, 13, 17], [4, 5, 10, 11, 18], [6, 7, 8, 9, 19]])
     assert [int(drawn[place]) for place in order] == list(range(20))
+
+
+DTYPES = [np.dtype(t) for t in (np.uint8, np.float16, ml_dtypes.bfloat16, np.int32, np.float64)]
+
+
+@st.composite
+def moves(draw: Any) -> tuple[np.ndarray, dict[str, Any]]:
+    """An array, and tiles to move it in."""
+    dtype = draw(st.sampled_from(DTYPES))
+    chunk = 16 // dtype.itemsize
+    rows, columns = 8 * draw(st.integers(1, 40)), chunk * draw(st.integers(1, 12))
+    spans = [span for span in (32, 64, 128) if columns * dtype.itemsize % span == 0]
+    transforms = (SwizzleTransform(draw(st.sampled_from(spans))),) if spans and draw(st.booleans()) else ()
+    shape = draw(st.integers(1, 700)), chunk * draw(st.integers(1, 3 * columns // chunk))
+    values = np.random.default_rng(draw(st.integers(0, 9))).integers(0, 100, shape).astype(dtype)
+    return values, {"rows": rows, "columns": columns, "transforms": transforms,
+                    "slots": draw(st.integers(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024))))}
+
+
+@settings(max_examples=60, deadline=None)
+@given(moves(), st.sampled_from(SEEDS))
+def test_tiles_of_any_size_move_an_array(move: tuple[np.ndarray, dict[str, Any]], seed: int | None) -> None:
+    values, statics = move
+    result = np.zeros_like(values)
+    moved.simulate(values, result, seed=seed, **statics)
+    assert (result == values).all()
 
 
 # ---- bugs

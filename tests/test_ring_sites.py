@@ -11,6 +11,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, ds
+from numpipe._unit import ArrayArg, Unit
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +119,15 @@ def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
         assert np.allclose(c, f32(a) @ f32(b).T, atol=1e-2)
         plan, = module.product.compiled(a, b, c).unit.rings.values()
         assert plan.stage_bytes == 2 * 64 * width * 2
+
+
+def test_staging_takes_its_room_once_however_many_rings_are_met_behind_it() -> None:
+    """A store between two pipelines comes before the second one's rings are known."""
+    unit = Unit("k", (ArrayArg("a", np.dtype(np.float16), 2),), (), "wg", 2, 40)
+    block = (0, *BlockSpec((64, 64), lambda k: (0, k)).block)
+    unit.plan_ring("f:1", (block,), 2, 0)
+    unit.plan_staging(1)
+    staging = (unit.staging_base, unit.staging_base + 2 * 8192)
+    rings = [unit.plan_ring(f"f:{line}", (block,), 2, 0) for line in (2, 3, 4)]
+    assert unit.smem_bytes == 1024 + 4 * 2 * 8192 + 2 * 8192
+    assert all(ring.end <= staging[0] or ring.base >= staging[1] for ring in rings)

@@ -159,6 +159,7 @@ _NUMBA_SAYS = (
     (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )
+_SMEM = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")
 _TYPE = re.compile(rf"\b({'|'.join(_SAID)})\(")
 
 
@@ -177,7 +178,7 @@ def readable(text: str, unit: Unit) -> str:
         inside = text[found.end():end - 1]
         if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+$", inside)):
             said = f"array '{unit.arrays[int(array[1])].name}'"
-        elif found[1] == "smem" and (tile := re.match(r"Layout\(shape=(\([^)]*\)).*?, (\w+), (?:memory|compute)(?:, writable)?$", inside)):
+        elif found[1] == "smem" and (tile := _SMEM.match(inside)):
             said = f"shared-memory tile {tile[1]} {tile[2]}"
         else:
             internal = re.search(r"[#@]\d|Layout\(|Plan\(", inside) or found[1] in ("in flight", "omitted")
@@ -195,8 +196,8 @@ def _tuples(text: str) -> str:
 
 _VALUE = re.compile(r"\bnp\.([a-z]+\d+)\([-+.e\d]*\)")
 """a run-time value of the simulator, as NumPy writes it"""
-_CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "Tile": "tile", "Slots": "slots of a tile",
-            "BarrierRef": "barrier", "GmemView": "view of an array"}
+_CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "LaneTile": "shared-memory tile", "Tile": "tile",
+            "Slots": "slots of a tile", "BarrierRef": "barrier", "GmemView": "view of an array"}
 
 
 def spoken(text: str) -> str:

@@ -98,13 +98,14 @@ class Constants:
                 case ast.Constant(value=value):
                     return value
                 case ast.Name(id=name, ctx=ast.Load()):
-                    return self.name(name, local)
+                    found = self.name(name, local)
+                    return MISSING if of_a_lane(found) else found
                 case ast.Attribute(value=value, attr=attr, ctx=ast.Load()):
                     base = self.evaluate(value, local)
                     if base is MISSING or (isinstance(base, StaticArray) and attr not in ("dtype", "ndim")):
                         return MISSING
                     found = getattr(base, attr, MISSING)
-                    return MISSING if isinstance(found, property) else found  # of a class, e.g. numba.cuda's threadIdx
+                    return MISSING if of_a_lane(found) else found
                 case ast.Tuple(elts=elts, ctx=ast.Load()):
                     values = [get(e) for e in elts]
                     return MISSING if any(v is MISSING for v in values) else tuple(values)
@@ -163,6 +164,12 @@ def _same(a: Any, b: Any) -> bool:
     if a is not None and b is not None and (isinstance(a, np.dtype) or isinstance(b, np.dtype)):
         raise TypeError("equal dtypes may be several objects: write '=='")
     return a is b
+
+
+def of_a_lane(value: Any) -> bool:
+    """Whether an object stands for a number that every lane has its own of: `numba.cuda`'s laneid, threadIdx.x."""
+    return isinstance(value, property) or (isinstance(value, type) and (value.__module__, value.__name__) == (
+        "numba.cuda.stubs", "laneid"))
 
 
 def named_tuple(kind: Any) -> bool:

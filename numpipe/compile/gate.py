@@ -173,7 +173,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     needed = highest_register(memory)
     if needed > built.unit.memory_registers:
         yield f"the memory role needs {needed} registers, it keeps {built.unit.memory_registers}"
-    stores = built.unit.store_slots > 0
+    stores = built.unit.stores
     shared, private = any_rings(built)
     for code, who, pattern in ((memory, "memory", r"HGMMA|UTMASTG|ST[GS]\b|STSM|BAR\."),
                                (compute, "compute", "" if private else "UTMALDG")):
@@ -195,7 +195,7 @@ def any_rings(built: Built) -> tuple[bool, bool]:
 
 def one_role(built: Built, sass: Sass) -> Iterator[str]:
     """Without a memory role: what the rings need, and registers that nobody re-divides."""
-    loads, stores = any_rings(built)[1], built.unit.store_slots > 0
+    loads, stores = any_rings(built)[1], built.unit.stores
     for expected, opcode in ((loads, "UTMALDG"), (loads, "SYNCS.PHASECHK"), (stores, "UTMASTG")):
         if expected and not any(i.opcode.startswith(opcode) for i in sass.instructions):
             yield f"no {opcode} in the code"

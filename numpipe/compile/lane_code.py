@@ -47,17 +47,22 @@ class LaneCode(Rewriter):
             self._lane_only(node, f"cuda.{written}")
             operation = _CALLS[written]
             return self.call(operation, [self.visit(argument) for argument in self.bind(operation, node)], node)  # type: ignore[attr-defined]
+        if written is not None:
+            self._unsupported(node, written)
         if function is per_lane.lane_index:
             self._lane_only(node, "lane_index()")
         return super().visit_Call(node)
 
     def _of_cuda(self, node: ast.AST) -> str | None:
         """What an expression is of `numba.cuda`, as it is written there; None for all else."""
+        value: Any = MISSING
         if isinstance(node, ast.Attribute):
             outer = self._of_cuda(node.value)
             if outer is not None:
                 return f"{outer}.{node.attr}"
-        value = self.value(node) if isinstance(node, (ast.Attribute, ast.Name)) else MISSING
+            value = getattr(self.value(node.value), node.attr, MISSING)
+        elif isinstance(node, ast.Name):
+            value = self.constants.name(node.id, self.local)
         if value is MISSING or str(getattr(value, "__module__", "")) not in ("numba.cuda.stubs", "numba.cuda.intrinsics"):
             return None
         return str(getattr(value, "__name__", "")) or None

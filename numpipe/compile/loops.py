@@ -182,12 +182,32 @@ class Loops(Rewriter):
             inner_targets = {n.id for s in node.body for f in ast.walk(s) if isinstance(f, ast.For)
                              for n in ast.walk(f.target) if isinstance(n, ast.Name)}
             before = [p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno]
+            if before and self._stays_in_steps(node, name):
+                continue
             if before and name not in inner_targets:
                 result.append(name)
             elif not before and self._used_after(node, name):
                 self.error(here[0], f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no "
                                     "steps it would have no value; bind it before the loop")
         return sorted(result)
+
+    def _stays_in_steps(self, node: ast.For, name: str) -> bool:
+        """Whether a name is read only in this and other pipeline loops, and every step of them gives it a value first."""
+        def mentions(node: ast.AST) -> bool:
+            return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+
+        def begins(loop: ast.For) -> bool:
+            first = next((s for s in loop.body if mentions(s)), None)
+            return isinstance(first, ast.Assign) and not mentions(first.value)
+
+        def rewritten(made: ast.AST) -> bool:
+            return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_steps"
+
+        scope = self.scopes[-1][0]
+        loops = [loop for loop in ast.walk(scope) if isinstance(loop, ast.For) and begins(loop) and (
+            rewritten(loop.iter) or self._pipeline_call(loop.iter))]
+        inside = {id(n) for loop in loops for s in loop.body for n in ast.walk(s)} if node in loops else set()
+        return all(id(n) in inside for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
 
     def _used_after(self, loop: ast.For, name: str) -> bool:
         end = loop.end_lineno or loop.lineno

@@ -1,17 +1,18 @@
 """Which parameters a kernel stores to: its outputs.
 
-A store may be in a nested function, in a `@numpipe.function` that the array is passed to, or go through another name.
+A store may be in a nested function, in a `@numpipe.function` that the array is passed to, or go through another name. A pipeline
+stores to the arrays that it is called on for its out_specs.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, TypeGuard
 
-from .. import copies
+from .. import copies, emit, emit_single, pipelines
 from ..errors import CompileError
 from ..functions import Function
-from .fold import Constants, stores
+from .fold import Constants, named_tuple, stores
 from .lift import read
 from .positions import Source
 
@@ -25,6 +26,7 @@ def stored(source: Source, *, surely: bool = False) -> set[str]:
 
 
 Node = ast.FunctionDef | ast.Lambda
+MAKERS = pipelines.pipeline, emit.emit_pipeline_warp_specialized, emit_single.emit_pipeline
 
 
 class _Stores:
@@ -51,6 +53,8 @@ class _Stores:
                 value = node.value if isinstance(node.value, ast.Lambda) else self.constants.evaluate(node.value, local)
                 if isinstance(value, (ast.Lambda, Function)):
                     nested[node.targets[0].id] = value
+                elif self._makes_pipeline(node.value, local) or isinstance(node.value, ast.Tuple):
+                    nested[node.targets[0].id] = node.value
         found = {_root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
         for f in inner:
             found |= self.of(f, nested, active) - {name for name, _ in stores(f)}
@@ -74,6 +78,9 @@ class _Stores:
         """Names among a call's arguments that the function it calls stores to."""
         given = [*enumerate(call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]
         passed = {where: names for where, value in given if (names := _names(value))}
+        made = nested.get(call.func.id) if isinstance(call.func, ast.Name) else call.func
+        if self._makes_pipeline(made, local):
+            return self._outputs(made, call, nested, local)
         here = isinstance(call.func, ast.Name) and call.func.id in nested
         callee: Any = nested[_root(call.func)] if here else self.constants.evaluate(call.func, local)
         if not passed or callee in active:
@@ -94,6 +101,35 @@ class _Stores:
         parameters = _parameters(function)
         return {name for where, names in passed.items() for name in names
                 if (parameters[where] if isinstance(where, int) and where < len(parameters) else where) in found}
+
+
+    def _makes_pipeline(self, made: ast.AST | None, local: set[str]) -> TypeGuard[ast.Call]:
+        return isinstance(made, ast.Call) and any(self.constants.evaluate(made.func, local) is maker for maker in MAKERS)
+
+    def _outputs(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str]) -> set[str]:
+        """Names among the arrays that a pipeline, `made`, is called on for its out_specs: the last ones."""
+        specs: Any = next((keyword.value for keyword in made.keywords if keyword.arg == "out_specs"), None)
+        if isinstance(specs, ast.Name):
+            specs = nested.get(specs.id, specs)
+        match specs:
+            case None:
+                count = 0
+            case ast.Tuple(elts=elts):
+                count = len(elts)
+            case ast.Call(func=func, args=args, keywords=keywords) if named_tuple(self.constants.evaluate(func, local)):
+                count = len(args) + len(keywords)
+            case _:
+                count = 0 if self.surely else len(call.args)
+        return {name for value in call.args[len(call.args) - count:] for name in _array_names(value)}
+
+
+def _array_names(value: ast.AST) -> set[str]:
+    """The names in an array, or in a tuple or NamedTuple of them."""
+    if isinstance(value, ast.Call):
+        return {name for part in (*value.args, *(k.value for k in value.keywords)) for name in _array_names(part)}
+    if isinstance(value, ast.Tuple):
+        return {name for part in value.elts for name in _array_names(part)}
+    return _names(value)
 
 
 def _parameters(function: Node) -> list[str]:

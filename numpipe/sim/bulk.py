@@ -72,7 +72,7 @@ class Groups:
         self._until = 0
         self._reading = True
 
-    def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str) -> None:
+    def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str, once: bool = False) -> None:
         who, sm = self.who, self.who.sm
         who.one_lane("tma_store")
         box = tma.checked(who, tensor)
@@ -87,6 +87,10 @@ class Groups:
         known = who.known()
         key = "store", who.warpgroup
         for lo, hi in touched:
+            earlier = sm.memory.reader(key, lo, hi) if once else None
+            if earlier is not None:
+                raise report.race(access, f"TMA store ({tensor.name}) reads SMEM[{lo}:{hi}), which holds bytes that nobody has "
+                                          f"written since {earlier.tell()}: write all of an output tile in every block")
             sm.memory.read(access, key, lo, hi, known, True)
         store = _Store(access)
         self._open.append(store)

@@ -108,6 +108,11 @@ class SharedMemory:
                     raise report.conflict(self.sm, write, access, lo, hi, known, asynchronous, write)
             segment.reads[key] = access
 
+    def reader(self, key: Any, lo: int, hi: int) -> Access | None:
+        """A read of bytes in [lo, hi) by this reader, if nobody has written them since."""
+        i, j = self._split(lo), self._split(hi)
+        return next((segment.reads[key] for segment in self._segments[i:j] if key in segment.reads), None)
+
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
         """Record a write of [lo, hi); raises PipelineRace if an earlier write or read is not covered by `known`."""
         i, j = self._split(lo), self._split(hi)

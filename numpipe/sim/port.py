@@ -248,8 +248,8 @@ class Warpgroup:
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         bulk.load(self, int(dst), tensor, coords, int(mbar))
 
-    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "") -> None:
-        self.bulk.store(tensor, coords, int(src), reduction)
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
+        self.bulk.store(tensor, coords, int(src), reduction, once)
 
     def bulk_commit(self) -> None:
         self.bulk.commit()

@@ -10,6 +10,7 @@ import pytest
 from primitive_kernels import (
     column_major,
     copied,
+    moved,
     places,
     polled,
     product,
@@ -21,8 +22,10 @@ from primitive_kernels import (
     tall,
     united,
 )
-from test_primitives import COMBINED, matrices
+from test_primitives import COMBINED, DTYPES, matrices
+from test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
 
+from numpipe import SwizzleTransform
 from numpipe._machine import REDUCTIONS
 
 pytestmark = pytest.mark.gpu
@@ -56,6 +59,22 @@ def test_register_tiles_go_out_through_slots() -> None:
         y = np.zeros_like(x)
         squared(x, y, target="gpu")
         np.testing.assert_array_equal(y, x * x)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tiles_of_any_size_move_an_array(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    dtype = DTYPES[seed % len(DTYPES)]
+    chunk = 16 // dtype.itemsize
+    rows, columns = 8 * int(random.integers(1, 40)), chunk * int(random.integers(1, 12))
+    spans = [span for span in (32, 64, 128) if columns * dtype.itemsize % span == 0]
+    transforms = (SwizzleTransform(int(random.choice(spans))),) if spans and seed % 2 else ()
+    values = random.integers(0, 100, (int(random.integers(1, 5000)), chunk * int(random.integers(1, 60)))).astype(dtype)
+    for slots in range(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024)) + 1):
+        for _ in range(5):
+            result = np.zeros_like(values)
+            moved(values, result, rows=rows, columns=columns, slots=slots, transforms=transforms, target="gpu")
+            assert (result == values).all()
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -100,3 +119,22 @@ def test_nd_loop_walks_a_grid_of_any_rank_once_and_the_snake_a_plane() -> None:
     places(visits, *map(np.int32, (3, 2, 2, 4)), target="gpu")
     np.testing.assert_array_equal(visits[8:, 16:32], 1)
     np.testing.assert_array_equal(visits[:8 * 6, 32:], 1)
+
+
+def test_functions_pipelines_and_layouts_with_scratch() -> None:
+    random = np.random.default_rng(8)
+    for _ in range(REPEATS):
+        x, y = random.standard_normal((256, 64)).astype(np.float16), np.zeros((256, 64), np.float16)
+        by_a_function(x, y, target="gpu")
+        np.testing.assert_array_equal(y, x)
+        x, y = random.standard_normal((512, 64)).astype(np.float32), np.zeros((128, 64), np.float32)
+        with_a_pipeline(x, y, target="gpu")
+        np.testing.assert_allclose(y, 2 * x.reshape(4, 128, 64).sum(axis=0), rtol=1e-5, atol=1e-5)
+        a, b = (random.standard_normal((64, 64)).astype(np.float16) for _ in range(2))
+        c = np.zeros((64, 64), np.float32)
+        other_layouts(a, b, c, target="gpu")
+        np.testing.assert_allclose(c, product(a, b), rtol=1e-4, atol=1e-4)
+        y, z = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
+        chosen(a, y, z, target="gpu")
+        np.testing.assert_array_equal(y, a)
+        np.testing.assert_array_equal(z, a)

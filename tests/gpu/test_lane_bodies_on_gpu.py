@@ -1,0 +1,45 @@
+"""Bodies that are code for each lane, on the hardware: the same values, each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from lane_kernels import alone, check_column_sums, check_mirrored, check_scaled, check_warp_sums, column_sums, integers
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+REPEATS = 10
+DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
+
+
+def test_every_lane_carries_a_number_of_its_own() -> None:
+    for _ in range(REPEATS):
+        check_column_sums(column_sums, target="gpu")
+
+
+def test_a_single_stream_pipeline_has_such_bodies_too() -> None:
+    for _ in range(REPEATS):
+        x, y = integers((192, 64)), np.zeros((64, 64), np.float32)
+        alone(x, y, target="gpu")
+        np.testing.assert_array_equal(y[0], x.astype(np.float32).sum(0))
+
+
+def test_shuffles_move_numbers_within_a_warp() -> None:
+    for _ in range(REPEATS):
+        check_warp_sums(target="gpu")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str) -> None:
+    for _ in range(REPEATS):
+        check_mirrored(dtype, order, target="gpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
+    for _ in range(REPEATS):
+        check_scaled(dtype, target="gpu")

@@ -1,0 +1,151 @@
+"""Hazards of outputs: bugs injected into the protocol's own source, and bodies that write too little or too much.
+
+Each is found in every schedule; as it is, the protocol is silent in every one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels_for_tests import F16, F32
+from output_kernels import Config, check_copy, copy, integers
+
+import numpipe
+from numpipe import BlockSpec, PipelineRace, SimulationError, cdiv, ds, outputs
+
+SCHEDULES = (None, *range(6))
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+UNORDERED = r"(TMA store \(o\) reads SMEM.* while write|bytes that nobody has written|write \(tile\[…\] = value\) writes)"
+BUGS = {
+    "no fence": (outputs.end_block, "fence.proxy_async()", "pass", PipelineRace,
+                 r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\).*fence.proxy.async"),
+    "fence by the storing lane alone": (
+        outputs.end_block, "fence.proxy_async()", "first_lane(ring, fence.proxy_async)", PipelineRace,
+        r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\)"),
+    "no barrier": (outputs.end_block, "meet(ring)", "pass", PipelineRace,
+                   UNORDERED),
+    "a barrier of each warpgroup's own": (
+        outputs.meet, "if is_private(ring)", "if True", PipelineRace,
+        UNORDERED),
+    "stored before the barrier": (
+        outputs.end_block, "meet(ring)\n", "first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
+        "k, 1)))\n        meet(ring)\n        return\n", PipelineRace, r"TMA store \(o\) reads SMEM"),
+    "the slot is not waited for": (outputs.await_slot, "current().bulk_wait(unread(ring.plan), read=True)", "pass", PipelineRace,
+                                   r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)"),
+    "one group too many may be unread": (outputs.await_slot, "unread(ring.plan)", "unread(ring.plan) + 1", PipelineRace,
+                                         r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)"),
+    "the slot is waited for behind the barrier": (
+        outputs.end_block, "if several(ring):\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
+        "meet(ring)\n        first_lane(ring, await_slot, ring)\n", PipelineRace,
+        r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)"),
+    "the wrong slot": (outputs.end_block, "slot_of(ring, step_of(ring, k, 1))", "slot_of(ring, step_of(ring, k, 1) + 1)",
+                       PipelineRace, r"TMA store \(o\) reads SMEM"),
+    "stored a step early": (outputs.end_block, "if k > 0 and ends(ring, k - 1):", "if k > 0:", PipelineRace,
+                            r"(bytes that nobody has written since|while TMA store)"),
+}
+
+
+def inject(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> None:
+    function = where.function
+    lines, first = inspect.getsourcelines(function)
+    source = textwrap.dedent("".join(lines))
+    assert source.count(old) == 1, f"{old!r} is not in {function.__name__}"
+    body = source.replace(old, new)
+    scope: dict[str, Any] = {}
+    code = compile("\n" * first + body[body.index("def "):], inspect.getsourcefile(function) or "", "exec")
+    exec(code, dict(vars(outputs)), scope)
+    monkeypatch.setattr(where, "function", scope[function.__name__])
+
+
+def run_for(bug: str, seed: int | None) -> None:
+    if bug == "stored a step early":
+        revisited().simulate(integers((128, 256)), np.zeros((128, 64), F32), seed=seed)
+    else:
+        check_copy(lambda kernel, *args, **statics: kernel.simulate(*args, seed=seed, **statics), copy(), F16, (128, 320),
+                   cfg=Config(outs=2))
+
+
+def revisited() -> Any:
+    @numpipe.kernel(num_compute_wgs=1)
+    def row_sums(a, o):
+        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+                                out_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))
+        for (k,), (x, y) in pipe(a, o):
+            if k == 0:
+                y[...] = numpipe.zeros((128, 64), np.float32)
+            if k != 2:
+                y[...] += x[...].astype(np.float32)
+
+    return row_sums
+
+
+@pytest.mark.parametrize("seed", SCHEDULES)
+@pytest.mark.parametrize("bug", ["", "stored a step early"])
+def test_without_a_bug_it_is_silent(bug: str, seed: int | None) -> None:
+    run_for(bug, seed)
+
+
+@pytest.mark.parametrize("seed", SCHEDULES)
+@pytest.mark.parametrize("bug", BUGS)
+def test_an_injected_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str, seed: int | None) -> None:
+    where, old, new, error, message = BUGS[bug]
+    inject(monkeypatch, where, old, new)
+    with pytest.raises(error, match=f"(?s){message}"):
+        run_for(bug, seed)
+
+
+def forgetful(how: str) -> Any:
+    @numpipe.kernel(num_compute_wgs=2)
+    def forgets(a, o):
+        wg = numpipe.axis_index("wg")
+        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+                                out_specs=(BlockSpec((128, 64), lambda k: (0, k)),))
+        for (k,), (x, y) in pipe(a, o):
+            if how == "a step":
+                if k != 3:
+                    y[ds(wg * 64, 64), :] = x[ds(wg * 64, 64), :]
+            elif how == "a half":
+                y[ds(0, 64), :] = x[ds(0, 64), :]
+            elif how == "its own half":
+                y[ds(64 - wg * 64, 64), :] = x[ds(wg * 64, 64), :]
+            elif how == "the order":
+                y[ds(wg * 64, 64), :] = x[ds(wg * 64, 64), :]
+                y[ds(64 - wg * 64, 64), :] = x[ds(wg * 64, 64), :]
+
+    return forgets
+
+
+@pytest.mark.parametrize("how, error, message", [
+    ("a step", PipelineRace, r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store \(o\) by .*: "
+                             "write all of an output tile in every block"),
+    ("a half", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
+    ("the order", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
+])
+def test_a_tile_must_be_written_by_somebody_and_by_one(how: str, error: type[SimulationError], message: str) -> None:
+    a, o = integers((128, 448)), np.zeros((128, 448), F16)
+    for seed in SCHEDULES:
+        with pytest.raises(error, match=f"(?s){message}"):
+            forgetful(how).simulate(a, o, seed=seed)
+    forgetful("its own half").simulate(a, o)
+    np.testing.assert_array_equal(o, np.concatenate([a[64:], a[:64]]))
+
+
+def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def reads(o):
+        pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        for (_,), (y,) in pipe(o):
+            y[...] = y[...] + 1.0
+
+    with pytest.raises(PipelineRace, match=r"read \(tile\[…\]\) reads SMEM.*, which holds bytes that nobody has written"):
+        reads.simulate(np.zeros((64, 64), F32))

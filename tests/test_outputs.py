@@ -1,0 +1,138 @@
+"""Outputs of pipelines on the simulated SM, and what is compiled of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels_for_tests import F16, F32
+from output_kernels import CHECKS, Config, check_copy, check_in_tiles, check_nested, check_sums, copy, doubled, integers, sums
+
+import numpipe
+from numpipe import BlockSpec, CompileError, SpecError
+from numpipe.compile.build import toolchain
+from numpipe.compile.lift import read
+from numpipe.compile.stored import stored
+
+emit = numpipe.emit_pipeline_warp_specialized
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def simulated(seed: int | None = None) -> Any:
+    return lambda kernel, *args, **statics: kernel.simulate(*args, seed=seed, **statics)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_what_the_blocks_hold_is_stored(name: str) -> None:
+    CHECKS[name](simulated())
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["copy, 1 slots", "copy, 2 slots", "copy, 3 slots", "sums", "sums, 1 slot", "in tiles",
+                                  "in tiles, 1 slot", "nested", "one by one"])
+def test_in_any_schedule(name: str, seed: int) -> None:
+    CHECKS[name](simulated(seed))
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (64, 64), (128, 1000), (1000, 64), (129, 72)], ids=str)
+def test_blocks_are_clipped_at_the_edges(shape: tuple[int, int]) -> None:
+    check_copy(simulated(), copy(), F16, shape)
+    check_sums(simulated(), shape)
+    check_in_tiles(simulated(), shape)
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (64, 0)], ids=str)
+def test_a_loop_of_no_steps_stores_nothing(shape: tuple[int, int]) -> None:
+    a, o = np.zeros(shape, F16), np.zeros(shape, F16)
+    rows, total = np.full((shape[0], 64), 5, F32), np.full((128, 64), 5, F32)
+    sums.simulate(a, rows, total, o)
+    assert (rows == 5).all() and (total == 5).all()
+    check_nested(simulated(), 64, 0)
+
+
+def test_an_output_needs_no_other_mention_and_is_allocated() -> None:
+    assert stored(read(doubled.function)) == {"o"}
+    a = integers((200, 136))
+    np.testing.assert_array_equal(doubled.simulate(a), 2 * a)
+
+
+def test_rows_of_a_host_array_may_have_any_length() -> None:
+    check_copy(simulated(), copy(), F16, (131, 77))
+
+
+def test_the_counter_of_output_slots_runs_on() -> None:
+    """As many blocks a tile as slots, less one: every tile begins in another slot."""
+    check_in_tiles(simulated(), (1200, 192), 4)
+
+
+# ---- what cannot be --------------------------------------------------------------------------------------------------
+def test_the_budget_shows_output_slots() -> None:
+    a = np.zeros((128, 64), F16)
+    with pytest.raises(SpecError, match=r"3 slots x 16384 = 49152 \(a @ .*\) \+ 12 output slots x 16384 = 196608 \(o @ .*\) = "
+                                        r"246784 B, but a CTA has 232448 B"):
+        copy().simulate(a, a.copy(), cfg=Config(outs=12))
+
+
+def test_an_array_that_the_source_does_not_show_as_an_output() -> None:
+    specs = (BlockSpec((64, 64), lambda k: (0, k)),)
+
+    @numpipe.function
+    def run(o, pipeline):
+        pipeline(o)
+
+    assert run is not None and specs
+
+    @numpipe.kernel(num_compute_wgs=1)
+    def hides(a, o):
+        def body(indices, x, y):
+            y[...] = x[...]
+
+        both = (a, o)
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+             out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(both[0], both[1])
+
+    with pytest.raises(SpecError, match=r"out_specs\[0\] for 'o': the call took 'o' for an input, because the kernel's source does "
+                                        r"not show that it is an output"):
+        hides.simulate(np.zeros((64, 64), F16), np.zeros((64, 64), F16))
+
+
+def test_where_a_tile_is_stored_depends_on_no_warpgroup() -> None:
+    @numpipe.kernel(num_compute_wgs=2)
+    def by_warpgroup(o):
+        wg = numpipe.axis_index("wg")
+        pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (wg, k)),))
+        for (_,), (y,) in pipe(o):
+            y[...] = numpipe.zeros((64, 64), np.float32)
+
+    for run in (by_warpgroup.simulate, by_warpgroup.compiled) if toolchain() is None else (by_warpgroup.simulate,):
+        with pytest.raises(CompileError, match="the warpgroup axis steers"):
+            run(np.zeros((128, 64), F32))
+
+
+# ---- the machine code -------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@pytest.mark.parametrize("outs, barriers", [(1, 2), (2, 1), (4, 1)])
+def test_a_step_has_one_barrier_where_there_are_slots(outs: int, barriers: int) -> None:
+    half = np.zeros((128, 64), F16)
+    sass = copy().inspect("sass", half, half, cfg=Config(outs=outs))
+    meetings = len(re.findall(r"BAR\.SYNC\S* (?:0xf|R\d+), 0x100", sass))
+    assert meetings == barriers + 1  # and one behind the last step
+
+
+def compiled(kernel: Any, *args: Any, **statics: Any) -> None:
+    assert kernel.inspect("gate", *args, **statics) == ()
+    assert not re.search(r"\b(LDL|STL)\b", kernel.inspect("sass", *args, **statics))
+
+
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@pytest.mark.parametrize("name", ["copy float16", "copy float32", "sums", "in tiles", "nested", "batches", "trees", "no inputs",
+                                  "one by one"])
+def test_it_passes_the_build_gate(name: str) -> None:
+    with pytest.raises(AssertionError, match="not equal"):  # nothing has run: the results are wrong
+        CHECKS[name](compiled)
