@@ -175,11 +175,6 @@ class RingPlan:
         return 8 * self.slots * (len(self.ready_parts) + len(self.consumed_parts))
 
 
-def spell(layouts: tuple[Layout, ...]) -> str:
-    """Layouts in messages."""
-    return ", ".join(f"{layout.shape} of {layout.itemsize} B, rows of {layout.width} B along {layout.inner}" for layout in layouts)
-
-
 class OutPlan(RingPlan):
     """An output ring: slots that the body writes, without mbarriers (`outputs`)."""
 
@@ -192,6 +187,11 @@ class OutPlan(RingPlan):
     @property
     def consumed_parts(self) -> tuple[int, ...]:
         return ()
+
+
+def spell(layouts: tuple[Layout, ...]) -> str:
+    """Layouts in messages."""
+    return ", ".join(f"{layout.shape} of {layout.itemsize} B, rows of {layout.width} B along {layout.inner}" for layout in layouts)
 
 
 @dataclass
@@ -320,7 +320,8 @@ class Unit:
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
-                  single: bool = False, shared: RingPlan | None = None) -> RingPlan:
+                  single: bool = False,
+                  shared: RingPlan | None = None) -> RingPlan:
         """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
         `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
@@ -354,10 +355,10 @@ class Unit:
         return plan
 
     def plan_output(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, labels: tuple[str, ...],
-                    dims: int | None, single: bool = False, shared: OutPlan | None = None) -> OutPlan:
+                    dims: int | None, single: bool = False) -> OutPlan:
         """An output ring of the pipeline written at `site`; arguments as those of `plan_ring`."""
         key = f"{site} {wanted} {slots} {labels} {dims} {single}"
-        if key in self.outputs and shared is None:
+        if key in self.outputs:
             return self.outputs[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
         for label, (arg, *_) in zip(labels, wanted, strict=True):
@@ -374,11 +375,6 @@ class Unit:
                                 f"pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
         blocks, offsets, stride = self._blocks(where, wanted, labels)
         names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
-        if shared is not None:
-            own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=0, args=tuple(arg for arg, *_ in wanted),
-                                      blocks=blocks, labels=labels, dims=dims)
-            shared.check_shared(where, own, slots, shared.manual)
-            return own
         if len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
         plan = self.outputs[key] = OutPlan(

@@ -34,7 +34,7 @@ from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
-from .pipelines import Pipeline, check_arrays, plan_rings, reachable, steps_over
+from .pipelines import Pipeline, check_arrays, reachable, shared_plans, steps_over
 from .trees import leaves
 
 
@@ -248,7 +248,7 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
     if not isinstance(emitted, Emitted):
         raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {type(pipeline).__name__}")
     check_arrays(emitted.pipe, refs)
-    return Allocations(tuple(plan for plan, _ in plan_rings(emitted.pipe, emitted.pipe.np.unit, leaves(refs), emitted.manual)))
+    return Allocations(shared_plans(emitted.pipe, emitted.pipe.np.unit, leaves(refs), emitted.manual))
 
 
 # ---- the pipeline runs

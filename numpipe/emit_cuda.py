@@ -20,7 +20,7 @@ from .fragment.tile_cuda import InFlightType, TileType
 from .inert_cuda import InertType
 from .per_lane import by_lane, check_lane_body, check_lane_carry
 from .per_lane_cuda import as_lane, converge
-from .pipelines import plan_rings
+from .pipelines import shared_plans
 from .pipelines_cuda import PipelineType, StepsType, check_arrays, steps_type, steps_value
 from .trees_cuda import leaves
 
@@ -115,8 +115,7 @@ def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
         raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {nb.unliteral(pipeline)}")
     arrays = nb.types.Tuple(list(refs))
     check_arrays(emitted.pipe, arrays)
-    plans = plan_rings(emitted.pipe, emitted.pipe.context.unit, leaves(arrays), emitted.manual)
-    result = AllocationsType(tuple(plan for plan, _ in plans))
+    result = AllocationsType(shared_plans(emitted.pipe, emitted.pipe.context.unit, leaves(arrays), emitted.manual))
     return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
 
 

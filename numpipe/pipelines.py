@@ -224,7 +224,7 @@ def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[An
     """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
     if not refs or not isinstance(refs[-1], Allocations):
         return refs, None
-    check_count(pipe.where, refs[-1].plans, len(pipe.rings) + len(pipe.outs))
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
     return refs[:-1], refs[-1].plans
 
 
@@ -244,22 +244,30 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool
 
 
 def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool],
-               shared: tuple[RingPlan, ...] | None = None) -> list[tuple[RingPlan, Group]]:
+               shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
     """The rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
 
-    `shared`: those of another pipeline, whose memory they use.
+    `shared`: allocations that it is given.
     """
     rings: list[tuple[RingPlan, Group]] = []
-    for number, group in enumerate((*pipe.rings, *pipe.outs)):
-        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
-        labels = tuple(pipe.labels[n] for n in group.operands)
-        given: Any = shared[number] if shared else None
-        if number < len(pipe.rings):
-            plan = unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims, pipe.single, given)
-        else:
-            plan = unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single, given)
-        rings.append((plan, group))
+    for number, group in enumerate(pipe.rings):
+        blocks, labels = _wanted(pipe, arrays, group)
+        rings.append((unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims, pipe.single,
+                                     shared[number] if shared else None), group))
+    for group in pipe.outs:
+        blocks, labels = _wanted(pipe, arrays, group)
+        rings.append((unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single), group))
     return rings
+
+
+def _wanted(pipe: Any, arrays: Sequence[Any], group: Group) -> tuple[tuple[tuple[Any, ...], ...], tuple[str, ...]]:
+    return (tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands),
+            tuple(pipe.labels[n] for n in group.operands))
+
+
+def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool]) -> tuple[RingPlan, ...]:
+    """What other pipelines may share of its shared memory: the rings of its inputs."""
+    return tuple(plan for plan, _ in plan_rings(pipe, unit, arrays, manual, None)[:len(pipe.rings)])
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:

@@ -63,7 +63,7 @@ class Calls(Loops):
             operation, extra = _REWRITTEN[function]
             args = self.bind(function, node)
             if function is pipelines.pipeline:
-                self._index_maps_fit(args[0], args[1])
+                self._index_maps_fit(*args[:3])
             args = [self.context_name(node)] * ("c" in extra) + args
             if "k" in extra:
                 args[2] = self._memory_space(args[2])
@@ -145,16 +145,17 @@ class Calls(Loops):
                                  f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
                                  "use a smaller tile, or share it between more warpgroups")
 
-    def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr) -> None:
+    def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
         """Lambdas written in place take as many indices as the grid has."""
-        if not isinstance(grid, ast.Tuple) or not isinstance(in_specs, ast.Tuple):
+        if not isinstance(grid, ast.Tuple):
             return
-        for number, spec in enumerate(in_specs.elts):
+        for label, spec in [(f"{name}[{number}]", spec) for name, given in (("in_specs", in_specs), ("out_specs", out_specs))
+                            if isinstance(given, ast.Tuple) for number, spec in enumerate(given.elts)]:
             if isinstance(spec, ast.Call) and self.value(spec.func) is specs.BlockSpec:
                 given = [*spec.args[1:2], *(k.value for k in spec.keywords if k.arg == "index_map")]
                 for index_map in given:
                     if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
-                        self.error(index_map, f"in_specs[{number}]: index_map takes {len(index_map.args.args)} indices, but the "
+                        self.error(index_map, f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
                                               f"pipeline's grid has {len(grid.elts)}")
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
