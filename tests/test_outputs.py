@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -80,14 +80,6 @@ def test_the_budget_shows_output_slots() -> None:
 
 
 def test_an_array_that_the_source_does_not_show_as_an_output() -> None:
-    specs = (BlockSpec((64, 64), lambda k: (0, k)),)
-
-    @numpipe.function
-    def run(o, pipeline):
-        pipeline(o)
-
-    assert run is not None and specs
-
     @numpipe.kernel(num_compute_wgs=1)
     def hides(a, o):
         def body(indices, x, y):
@@ -100,6 +92,71 @@ def test_an_array_that_the_source_does_not_show_as_an_output() -> None:
     with pytest.raises(SpecError, match=r"out_specs\[0\] for 'o': the call took 'o' for an input, because the kernel's source does "
                                         r"not show that it is an output"):
         hides.simulate(np.zeros((64, 64), F16), np.zeros((64, 64), F16))
+
+
+SPECS = (BlockSpec((64, 64), lambda k: (0, k)),)
+
+
+class Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
+def by_a_name(a, o, p):
+    specs = (BlockSpec((64, 64), lambda k: (0, k)),)
+    pipe = numpipe.pipeline(grid=(1,), in_specs=specs, out_specs=specs)
+    for _, (x, y) in pipe(a, o):
+        y[...] = x[...]
+
+
+def by_a_name_of_the_module(a, o, p):
+    for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=SPECS, out_specs=SPECS)(a, o):
+        y[...] = x[...]
+
+
+def in_a_tuple(a, o, p):
+    block = BlockSpec((64, 64), lambda k: (0, k))
+    for _, (x, (y, z)) in numpipe.pipeline(grid=(1,), in_specs=(block,), out_specs=((block, block),))(a, (o, p)):
+        y[...] = x[...]
+
+
+def in_a_named_tuple(a, o, p):
+    block = BlockSpec((64, 64), lambda k: (0, k))
+    for _, (x, both) in numpipe.pipeline(grid=(1,), in_specs=(block,), out_specs=(Pair(block, block),))(a, Pair(o, other=p)):
+        both.one[...] = x[...]
+
+
+def by_an_alias(a, o, p):
+    target = o if a.shape[0] > 3 else p
+    emitted = emit(lambda i, x, y: None, grid=(1,), in_specs=SPECS, out_specs=SPECS)
+    emitted(a, target)
+
+
+def behind_allocations(a, o, p):
+    emit(lambda i, x, y: None, grid=(1,), in_specs=SPECS, out_specs=SPECS)(a, o, p)
+
+
+def single_stream(a, o, p):
+    numpipe.emit_pipeline(lambda i, x, y: None, grid=(1,), in_specs=SPECS, out_specs=SPECS)(a, o)
+
+
+def no_outputs(a, o, p):
+    emit(lambda i, x, y: None, grid=(1,), in_specs=(*SPECS, *SPECS))(a, o)
+
+
+def unseen(a, o, p, specs):
+    emit(lambda i, x, y: None, grid=(1,), in_specs=SPECS, out_specs=specs)(a, o)
+
+
+@pytest.mark.parametrize("function, names, surely", [
+    (by_a_name, {"o"}, {"o"}), (by_a_name_of_the_module, {"o"}, {"o"}), (in_a_tuple, {"o", "p"}, {"o", "p"}),
+    (in_a_named_tuple, {"o", "p"}, {"o", "p"}), (by_an_alias, {"o", "p"}, {"o", "p"}), (behind_allocations, {"o"}, {"o"}),
+    (single_stream, {"o"}, {"o"}), (no_outputs, set(), set()), (unseen, {"a", "o"}, set()),
+], ids=lambda value: getattr(value, "__name__", ""))
+def test_outputs_are_seen_in_the_source(function: Any, names: set[str], surely: set[str]) -> None:
+    arrays = {"a", "o", "p"}
+    assert stored(read(function)) & arrays == names
+    assert stored(read(function), surely=True) & arrays == surely
 
 
 class Device:
