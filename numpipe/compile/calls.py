@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import context, copies, pipelines, refs, registers, specs, tile_loop
+from .. import context, copies, emit, pipelines, refs, registers, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import tile
 from .fold import MISSING, literal_node, named_tuple
@@ -88,6 +88,10 @@ class Calls(Loops):
         elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
                 ("numpy", "numba")):
             self.error(node, plain(function))
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get_allocations" and function is MISSING:
+            if node.keywords:
+                self.error(node, "get_allocations takes the pipeline's arrays by position")
+            return self.call(emit.get_allocations, [self.visit(part) for part in (node.func.value, *node.args)], node)
         if function is MISSING:
             node.func = self.visit(node.func)
         elif isinstance(node.func, ast.Name):
@@ -97,8 +101,7 @@ class Calls(Loops):
             keyword.value = self.visit(keyword.value)
         emitted = PIPELINE if self._emitted_call(node) else self._alone_facts(node.func)
         if emitted is not None:
-            if node.keywords:
-                self.error(node, "an emitted pipeline is called on its arrays by position")
+            self._with_allocations(node, emitted is PIPELINE)
             node.facts = emitted  # type: ignore[attr-defined]
         elif isinstance(node.func, ast.Name) and node.func.id in self.local:
             node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
@@ -106,6 +109,14 @@ class Calls(Loops):
         elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
             self.error(node, by_position_only(ast.unparse(node.func)))
         return node
+
+    def _with_allocations(self, node: ast.Call, may: bool) -> None:
+        """An emitted pipeline's call: what it shares with another one comes behind the arrays."""
+        given = [k.value for k in node.keywords if k.arg == "allocations" and may]
+        if len(given) != len(node.keywords):
+            self.error(node, "an emitted pipeline is called on its arrays by position")
+        node.args += [value for value in given if not (isinstance(value, ast.Constant) and value.value is None)]
+        node.keywords = []
 
     def _by_position(self, name: str, node: ast.Call) -> None:
         """A call of a nested function: keywords become positions, in place."""
@@ -161,6 +172,8 @@ class Calls(Loops):
 
     def _depends(self, index_map: ast.expr) -> tuple[bool, ...] | None:
         """Which of its arguments a lambda written in place, or a nested function, reads; None for other functions."""
+        while isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING:
+            index_map = index_map.body if test else index_map.orelse
         function: ast.AST = index_map
         if isinstance(index_map, ast.Name):
             places = self._binds(index_map.id)
