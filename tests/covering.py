@@ -6,6 +6,8 @@ and each further factor takes the value that meets most of the pairs still missi
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ Row = dict[str, Any]
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """What rows must fulfil: a predicate of the factors that its parameters name."""
 
@@ -25,37 +27,52 @@ class Rule:
     mildest: Mapping[str, Any] = field(default_factory=dict)
     """values that make it hold whenever any do: with them it can be judged before all of its factors have values"""
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        code = self.holds.__code__
-        return code.co_varnames[:code.co_argcount]
+        return tuple(inspect.signature(self.holds).parameters)
 
 
-def keeps(row: Row, rules: Sequence[Rule], name: str) -> bool:
+Rules = tuple[Rule, ...]
+
+
+@functools.cache
+def about(rules: Rules, name: str) -> Rules:
+    """The rules that a factor stands in."""
+    return tuple(rule for rule in rules if name in rule.names)
+
+
+@functools.cache
+def joined(rules: Rules, name: str) -> tuple[str, ...]:
+    """The factors that rules join to one."""
+    return tuple(dict.fromkeys(n for rule in about(rules, name) for n in rule.names if n != name))
+
+
+def keeps(row: Row, rules: Rules, name: str) -> bool:
     """Whether a row that was given a value of `name` keeps all rules that can be judged by now."""
-    for rule in rules:
-        if name in rule.names:
-            known = {**rule.mildest, **row}
-            if all(n in known for n in rule.names) and not rule.holds(*(known[n] for n in rule.names)):
-                return False
+    for rule in about(rules, name):
+        try:
+            values = [row[n] if n in row else rule.mildest[n] for n in rule.names]
+        except KeyError:
+            continue
+        if not rule.holds(*values):
+            return False
     return True
 
 
-def leaves_a_value(row: Row, factors: Factors, rules: Sequence[Rule], name: str) -> bool:
+def leaves_a_value(row: Row, factors: Factors, rules: Rules, name: str) -> bool:
     """Whether all factors that rules join to `name` have a value left that keeps them."""
-    joined = {n: None for rule in rules if name in rule.names for n in rule.names if n not in row}
-    return all(any(keeps(row | {n: value}, rules, n) for value in factors[n]) for n in joined)
+    return all(any(keeps(row | {n: value}, rules, n) for value in factors[n]) for n in joined(rules, name) if n not in row)
 
 
-def near_first(names: Sequence[str], start: Sequence[str], rules: Sequence[Rule]) -> list[str]:
+def near_first(names: Sequence[str], start: Sequence[str], rules: Rules) -> list[str]:
     """The names that are not in `start`, those first that rules join to it: a contradiction is met before anything else is tried."""
     found = list(start)
     for name in found:  # grows
-        found += [n for rule in rules if name in rule.names for n in rule.names if n not in found]
+        found += [n for n in joined(rules, name) if n not in found]
     return [n for n in found if n not in start] + [n for n in names if n not in found]
 
 
-def completed(row: Row, factors: Factors, rules: Sequence[Rule], order: Sequence[str],
+def completed(row: Row, factors: Factors, rules: Rules, order: Sequence[str],
               best: Callable[[Row, str, Sequence[Any]], Sequence[Any]] = lambda row, name, values: values) -> Row | None:
     """The row with values for the factors in `order`, such that all rules hold; None if there are none (all have been tried)."""
     if not order:
@@ -81,14 +98,14 @@ def all_pairs(factors: Factors) -> Iterator[Pair]:
             yield (first, x), (second, y)
 
 
-def possible(pair: Pair, factors: Factors, rules: Sequence[Rule]) -> bool:
+def possible(pair: Pair, factors: Factors, rules: Rules) -> bool:
     """Whether any row has this pair."""
     row = dict(pair)
     return (all(keeps(row, rules, name) for name in row)
             and completed(row, factors, rules, near_first(list(factors), list(row), rules)) is not None)
 
 
-def covering_array(factors: Factors, rules: Sequence[Rule] = (), *, seed: int = 0, tries: int = 3) -> list[Row]:
+def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries: int = 3) -> list[Row]:
     """Rows that keep all rules, and have every pair of values that any such row has; other ones for each `seed`."""
     shuffled = random.Random(seed)
     names = list(factors)

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from covering import Factors, Row, Rule, covering_array, keeps, leaves_a_value
+from covering import Factors, Row, Rule, Rules, covering_array, keeps, leaves_a_value
 from hypothesis import strategies as st
 
 SMEM = 227 * 1024
@@ -25,7 +25,8 @@ SMEM = 227 * 1024
 @dataclass(frozen=True)
 class Plan:
     builder: str = "ws"
-    """"ws": a memory role loads; "single": each warpgroup loads for itself"""
+    """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": so does each compute warpgroup of a kernel that
+    has a memory role"""
     form: str = "loop"
     """"loop" or "body" """
     slots: int = 2
@@ -72,6 +73,11 @@ class Plan:
 
     # ---- what follows from it
     @property
+    def alone(self) -> bool:
+        """Whether each warpgroup has a pipeline for itself."""
+        return self.builder != "ws"
+
+    @property
     def names(self) -> list[str]:
         """Of the inputs."""
         return ["a", "b", "d"][:self.inputs]
@@ -79,7 +85,7 @@ class Plan:
     @property
     def rows(self) -> int:
         """Of the block that has a part for each warpgroup."""
-        return 64 if self.builder == "single" else 64 * self.wgs
+        return 64 if self.alone else 64 * self.wgs
 
     @property
     def stores(self) -> bool:
@@ -105,7 +111,7 @@ class Plan:
         sizes = [2 * self.tk * (self.rows if n == "a" or self.use == "load" else self.tn) for n in self.names]
         load = sum(-(-size // 1024) * 1024 for size in sizes) * (self.slots + 1)
         out = self.rows * self.tn * (4, 6)[self.outputs > 1] * self.slots if self.outputs else 0
-        private = self.wgs if self.builder == "single" else 1
+        private = self.wgs if self.alone else 1
         outer = 2 * 128 * self.tk * (self.chained == "nested")
         return 1024 + private * (load + out + outer) * (self.chain if self.chained == "sites" else 1) + self.wgs * 8192
 
@@ -113,7 +119,7 @@ class Plan:
     def barriers(self) -> int:
         """mbarriers of a CTA, or a few more."""
         ready, consumed = (self.inputs if manual else 2 for manual in (self.ready, self.consumed))  # an input may have its own ring
-        private = self.wgs if self.builder == "single" else 1
+        private = self.wgs if self.alone else 1
         return private * ((ready + consumed) * (self.slots + 1) * (self.chain if self.chained == "sites" else 1) + 4)
 
 
@@ -129,7 +135,7 @@ GRIDS: list[list[tuple[int, ...]]] = [
 """by number of steps, and rank - 1"""
 
 FACTORS: dict[str, tuple[Any, ...]] = {
-    "builder": ("ws", "single"),
+    "builder": ("ws", "single", "inside"),
     "form": ("loop", "body"),
     "slots": (1, 2, 3, 4),
     "delay": (0, 1, 2),
@@ -160,6 +166,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 """what a covering array covers; the first value of each is the ordinary one"""
 
 
+@functools.cache
 def fits(builder: str, slots: int, ready: bool, consumed: bool, inputs: int, outputs: int, wgs: int, chain: int, chained: str,
          use: str, tn: int, tk: int) -> bool:
     plan = Plan(builder=builder, slots=slots, ready=ready, consumed=consumed, inputs=inputs, outputs=outputs, wgs=wgs, chain=chain,
@@ -168,9 +175,10 @@ def fits(builder: str, slots: int, ready: bool, consumed: bool, inputs: int, out
 
 
 MILD = Plan(slots=1, inputs=0)
-RULES: list[Rule] = [
+RULES: Rules = (
     Rule(fits, {name: getattr(MILD, name) for name in inspect.signature(fits).parameters}),
     Rule(lambda delay, slots: delay < slots),
+    Rule(lambda builder, form: builder != "inside" or form == "body"),
     Rule(lambda ready, builder, form, inputs: not ready or (builder == "ws" and form == "body" and inputs > 0)),
     Rule(lambda consumed, builder, form, inputs: not consumed or (builder == "ws" and form == "body" and inputs > 0)),
     Rule(lambda steps, builder, outputs: steps == "equal" or (builder == "ws" and outputs == 0)),  # outputs are everybody's
@@ -184,6 +192,8 @@ RULES: list[Rule] = [
         chain == 1 and (builder == "ws" or wgs == 1) and dims != "element")),
     Rule(lambda edges, inputs: edges != "nan" or inputs > 0),
     Rule(lambda chained, chain: chained in ("range", "nested") or chain > 1),
+    Rule(lambda chained, chain, inputs, outputs, own, reads: chained != "sites" or chain * (  # rings of a kernel
+        (inputs > 0) + (own != "none" or reads != "all") + outputs) < 16, {"inputs": 0, "outputs": 0, "own": "none", "reads": "all"}),
     Rule(lambda chained, builder, form: chained != "shared" or (builder == "ws" and form == "body")),
     Rule(lambda own, inputs: own == "none" or inputs > 0),
     Rule(lambda own, reads: own != "slots" or reads in ("all", "some")),
@@ -194,15 +204,13 @@ RULES: list[Rule] = [
     Rule(lambda use, inputs: use == "product" or inputs > 0),
     Rule(lambda use, tn, tk: use == "product" or tn == tk),  # tiles of values have the shape of blocks
     Rule(lambda use, dims: use == "product" or dims != "element"),
-]
+)
 
 # What the package cannot do yet
-LATER: dict[str, tuple[Any, ...]] = {
-    "outputs": (1, 2), "writes": ("some", "none", "origin"), "chained": ("shared",), "memory": ("first",), "gmem": (True,),
-}
-LATER_RULES: list[Rule] = []
+LATER: dict[str, tuple[Any, ...]] = {"chained": ("shared",), "memory": ("first",), "gmem": (True,)}
+LATER_RULES: Rules = ()
 SUPPORTED: Factors = {name: tuple(v for v in values if v not in LATER.get(name, ())) for name, values in FACTORS.items()}
-ALL_RULES = [*RULES, *LATER_RULES]
+ALL_RULES = (*RULES, *LATER_RULES)
 
 
 ARRAYS = 8

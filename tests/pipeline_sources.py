@@ -112,7 +112,7 @@ def operand(plan: Plan, name: str, rows: int, columns: int, row: str, how: str, 
 
 def own_rows(plan: Plan) -> str:
     """The row of blocks that a warpgroup's block is in."""
-    return f"t * {plan.wgs} + wg" if plan.builder == "single" and plan.wgs > 1 else "t"
+    return f"t * {plan.wgs} + wg" if plan.alone and plan.wgs > 1 else "t"
 
 
 def operands(plan: Plan) -> list[Operand]:
@@ -220,7 +220,7 @@ def link(plan: Plan, site: int | None = None) -> list[str]:
     lines = body_text(plan, name)
     if plan.carry == "none":
         return [*lines, f"{made(plan, name)}({arguments})"]
-    if plan.builder == "single":
+    if plan.alone:
         return [*lines, f"{final} = {made(plan, name, f', init_carry={start}')}({arguments})", *store(plan)]
     if plan.context == "coroutine":
         lines += [f"def compute{name}():", f"    {final} = yield {start}", *indented(store(plan)), ""]
@@ -326,7 +326,7 @@ def value(plan: Plan, acc: str) -> list[str]:
             factors.append("8 * e_tile[...].astype(np.float32)")
         return [f"{acc} = {acc} + {term}" for term in factors]
     if not products(plan):
-        return [f"{acc} = {acc} + float({number(plan)} + 10 * wg)"]
+        return [f"{acc} = {acc} + float({number(plan)})"]
     return [f"{acc} = numpipe.wgmma({acc}, {left}, {right})" for left, right in products(plan)]
 
 
@@ -368,7 +368,7 @@ def written(plan: Plan, out: Operand) -> list[str]:
 
 def store(plan: Plan) -> list[str]:
     """The tile that a link, or a step, leaves in c."""
-    tile = {"none": "value", "tile": "acc", "tuple": "acc + float(h)"}[plan.carry]
+    tile = {"none": "value", "tile": "acc", "tuple": "acc + h"}[plan.carry]
     out = stored(plan)
     assert out.index is not None
     parts = [place if side is None else f"ds(({place}) * {side}, {side})" for place, side in zip(out.index, out.sides, strict=True)]
@@ -444,7 +444,7 @@ def tile_of(plan: Plan, blocks: dict[str, np.ndarray], rows: slice, env: Env) ->
     right = [blocks[name] for name in plan.names[1:]]
     right += [blocks[name][:plan.tn] for name in ("a", "e") if name in blocks and (name == "e" or plan.inputs == 1)]
     if left is None:
-        return eval(number(plan), {}, env) + 10 * env["wg"]
+        return eval(number(plan), {}, env)
     return sum(left @ x.T for x in right)
 
 

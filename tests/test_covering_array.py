@@ -30,7 +30,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- the generator ------------------------------------------------------------------------------------------------------
 SMALL = {"x": (0, 1, 2), "y": (0, 1), "z": (0, 1, 2), "w": ("p", "q")}
-SMALL_RULES = [Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 0), Rule(lambda y, z: y != 1 or z != 2)]
+SMALL_RULES = (Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 0), Rule(lambda y, z: y != 1 or z != 2))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -46,7 +46,7 @@ def test_an_array_has_every_pair_that_any_row_has(seed: int) -> None:
 
 def test_a_rule_may_be_judged_early() -> None:
     rule = Rule(lambda x, y, z: x + y + z < 3, {"x": 0, "y": 0, "z": 0})
-    found = covering_array({"x": (0, 3), "y": (0, 2), "z": (0, 2)}, [rule])
+    found = covering_array({"x": (0, 3), "y": (0, 2), "z": (0, 2)}, (rule,))
     assert sorted(tuple(row.values()) for row in found) == [(0, 0, 0), (0, 0, 2), (0, 2, 0)]
 
 
