@@ -34,6 +34,7 @@ _HOME = {
     "CompilerParams": "params", "LoweringSemantics": "params", "lane_index": "per_lane",
     "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
     "Element": "specs", "GMEM": "specs",
+    "PipelineState": "chains", "WarpSpecializedPipeline": "chains", "ComputeContext": "chains",
     "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
@@ -58,6 +59,7 @@ __all__ = [
     "BlockSpec",
     "CompileError",
     "CompilerParams",
+    "ComputeContext",
     "Element",
     "Kernel",
     "LaunchError",
@@ -65,6 +67,7 @@ __all__ = [
     "NumpipeError",
     "PipelineDeadlock",
     "PipelineRace",
+    "PipelineState",
     "RefUnion",
     "SimulationError",
     "SpecError",
@@ -74,6 +77,7 @@ __all__ = [
     "TilingTransform",
     "Trace",
     "TransposeTransform",
+    "WarpSpecializedPipeline",
     "async_prefetch",
     "axis_index",
     "axis_size",
@@ -113,6 +117,7 @@ if TYPE_CHECKING:
     from .allocations import SMEM, Barrier, RefUnion
     from .arith import cdiv
     from .barriers import barrier_arrive, barrier_test, barrier_wait
+    from .chains import ComputeContext, PipelineState, WarpSpecializedPipeline
     from .context import axis_index, axis_size
     from .copies import (
         async_prefetch,

@@ -14,6 +14,7 @@ Shared memory of a CTA::
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
@@ -151,6 +152,19 @@ class RingPlan:
             return not loaded
         return loaded and part == len(self.parts) - 1
 
+    def check_shared(self, where: str, own: RingPlan, slots: int, manual: tuple[bool, bool]) -> None:
+        """Raise SpecError where another pipeline's ring, `own`, cannot use this one's slots and barriers."""
+        for what, have, want in (("slots", self.slots, slots), ("blocks in shared memory", spell(self.layouts), spell(own.layouts)),
+                                 ("barriers, which the body uses itself (ready, consumed),", self.manual, manual)):
+            if have != want:
+                raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {own.name}: {have}, "
+                                f"and it needs {want}; pipelines that share them have the same")
+
+    @property
+    def manual(self) -> tuple[bool, bool]:
+        """Whether the body waits for, and whether it releases, each operand itself."""
+        return self.manual_ready, self.manual_consumed
+
     @property
     def barrier_bytes(self) -> int:
         return max(1, self.private) * self.barrier_bytes_of_one
@@ -173,6 +187,11 @@ class OutPlan(RingPlan):
     @property
     def consumed_parts(self) -> tuple[int, ...]:
         return ()
+
+
+def spell(layouts: tuple[Layout, ...]) -> str:
+    """Layouts in messages."""
+    return ", ".join(f"{layout.shape} of {layout.itemsize} B, rows of {layout.width} B along {layout.inner}" for layout in layouts)
 
 
 @dataclass
@@ -301,21 +320,28 @@ class Unit:
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
-                  single: bool = False) -> RingPlan:
+                  single: bool = False,
+                  shared: RingPlan | None = None) -> RingPlan:
         """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
         `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
         different arrays get a ring each: their copies read different tensor maps. `labels`, `dims`: see `RingPlan`.
         `single`: every compute warpgroup has a ring of its own.
+        `shared`: the ring whose slots, barriers and counter it uses, of a pipeline before it; SpecError if they do not fit.
         """
         labels = labels or tuple(f"in_specs[{number}]" for number in range(len(wanted)))
         key = f"{site} {wanted} {slots} {delay} {manual} {labels} {dims} {single}"
-        if key in self.rings:
+        if key in self.rings and shared is None:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
         blocks, offsets, stride = self._blocks(where, wanted, labels)
-        ready = sum(plan.barrier_bytes for plan in self.rings.values())
         names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
+        if shared is not None:
+            own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=delay, args=tuple(arg for arg, *_ in wanted),
+                                      blocks=blocks, labels=labels, dims=dims)
+            shared.check_shared(where, own, slots, manual)
+            return own
+        ready = sum(plan.barrier_bytes for plan in self.rings.values())
         plan = RingPlan(
             name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
             blocks=blocks, offsets=offsets, stage_bytes=sum(block.layout.nbytes for block in blocks),

@@ -132,6 +132,11 @@ class Parameters:
                             f"'*, {name}: numpipe.Static = …', for an array drop the default")
         check_scalar(default, name, self.kernel)
 
+    def hide(self, names: Iterable[str]) -> None:
+        """More run-time scalars, which the kernel passes itself; until it does they are 1."""
+        self.scalars |= dict.fromkeys(names, 1)
+        self._scalar_defaults = tuple(self.scalars.values())
+
     # ---- a call
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
         """The arguments of a call.

@@ -332,7 +332,8 @@ def copy_smem_to_gmem(src: Any, dst: Any, *, predicate: Any = True, commit_group
     commit_group  close the warpgroup's group of stores with this one; False leaves it open for more
                   (`commit_smem_to_gmem_group`)
     reduction_op  None, or how an element is combined with what the array holds: "add", "min", "max", "inc", "dec", "and", "or",
-                  "xor", as far as there is one for its type. Elements change at once each, in any order.
+                  "xor", as far as there is one for its type. Elements change at once each, in any order. What the array holds
+                  is what the caller passes; one that the call allocates (`out_type`) holds nothing.
 
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"). The kernel
     waits for all groups before it ends. Raises SpecError where shapes or types differ, for inputs, and for arrays that the TMA
@@ -362,7 +363,8 @@ def wait_smem_to_gmem(n: int, wait_read_only: bool = False) -> None:
     n               a compile-time int
     wait_read_only  the others have been *read* only: their tiles may be written again; they may not be in global memory yet
 
-    The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group").
+    The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A store of a register tile,
+    ``array[…] = tile``, and one of a pipeline's output are groups too, and count among the newest.
     """
     raise RuntimeError(f"numpipe.wait_smem_to_gmem {INSIDE}")
 

@@ -108,7 +108,8 @@ def print_line(np_: Context, format: str, *values: Any) -> None:
             raise SpecError(not_printed(part.number, described(value)))
         else:
             text.append(render(part, value))
-    print("".join(text))
+    if getattr(machine, "lane", 0) == 0:  # of a body that is code for each lane, lane 0 prints
+        print("".join(text))
 
 
 @op
@@ -121,6 +122,7 @@ def check(np_: Context, condition: Any, message: str, statement: str, file: str,
     if not condition:
         machine = current()
         who = "the memory role" if np_.memory else f"compute warpgroup {machine.warpgroup}"
+        who = who if getattr(machine, "lane", None) is None else f"lane {machine.lane} of {who}"  # type: ignore[attr-defined]
         raise SimulationError(f"'{statement}' failed in {who} of CTA {machine.cta}" + (f": {message}" if message else ""))
 
 

@@ -12,6 +12,7 @@ from ._op import cuda_meaning, immediate
 from .debug import BREAKPOINT, SimulatedOnly, check, not_printed, not_tested, prefix, print_line, simulated_only
 from .errors import SpecError
 from .inert_cuda import InertType
+from .params import LoweringSemantics
 
 
 def _kind(ty: Any) -> Kind | None:
@@ -112,7 +113,9 @@ def _check(_context: Any, np_: Any, condition: Any, message: Any, statement: Any
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if not inert and (always_ or np_.unit.params.asserts):
             holds = context.is_true(builder, condition, args[1])
-            with builder.if_then(builder.not_(holds), likely=False), _speaker(builder, np_):
+            by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane  # each lane's condition is its own
+            speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
+            with builder.if_then(builder.not_(holds), likely=False), speaker:
                 nb.assert_fail(context, builder, f"{statement_}: {told}" if told else statement_, file_, line_,
                                f"kernel {np_.unit.kernel}, {np_.role} role")
         return nb.nothing(context)

@@ -20,6 +20,7 @@ must issue too; then it runs both with inert tiles, as it runs a loop's body.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -27,12 +28,14 @@ import numpy as np
 
 from ._op import constant, helper, op
 from ._unit import Unit
+from .chains import Allocations, check_state
 from .closure import Facts, bind, facts_of
 from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
-from .pipelines import Pipeline, reachable, steps_over
+from .pipelines import Pipeline, check_arrays, reachable, shared_plans, steps_over
+from .trees import leaves
 
 
 def not_called(builder: str) -> str:
@@ -46,6 +49,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                                    carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
                                    wg_axis: str | None = None, memory_registers: int | None = None,
                                    manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
+                                   pipeline_state: Any = None,
                                    steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
 
@@ -73,7 +77,14 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                           before; the first d steps may be skipped, for arriving does nothing in them, and the tiles of the
                           last d steps are released by the ring. A tile that several steps use is released in the last of
                           them: arriving in the others does nothing, and may be left out.
+    pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
+                          chain of them. It is accepted under any grid, delay and number of steps, and changes nothing: rings are
+                          never drained, so that the next pipeline's loads always begin while this one still computes
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (see `pipeline`)
+
+    ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays: slots, barriers and step
+    counters. Another pipeline, with blocks and slots of the same sizes, is called with it, ``(arrays, allocations=…)``, and uses
+    these instead of its own (see `chains`).
 
     So a body takes ``(indices, *tiles, *ready, *consumed[, carry])``.
 
@@ -108,7 +119,8 @@ def known(function: Any) -> Facts:
 
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
-            memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any) -> Callable[..., Any]:
+            memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
+            pipeline_state: Any) -> Callable[..., Any]:
     """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
 
     `coroutine`: whether `compute` was given as carry_coroutine.
@@ -118,6 +130,7 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
     check_options(where(pipe), pipe.np.unit, *options)
     manual = check_manual(where(pipe), constant(where(pipe), MANUAL[0], manual_ready_barriers),
                           constant(where(pipe), MANUAL[1], manual_consumed_barriers))
+    check_state(where(pipe), pipeline_state)
     check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), manual, compute is not None)
     if compute is not None:
         check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
@@ -216,6 +229,17 @@ def check_compute(where: str, compute: Facts | None, given: object, coroutine: b
     if compute.returns:
         raise SpecError(f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store results through the "
                         "kernel's output references")
+
+
+# ---- shared memory for other pipelines
+@op
+def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
+    """``emit_pipeline_warp_specialized(...).get_allocations(arrays)``."""
+    emitted = pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None
+    if not isinstance(emitted, Emitted):
+        raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {type(pipeline).__name__}")
+    check_arrays(emitted.pipe, refs)
+    return Allocations(shared_plans(emitted.pipe, emitted.pipe.np.unit, leaves(refs), emitted.manual))
 
 
 # ---- the pipeline runs

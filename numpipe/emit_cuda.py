@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from . import _numba as nb
 from . import emit as source
 from ._op import cuda_meaning, immediate
+from .chains import check_state
+from .chains_cuda import AllocationsType
 from .closure import Facts
 from .closure_cuda import BoundType, bound_type, bound_value
-from .errors import CompileError
+from .errors import CompileError, SpecError
 from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType
+from .inert_cuda import InertType
 from .per_lane import by_lane, check_lane_body, check_lane_carry
 from .per_lane_cuda import as_lane, converge
-from .pipelines_cuda import PipelineType, StepsType, steps_type, steps_value
+from .pipelines import shared_plans
+from .pipelines_cuda import PipelineType, StepsType, check_arrays, steps_type, steps_value
+from .trees_cuda import leaves
 
 I32 = nb.types.int32
 
@@ -67,13 +74,14 @@ def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
 
 @cuda_meaning(source.emitted)
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
-             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any) -> Any:
+             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any, pipeline_state: Any) -> Any:
     options = [immediate(pipe.where, name, ty) for name, ty in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
     source.check_options(pipe.where, pipe.context.unit, *options)
     carry = not isinstance(compute, nb.types.NoneType)
     manual = source.check_manual(pipe.where, *[immediate(pipe.where, name, ty) for name, ty in
                                                zip(source.MANUAL, (manual_ready_barriers, manual_consumed_barriers), strict=True)])
+    check_state(pipe.where, _state(pipeline_state))
     source.check_body(pipe.where, _facts(body), body, source.counts(pipe), manual, carry)
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
@@ -86,7 +94,27 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
         return bound_value(context, builder, result, struct._getvalue())
 
     return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, manual_ready_barriers,
-                  manual_consumed_barriers), codegen
+                  manual_consumed_barriers, pipeline_state), codegen
+
+
+def _state(ty: Any) -> Any:
+    """A pipeline_state as `check_state` knows it: of a run-time integer the type alone is known."""
+    if isinstance(ty, nb.types.NoneType):
+        return None
+    if isinstance(ty, (nb.types.Integer, InertType)) and not hasattr(ty, "literal_value"):
+        return np.int32(0)
+    return ty.literal_value if hasattr(ty, "literal_value") else ty
+
+
+@cuda_meaning(source.get_allocations)
+def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
+    emitted = pipeline.captures if isinstance(pipeline, BoundType) else None
+    if not isinstance(emitted, EmittedType):
+        raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {nb.unliteral(pipeline)}")
+    arrays = nb.types.Tuple(list(refs))
+    check_arrays(emitted.pipe, arrays)
+    result = AllocationsType(shared_plans(emitted.pipe, emitted.pipe.context.unit, leaves(arrays), emitted.manual))
+    return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
 
 
 @cuda_meaning(source.run)

@@ -8,6 +8,7 @@ call on device arrays is a few dictionary look-ups and one driver call.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import threading
@@ -33,6 +34,7 @@ from .options import Options, names
 from .results import Results
 from .shapes import Signature
 from .specs import ArrayType, CompilerParams
+from .tiled import tiled
 
 _REMEMBERED = 512
 
@@ -56,8 +58,8 @@ class _Plan:
 
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
            out_type: Any = None, signature: str | None = None, num_compute_wgs: int | None = None, wg_axis: str | None = None,
-           memory_registers: int | None = None, warp_specialized: bool = True, compiler_params: CompilerParams | None = None,
-           target: str | None = None) -> Any:
+           memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
+           compiler_params: CompilerParams | None = None, target: str | None = None) -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
@@ -73,6 +75,12 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       share the rest. These three may instead be said by the kernel's emit_pipeline_warp_specialized.
     warp_specialized  False: no memory role. All warpgroups of the CTA (at most 8) run the kernel function in the compute role,
                       with the registers of the launch, and each loads for itself: pipelines are single-stream there
+    in_specs, out_specs
+                      BlockSpecs, with index maps over the kernel's whole grid: the function is given a tile for each instead of
+                      arrays, inputs before outputs (see `pipeline`), and is called at each step of a pipeline. By
+                      ``CompilerParams(dimension_semantics=("parallel", …, "sequential"))`` the first dimensions of the grid are
+                      CTAs, the others the pipeline's; without, all are CTAs. `program_id` and `num_programs` are of the whole
+                      grid.
     compiler_params   see CompilerParams
     target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
 
@@ -88,7 +96,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     """
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
                       asked.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
-                      CompilerParams() if compiler_params is None else compiler_params, target)
+                      CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs)
     if function is None:
         return lambda f: Kernel(f, options)
     return Kernel(function, options)
@@ -104,6 +112,12 @@ class Kernel:
         remember(function)
         self.name = self._arguments.kernel
         self.parameters, self.statics = self._arguments.names, self._arguments.statics
+        self._tiled = tiled(self.name, self.parameters, options.in_specs, options.out_specs, options.grid, options.compiler_params,
+                            options.warp_specialized)
+        if self._tiled is not None:
+            self._all_dims = options.grid
+            options = self.options = dataclasses.replace(options, grid=self._tiled.ctas(options.grid))
+            self._arguments.hide(self._tiled.grid.hidden)
         options.check(self.name, len(self.parameters))
         self._results = Results(self._arguments, options)
         self._steering = options.takes - set(self.statics)
@@ -121,11 +135,14 @@ class Kernel:
 
     @functools.cached_property
     def source(self) -> Source:
-        return read(self.function)
+        source = read(self.function)
+        return source if self._tiled is None else self._tiled.source(source, self.parameters)
 
     @functools.cached_property
     def stored(self) -> set[str]:
         """The names that the kernel stores to."""
+        if self._tiled is not None:
+            return set(self.parameters[len(self._tiled.ins):])
         return stored(self.source)
 
     @functools.cached_property
@@ -164,6 +181,9 @@ class Kernel:
     def _call(self, given: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
               seed: int | None = None, trace: Any = None) -> Any:
         call = self._arguments.bind(given, named)
+        if self._tiled is not None and self._tiled.grid.hidden:
+            steps = self._tiled.steps(self._results.ask(self._all_dims, "grid", call))
+            call = call._replace(scalars=(*call.scalars[:len(call.scalars) - len(steps)], *steps))
         args, extra, statics = call
         infos: list[ArrayInfo] = []
         scalars: list[Any] = []
@@ -285,7 +305,7 @@ class Kernel:
             arrays, _, statics = unit_key
             known = {a.name: StaticArray(a.dtype, a.ndim) for a in arrays}
             order = [*known, *self._scalar_names(known)]  # as both executions pass them
-            lifted = lift(read(self.function), order, dict(statics), known, self.unit(unit_key))
+            lifted = lift(self.source, order, dict(statics), known, self.unit(unit_key))
             self._lifted[unit_key] = lifted
         return lifted
 

@@ -37,6 +37,8 @@ class Options:
     warp_specialized: bool
     compiler_params: CompilerParams
     target: str | None
+    in_specs: Any = None
+    out_specs: Any = None
 
     @property
     def takes(self) -> set[str]:

@@ -41,6 +41,7 @@ from .closure import Facts
 from .errors import SimulationError, SpecError
 from .params import LoweringSemantics
 from .refs import READ_ONLY, All, At, Ds, SmemTile
+from .shared import NO_SLOTS, Slots
 
 LANES = 128
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -233,6 +234,29 @@ class LaneAt:
         return LaneTile(At(self.tile)[index])
 
 
+class LaneSlots:
+    """Slots of a tile as a lane sees them: ``slots.at[slot]``, also with parts of the tile behind."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.at = LaneSlotsAt(slots)
+        self.shape = slots.shape
+
+    def _none(self, *_: Any) -> NoReturn:
+        raise SpecError(NO_SLOTS)
+
+    __getitem__ = __setitem__ = _none
+
+
+class LaneSlotsAt:
+    """Indexing with it gives a tile."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+
+    def __getitem__(self, index: Any) -> LaneTile:
+        return LaneTile(self.slots.at[index])
+
+
 # ---- a body's call, simulated
 class PerLane:
     """A number of which every lane of the warpgroup has its own, in code of the warpgroup: it can be carried, and no more."""
@@ -260,6 +284,8 @@ def as_lane(value: Any) -> Any:
     """A value as a lane's code has it: tiles in it, and those that functions in it have captured, are a lane's."""
     if isinstance(value, SmemTile):
         return LaneTile(value)
+    if isinstance(value, Slots):
+        return LaneSlots(value)
     if isinstance(value, tuple):
         parts = [as_lane(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

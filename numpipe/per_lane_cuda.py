@@ -17,6 +17,10 @@ from .fragment.shared_cuda import _converge as converge
 from .fragment.shared_cuda import _Value as Int
 from .refs import READ_ONLY
 from .refs_cuda import SmemType, view
+from .shared import NO_SLOTS
+from .shared_cuda import SlotsAtType, SlotsType
+from .shared_cuda import _model as slots_model
+from .shared_cuda import _slot as slot
 
 I32, F32 = nb.types.int32, nb.types.float32
 
@@ -43,6 +47,34 @@ for _type in (LaneTileType, LaneAtType):
             super().__init__(manager, fe_type, nb.i32)
 
 
+class LaneSlotsType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, slots: SlotsType) -> None:
+        self.slots = slots
+        super().__init__(name=f"lane({slots})")
+
+
+class LaneSlotsAtType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, slots: SlotsType) -> None:
+        self.slots = slots
+        super().__init__(name=f"lane at({slots})")
+
+
+slots_model(LaneSlotsType, lambda ty: [("address", I32)])
+slots_model(LaneSlotsAtType, lambda ty: [("address", I32)])
+nb.attribute(LaneSlotsType, "at", lambda ty: LaneSlotsAtType(ty.slots), lambda c, b, ty, value: value)
+nb.constant_attribute(LaneSlotsType, "shape", lambda ty: ty.slots.plan.kind.shape)
+
+
+def _slot(target: Any, index: Any) -> Any:
+    if isinstance(target, LaneSlotsType):
+        raise SpecError(NO_SLOTS)
+    if not isinstance(target, LaneSlotsAtType):
+        return None
+    sig, codegen = slot(SlotsAtType(target.slots), index)
+    return LaneTileType(sig.return_type)(target, index), codegen
+
+
+nb.binary(operator.getitem, _slot)
 nb.attribute(LaneTileType, "T", lambda ty: LaneTileType(ty.tile.of(ty.tile.layout.T)), lambda c, b, ty, value: value)
 nb.attribute(LaneTileType, "at", lambda ty: LaneAtType(ty.tile), lambda c, b, ty, value: value)
 nb.constant_attribute(LaneTileType, "shape", lambda ty: ty.tile.layout.shape)
@@ -53,6 +85,8 @@ def as_lane(ty: Any) -> Any:
     """The type of a value as a lane's code has it (`per_lane.as_lane`); the value is the same."""
     if isinstance(ty, SmemType):
         return LaneTileType(ty)
+    if isinstance(ty, SlotsType):
+        return LaneSlotsType(ty)
     if isinstance(ty, nb.types.BaseTuple):
         return nb.tuple_of(ty, [as_lane(part) for part in ty])
     if isinstance(ty, BoundType):

@@ -25,6 +25,7 @@ from ._machine import current
 from ._op import constant, op
 from ._unit import RingPlan, Unit
 from .barriers import barriers_of
+from .chains import Allocations, check_count
 from .closure import Facts, facts_of
 from .context import Context
 from .errors import CompileError, SpecError
@@ -201,6 +202,15 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tupl
     """The same with barriers behind the tiles, where the body waits for, or releases, its operands itself (`manual`)."""
     if not pipe.single:
         reachable(pipe.np, pipe.site)
+    refs, shared = without_allocations(pipe, refs)
+    arrays = leaves(refs)
+    check_arrays(pipe, refs)
+    check_inner(pipe.where, pipe.steps_of is not None, nested)
+    return _iterate(_loop(pipe, arrays, groups, manual, shared), nested)
+
+
+def check_arrays(pipe: Pipeline, refs: tuple[Any, ...]) -> None:
+    """A pipeline is called on arrays of the kernel, in the shape of its specs."""
     arrays = leaves(refs)
     if not all(isinstance(ref, GmemRef) for ref in arrays):
         given = ", ".join(type(ref).__name__ for ref in arrays)
@@ -208,11 +218,18 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tupl
     wrong = mismatch(pipe.tree, tree_of(refs), "in_specs and out_specs have" if pipe.outs else "in_specs has")
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
-    check_inner(pipe.where, pipe.steps_of is not None, nested)
-    return _iterate(_loop(pipe, arrays, groups, manual), nested)
 
 
-def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool, bool]) -> Loop:
+def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[RingPlan, ...] | None]:
+    """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
+    if not refs or not isinstance(refs[-1], Allocations):
+        return refs, None
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
+    return refs[:-1], refs[-1].plans
+
+
+def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool, bool],
+          shared: tuple[RingPlan, ...] | None) -> Loop:
     total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.steps_of is not None and not pipe.np.memory:
         steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(current().warpgroup))), int(total))))
@@ -220,27 +237,37 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool
         total = steps  # nobody loads for others
     rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
                        tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps)
-                  for plan, group in plan_rings(pipe, pipe.np.unit, arrays, manual))
+                  for plan, group in plan_rings(pipe, pipe.np.unit, arrays, manual, shared))
     loads = len(pipe.rings)
     return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), manual, pipe.grid, total,
                 steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:])
 
 
-def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool]) -> list[tuple[RingPlan, Group]]:
-    """The rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands."""
-    def wanted(group: Group) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-        return (tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands),
-                tuple(pipe.labels[n] for n in group.operands))
+def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool],
+               shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
+    """The rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
 
+    `shared`: allocations that it is given.
+    """
     rings: list[tuple[RingPlan, Group]] = []
-    for group in pipe.rings:
-        blocks, labels = wanted(group)
-        plan = unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims, pipe.single)
-        rings.append((plan, group))
+    for number, group in enumerate(pipe.rings):
+        blocks, labels = _wanted(pipe, arrays, group)
+        rings.append((unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims, pipe.single,
+                                     shared[number] if shared else None), group))
     for group in pipe.outs:
-        blocks, labels = wanted(group)
+        blocks, labels = _wanted(pipe, arrays, group)
         rings.append((unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single), group))
     return rings
+
+
+def _wanted(pipe: Any, arrays: Sequence[Any], group: Group) -> tuple[tuple[tuple[Any, ...], ...], tuple[str, ...]]:
+    return (tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands),
+            tuple(pipe.labels[n] for n in group.operands))
+
+
+def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool]) -> tuple[RingPlan, ...]:
+    """What other pipelines may share of its shared memory: the rings of its inputs."""
+    return tuple(plan for plan, _ in plan_rings(pipe, unit, arrays, manual, None)[:len(pipe.rings)])
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:

@@ -11,8 +11,11 @@ from typing import Any
 from . import _numba as nb
 from . import pipelines as source
 from ._op import cuda_meaning, immediate
+from ._unit import RingPlan
 from .barriers import barriers_of
 from .barriers_cuda import barrier_types
+from .chains import check_count
+from .chains_cuda import AllocationsType
 from .closure_cuda import BoundType
 from .context_cuda import ContextType
 from .errors import CompileError, SpecError
@@ -137,15 +140,12 @@ class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
 
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: tuple[bool, bool] = (False, False)) -> StepsType:
     """The type of a pipeline's steps over arrays; plans its rings. `manual`: see `RingPlan`."""
+    refs, shared = without_allocations(pipe, refs)
     arrays = leaves(refs)
-    if not all(isinstance(ref, GmemType) for ref in arrays):
-        raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
-    wrong = mismatch(pipe.tree, tree_of(refs), "in_specs and out_specs have" if pipe.outs else "in_specs has")
-    if wrong:
-        raise SpecError(f"{pipe.where}: {wrong}")
+    check_arrays(pipe, refs)
     source.check_inner(pipe.where, pipe.unequal, nested)
     rings = []
-    for plan, group in source.plan_rings(pipe, pipe.context.unit, arrays, manual):
+    for plan, group in source.plan_rings(pipe, pipe.context.unit, arrays, manual, shared):
         if not pipe.single:
             pipe.context.unit.met[pipe.context.role].add(plan.name)
         rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
@@ -156,12 +156,31 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: 
     return StepsType(loop, nested)
 
 
+def check_arrays(pipe: PipelineType, refs: Any) -> None:
+    """`pipelines.check_arrays`, of types."""
+    arrays = leaves(refs)
+    if not all(isinstance(ref, GmemType) for ref in arrays):
+        raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
+    wrong = mismatch(pipe.tree, tree_of(refs), "in_specs and out_specs have" if pipe.outs else "in_specs has")
+    if wrong:
+        raise SpecError(f"{pipe.where}: {wrong}")
+
+
+def without_allocations(pipe: PipelineType, refs: Any) -> tuple[Any, tuple[RingPlan, ...] | None]:
+    """`pipelines.without_allocations`, of types."""
+    if not len(refs) or not isinstance(refs[-1], AllocationsType):
+        return refs, None
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
+    return nb.types.Tuple(list(refs)[:-1]), refs[-1].plans
+
+
 def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,
                 refs_value: Any) -> Any:
     """A value of it, for the arrays `refs_value`, of type `refs`."""
     kind = steps.iterator_type.loop
     pipeline = nb.cgutils.create_struct_proxy(pipe)(context, builder, value=pipe_value)
-    arrays = leaf_values(builder, refs, refs_value)
+    arrays = [value for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
+              if not isinstance(ty, AllocationsType)]
     specs = nb.cgutils.unpack_tuple(builder, pipeline.specs, len(pipe.specs))
     total = nb.const(1)
     for size in nb.cgutils.unpack_tuple(builder, pipeline.grid):

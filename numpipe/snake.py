@@ -22,8 +22,10 @@ def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
          4  5 | 10 11 | 18
          6  7 |  8  9 | 19
 
-    lin         an int32 of 0 … shape[0] * shape[1] - 1
-    shape       two int32; all four arguments may be run-time values, `minor_dim` a constant
+    lin         0 … shape[0] * shape[1] - 1
+    shape       rows and columns
+    minor_dim   0 or 1, a compile-time constant in a kernel; the others may be run-time int32
+    tile_width  at least 1
 
     >>> [tuple(map(int, planar_snake(lin, (4, 5), 1, 2))) for lin in (2, 7, 8, 15, 16)]
     [(1, 0), (3, 1), (3, 2), (0, 3), (0, 4)]

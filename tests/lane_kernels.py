@@ -129,6 +129,22 @@ def alone(x, y):
         y[ds(0, 64), ds(0, 64)] = out[...]
 
 
+@by_lane
+def slotted(x, y):
+    """y = x, through slots of a scratch tile that the body chooses from."""
+    slots = numpipe.scratch(SMEM((2, 64, 64), x.dtype))
+
+    def body(indices, x_tile):
+        k, = indices
+        lane = numpipe.lane_index()
+        for row in range(32):
+            slots.at[k][lane // 64 + 2 * row, lane % 64] = x_tile[lane // 64 + 2 * row, lane % 64]
+
+    emit(body, grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(x)
+    y[ds(0, 64), ds(0, 64)] = slots.at[0][...]
+    y[ds(64, 64), ds(0, 64)] = slots.at[1][...]
+
+
 def integers(shape: tuple[int, ...], dtype: Any = np.float16, order: Any = "C") -> np.ndarray:
     """Small ones: their sums are exact."""
     return np.asarray(np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype), order=order)
@@ -159,3 +175,10 @@ def check_scaled(dtype: Any, **options: Any) -> None:
     x, y = integers((128, 64), dtype), np.zeros((128, 64), dtype)
     scaled(x, y, factor=0.5, **options)
     np.testing.assert_array_equal(y, (x.astype(np.float32) * 0.5).astype(dtype))
+
+
+def check_slotted(**options: Any) -> None:
+    x = integers((128, 64))
+    y = np.zeros_like(x)
+    slotted(x, y, **options)
+    np.testing.assert_array_equal(y, x)

@@ -108,7 +108,7 @@ def a_delay_with_one_slot(a, b, c):
         pass
 
     emit(body, grid=(1,), delay_release=1, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("'break' leaves the pipeline loop of line {line-1}: the next steps are being loaded, and nobody would wait for them; run "

@@ -15,12 +15,14 @@ from lane_kernels import (
     check_column_sums,
     check_mirrored,
     check_scaled,
+    check_slotted,
     check_warp_sums,
     column_sums,
     cuda,
     emit,
     integers,
     mirrored,
+    slotted,
     warp_sums,
 )
 
@@ -61,6 +63,24 @@ def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: st
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
     check_scaled(dtype, target="sim")
+
+
+def test_slots_of_a_scratch_tile_are_a_lanes_too() -> None:
+    check_slotted(target="sim")
+
+
+def test_lane_0_prints_and_every_lane_asserts(capsys: pytest.CaptureFixture[str]) -> None:
+    @by_lane
+    def told(x, y):
+        def body(indices, tile):
+            numpipe.debug_print("lane {}", numpipe.lane_index())
+            assert numpipe.lane_index() < 77
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(SimulationError, match=r"'assert numpipe.lane_index\(\) < 77' failed in lane 77 of compute warpgroup 0"):
+        simulate(told)
+    assert capsys.readouterr().out == "[told cta (0, 0, 0) compute 0] lane 0\n"
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.float64])
@@ -226,6 +246,13 @@ def test_a_value_that_differs_by_lane_steers_no_code_of_the_warpgroup() -> None:
 
 
 # ---- compiled
+def test_every_kernel_of_this_file_compiles_without_spills() -> None:
+    half, single = integers((192, 64)), integers((128, 64), np.float32)
+    for kernel, x, y in ((column_sums, half, single), (alone, half, single), (slotted, half, half), (mirrored, half, half),
+                         (warp_sums, single, single)):
+        assert kernel.compiled(x, y).resources.clean, kernel
+
+
 def ptx(kernel: Any, x: Any) -> str:
     text: str = kernel.inspect("ptx", x, np.zeros((64, 64), x.dtype if kernel is mirrored else np.float32))
     return text

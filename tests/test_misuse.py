@@ -11,6 +11,7 @@ import misuse_bodies
 import misuse_debugging
 import misuse_lane
 import misuse_language
+import misuse_outputs
 import misuse_params
 import misuse_pipelines
 import misuse_primitives
@@ -20,8 +21,8 @@ import misuse_tiles
 import pytest
 from refusals import Case, Cases
 
-MODULES = (misuse_barriers, misuse_blocks, misuse_bodies, misuse_debugging, misuse_lane, misuse_language, misuse_params,
-           misuse_pipelines, misuse_primitives, misuse_roles, misuse_single, misuse_tiles)
+MODULES = (misuse_barriers, misuse_blocks, misuse_bodies, misuse_debugging, misuse_lane, misuse_language, misuse_outputs,
+           misuse_params, misuse_pipelines, misuse_primitives, misuse_roles, misuse_single, misuse_tiles)
 refused = Cases(case for module in MODULES for case in module.refused)
 
 

@@ -102,6 +102,26 @@ def test_an_array_that_the_source_does_not_show_as_an_output() -> None:
         hides.simulate(np.zeros((64, 64), F16), np.zeros((64, 64), F16))
 
 
+class Device:
+    """An array on a GPU: rows of `columns` float16 that are `stride` bytes apart."""
+
+    def __init__(self, columns: int, stride: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (128, columns), "typestr": "<f2", "data": (1 << 20, False),
+                                         "strides": (stride, 2), "version": 3}
+
+
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@pytest.mark.parametrize("columns, stride, message", [
+    (10, 32, r"out_specs\[0\] for 'o': its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends: pad"),
+    (64, 130, r"out_specs\[0\] for 'o'.*16"),
+])
+def test_device_arrays_whose_rows_tma_cannot_write(columns: int, stride: int, message: str) -> None:
+    half = np.zeros((128, 64), F16)
+    assert copy().inspect("ptx", half, Device(64, 128))
+    with pytest.raises(SpecError, match=message):
+        copy().inspect("ptx", half, Device(columns, stride))
+
+
 def test_where_a_tile_is_stored_depends_on_no_warpgroup() -> None:
     @numpipe.kernel(num_compute_wgs=2)
     def by_warpgroup(o):

@@ -110,15 +110,12 @@ def test_rings_that_do_not_fit_say_how_many_warpgroups_have_one() -> None:
 # ---- what goes wrong is found
 ADVANCE = single.advance_alone
 BUGS = {
-    "release before drain": Bug(ADVANCE, "drain_to_delay(ring)", "pass", PipelineRace, "(?s)while wgmma .* never told "
-                                                                                      "that their wgmma drained"),
-    "a slot too far ahead": Bug(ADVANCE, "k - 1 - delay + slots_of(ring)", "k - delay + slots_of(ring)", numpipe.SimulationError,
-                                "."),
-    "no fill": Bug(ADVANCE, "one_lane(fill_step, ring, grid, k - 1 - delay + slots_of(ring), steps, first)", "pass",
-                   numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no release": Bug(ADVANCE, 'each(ring, "consumed", 0, release, first + k - 1 - delay)', "pass", numpipe.PipelineDeadlock,
-                      "warpgroup 0"),
-    "no wait": Bug(ADVANCE, "await_ready(ring, 0, first + k)", "pass", PipelineRace, "."),
+    "release before drain": Bug(ADVANCE, "drain(loop)", "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma "
+                                                                              "drained"),
+    "a slot too far ahead": Bug(single.fill_used, "+ slots_of(ring)", "+ slots_of(ring) + 1", numpipe.SimulationError, "."),
+    "no fill": Bug(ADVANCE, "one_lane(fill_all_used, loop, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
+    "no release": Bug(ADVANCE, "over(loop, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
+    "no wait": Bug(ADVANCE, "over(loop, await_begun, k)", "pass", PipelineRace, "."),
 }
 
 

@@ -159,8 +159,10 @@ _NUMBA_SAYS = (
     (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )
-_SMEM = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")
 _TYPE = re.compile(rf"\b({'|'.join(_SAID)})\(")
+
+
+_TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")
 
 
 def readable(text: str, unit: Unit) -> str:
@@ -178,7 +180,7 @@ def readable(text: str, unit: Unit) -> str:
         inside = text[found.end():end - 1]
         if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+$", inside)):
             said = f"array '{unit.arrays[int(array[1])].name}'"
-        elif found[1] == "smem" and (tile := _SMEM.match(inside)):
+        elif found[1] == "smem" and (tile := _TILE.match(inside)):
             said = f"shared-memory tile {tile[1]} {tile[2]}"
         else:
             internal = re.search(r"[#@]\d|Layout\(|Plan\(", inside) or found[1] in ("in flight", "omitted")

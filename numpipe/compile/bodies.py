@@ -40,7 +40,7 @@ class Bodies(Calls):
         if given and self.value(compute) is not None:
             self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
                              "give one")
-        self._index_maps_fit(grid, in_specs)
+        self._index_maps_fit(grid, in_specs, looped[0])
         pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, *looped)),
                 literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
         functions = [self.visit(body), self.visit(coroutine if given else compute)]
@@ -50,7 +50,7 @@ class Bodies(Calls):
     def _emit_alone(self, node: ast.Call) -> ast.Call:
         """A single-stream pipeline: it holds loads of the memory role where its body does."""
         body, grid, in_specs, out_specs, slots, delay, carry = self.bind(emit_single.emit_pipeline, node)
-        self._index_maps_fit(grid, in_specs)
+        self._index_maps_fit(grid, in_specs, out_specs)
         pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, out_specs, slots, delay)),
                 literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
         given, facts = self.facts_of(body)

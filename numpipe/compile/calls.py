@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import context, copies, pipelines, refs, registers, specs, tile_loop
+from .. import context, copies, emit, pipelines, refs, registers, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import tile
 from .fold import MISSING, literal_node, named_tuple
@@ -63,7 +63,7 @@ class Calls(Loops):
             operation, extra = _REWRITTEN[function]
             args = self.bind(function, node)
             if function is pipelines.pipeline:
-                self._index_maps_fit(args[0], args[1])
+                self._index_maps_fit(*args[:3])
             args = [self.context_name(node)] * ("c" in extra) + args
             if "k" in extra:
                 args[2] = self._memory_space(args[2])
@@ -88,6 +88,10 @@ class Calls(Loops):
         elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
                 ("numpy", "numba")):
             self.error(node, plain(function))
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get_allocations" and function is MISSING:
+            if node.keywords:
+                self.error(node, "get_allocations takes the pipeline's arrays by position")
+            return self.call(emit.get_allocations, [self.visit(part) for part in (node.func.value, *node.args)], node)
         if function is MISSING:
             node.func = self.visit(node.func)
         elif isinstance(node.func, ast.Name):
@@ -97,8 +101,7 @@ class Calls(Loops):
             keyword.value = self.visit(keyword.value)
         emitted = PIPELINE if self._emitted_call(node) else self._alone_facts(node.func)
         if emitted is not None:
-            if node.keywords:
-                self.error(node, "an emitted pipeline is called on its arrays by position")
+            self._with_allocations(node, emitted is PIPELINE)
             node.facts = emitted  # type: ignore[attr-defined]
         elif isinstance(node.func, ast.Name) and node.func.id in self.local:
             node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
@@ -106,6 +109,14 @@ class Calls(Loops):
         elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
             self.error(node, by_position_only(ast.unparse(node.func)))
         return node
+
+    def _with_allocations(self, node: ast.Call, may: bool) -> None:
+        """An emitted pipeline's call: what it shares with another one comes behind the arrays."""
+        given = [k.value for k in node.keywords if k.arg == "allocations" and may]
+        if len(given) != len(node.keywords):
+            self.error(node, "an emitted pipeline is called on its arrays by position")
+        node.args += [value for value in given if not (isinstance(value, ast.Constant) and value.value is None)]
+        node.keywords = []
 
     def _by_position(self, name: str, node: ast.Call) -> None:
         """A call of a nested function: keywords become positions, in place."""
@@ -134,16 +145,17 @@ class Calls(Loops):
                                  f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
                                  "use a smaller tile, or share it between more warpgroups")
 
-    def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr) -> None:
+    def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
         """Lambdas written in place take as many indices as the grid has."""
-        if not isinstance(grid, ast.Tuple) or not isinstance(in_specs, ast.Tuple):
+        if not isinstance(grid, ast.Tuple):
             return
-        for number, spec in enumerate(in_specs.elts):
+        for label, spec in [(f"{name}[{number}]", spec) for name, given in (("in_specs", in_specs), ("out_specs", out_specs))
+                            if isinstance(given, ast.Tuple) for number, spec in enumerate(given.elts)]:
             if isinstance(spec, ast.Call) and self.value(spec.func) is specs.BlockSpec:
                 given = [*spec.args[1:2], *(k.value for k in spec.keywords if k.arg == "index_map")]
                 for index_map in given:
                     if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
-                        self.error(index_map, f"in_specs[{number}]: index_map takes {len(index_map.args.args)} indices, but the "
+                        self.error(index_map, f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
                                               f"pipeline's grid has {len(grid.elts)}")
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
@@ -160,6 +172,8 @@ class Calls(Loops):
 
     def _depends(self, index_map: ast.expr) -> tuple[bool, ...] | None:
         """Which of its arguments a lambda written in place, or a nested function, reads; None for other functions."""
+        while isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING:
+            index_map = index_map.body if test else index_map.orelse
         function: ast.AST = index_map
         if isinstance(index_map, ast.Name):
             places = self._binds(index_map.id)

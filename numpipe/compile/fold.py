@@ -8,6 +8,7 @@ see a run-time value.
 from __future__ import annotations
 
 import ast
+import enum
 import math
 import operator
 from collections.abc import Callable
@@ -58,6 +59,7 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
         node: ast.expr = ast.Tuple([literal_node(v, where) for v in value], ast.Load())
     else:
         plain = value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
+        plain = int(plain) if isinstance(plain, enum.IntEnum) else plain
         negative = isinstance(plain, (int, float)) and not isinstance(plain, bool) and plain < 0
         node = ast.UnaryOp(ast.USub(), ast.copy_location(ast.Constant(-plain), where)) if negative else ast.Constant(plain)
     return ast.copy_location(node, where)

@@ -7,7 +7,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from lane_kernels import alone, check_column_sums, check_mirrored, check_scaled, check_warp_sums, column_sums, integers
+from lane_kernels import (
+    alone,
+    check_column_sums,
+    check_mirrored,
+    check_scaled,
+    check_slotted,
+    check_warp_sums,
+    column_sums,
+    integers,
+)
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -43,3 +52,8 @@ def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: st
 def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
     for _ in range(REPEATS):
         check_scaled(dtype, target="gpu")
+
+
+def test_slots_of_a_scratch_tile_are_a_lanes_too() -> None:
+    for _ in range(REPEATS):
+        check_slotted(target="gpu")

@@ -1,0 +1,75 @@
+"""Pipelines one after another on the same shared memory, and names for what a pipeline is made of.
+
+::
+
+    pipe = numpipe.emit_pipeline_warp_specialized(body, …)
+    shared = pipe.get_allocations(a, b)
+    pipe(a, b, allocations=shared)
+    numpipe.emit_pipeline_warp_specialized(other_body, …)(d, e, allocations=shared)     # the same slots, barriers and counters
+
+A ring is never drained (`ring`), so the second pipeline's loads begin while the first one still computes: as soon as a slot is
+free. That is what chains of pipelines with a START, STEADY or STOP state are for elsewhere; here it needs none.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+from ._unit import RingPlan
+from .errors import SpecError
+
+
+class PipelineState(IntEnum):
+    """Where a pipeline stands in a chain of them: `emit_pipeline_warp_specialized`'s pipeline_state.
+
+    >>> int(PipelineState.STOP)
+    2
+    """
+
+    START = 0
+    STEADY = 1
+    STOP = 2
+
+
+class Allocations:
+    """The rings of a pipeline, for others to use (`get_allocations`)."""
+
+    def __init__(self, plans: tuple[RingPlan, ...]) -> None:
+        self.plans = plans
+
+
+class WarpSpecializedPipeline(Protocol):
+    """What `emit_pipeline_warp_specialized` returns inside a kernel."""
+
+    def __call__(self, *arrays: Any, allocations: Any = None) -> None:
+        """Run it over the arrays; with `allocations`, on another pipeline's shared memory."""
+
+    def get_allocations(self, *arrays: Any) -> Any:
+        """The shared memory that it uses for these arrays: slots, barriers and counters."""
+
+
+class ComputeContext(Protocol):
+    """The compute_context of a pipeline: it runs the pipeline once, with the initial carry."""
+
+    def __call__(self, pipeline: Any) -> None:
+        """``final = pipeline(initial)``."""
+
+
+def check_state(where: str, value: Any) -> None:
+    """pipeline_state is None, a PipelineState or an integer, compile-time or not (of that only the type is known)."""
+    if value is None or isinstance(value, np.integer):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value not in list(PipelineState):
+        raise SpecError(f"{where}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or an integer 0…2, "
+                        f"got {value!r}")
+
+
+def check_count(where: str, shared: tuple[RingPlan, ...], rings: int) -> None:
+    """Raise SpecError for allocations of a pipeline with another number of rings."""
+    if len(shared) != rings:
+        names = ", ".join(plan.name for plan in shared) or "no operand"
+        raise SpecError(f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has {rings}: operands that "
+                        "change together and have as many slots share a ring; pipelines that share allocations have the same")

@@ -1,0 +1,292 @@
+"""Which grid dimensions an operand depends on, how many slots it has, and what else a pipeline's specs may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import BlockSpec, PipelineState, SpecError, ds
+
+emit = numpipe.emit_pipeline_warp_specialized
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def halves(rows: int, columns: int = 64, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-2, 3, (rows, columns)).astype(np.float16)
+
+
+def wide(a: np.ndarray) -> np.ndarray:
+    return a.astype(np.float64)
+
+
+def output(rows: int = 64) -> np.ndarray:
+    return np.full((rows, 64), np.nan, np.float32)
+
+
+def loads(kernel: Any, *arrays: Any, seed: int | None = None) -> Counter[str]:
+    trace = numpipe.Trace()
+    kernel.simulate(*arrays, trace=trace, seed=seed)
+    return Counter(event.details["tensor"] for event in trace.of("load"))
+
+
+# ---- what is seen of an index map
+@numpipe.function
+def first(i, k):
+    return i, 0
+
+
+def kernel_with(maps: str) -> Any:
+    """x and y loaded in a grid (2, 3), by maps of different kinds."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def nested(x, y, c):
+        def origin(i, k):
+            return 0, 0
+
+        def row(i, k):
+            start = i + 0
+            return start, 0
+
+        def both(i, k):
+            return row(i, k)
+
+        offset = x.shape[0] - 128
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(2, 3), in_specs=(
+            BlockSpec((64, 64), origin if maps == "nested" else lambda i, k: (offset, 0) if maps == "lambda" else (0, 0)),
+            BlockSpec((64, 64), row) if maps == "nested" else BlockSpec((64, 64), both) if maps == "calls" else
+            BlockSpec((64, 64), first) if maps == "function" else BlockSpec((64, 64), lambda i, k: (i, 0))))
+        for _, (xt, yt) in pipe(x, y):
+            acc = numpipe.wgmma(acc, xt, yt.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    return nested
+
+
+@pytest.mark.parametrize("maps, slow", [("nested", 2), ("lambda", 2), ("calls", 6), ("function", 6)])
+def test_dependence_is_seen_in_lambdas_and_nested_functions(maps: str, slow: int) -> None:
+    """`both` passes all its indices on, so it reads them; a function of the module is taken to read them."""
+    x, y, c = halves(128), halves(128, seed=1), output()
+    assert loads(kernel_with(maps), x, y, c) == {"x": 1, "y": slow}
+    assert (c == 3 * wide(x[:64]) @ (wide(y[:64]) + wide(y[64:])).T).all()
+
+
+def test_without_an_index_map_it_is_the_first_block() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def corner(x, y, c):
+        acc = numpipe.zeros((64, 64), np.float32)
+        for _, (xt, yt) in numpipe.pipeline(grid=(y.shape[1] // 64,), in_specs=(
+                BlockSpec((64, 64)), BlockSpec((64, 64), lambda k: (0, k))))(x, y):
+            acc = numpipe.wgmma(acc, xt, yt.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    x, y, c = halves(128, 128), halves(64, 256, 1), output()
+    assert loads(corner, x, y, c) == {"x": 1, "y": 4}
+    assert (c == wide(x[:64, :64]) @ sum(wide(y[:, k:k + 64]) for k in range(0, 256, 64)).T).all()
+    assert corner.inspect("gate", x, y, c) == ()
+
+
+# ---- slots
+def rings(kernel: Any, *arguments: Any) -> list[tuple[int, int]]:
+    """(slots, delay) of the rings of a compiled kernel."""
+    return [(ring.slots, ring.delay) for ring in kernel.compiled(*arguments).unit.rings.values()]
+
+
+@pytest.mark.parametrize("steps, slots", [(1, 1), (2, 2), (7, 4), (0, 1)])
+def test_slots_shrink_to_the_steps_of_a_constant_grid(steps: int, slots: int) -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def product(a, c, *, n: numpipe.Static = 1):
+        acc = numpipe.zeros((64, 64), np.float32)
+        for _ in range(3):
+            for _, (x,) in numpipe.pipeline(grid=(n,), max_concurrent_steps=4, delay_release=2, in_specs=(
+                    BlockSpec((64, 64), lambda k: (0, k)),))(a):
+                acc = numpipe.wgmma(acc, x, x.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    a, c = halves(64, 64 * max(steps, 1)), output()
+    for seed in (None, 0, 1):
+        product.simulate(a, c, n=steps, seed=seed)
+        assert (c == 3 * wide(a) @ wide(a).T * (steps > 0)).all()
+    unit = product.compiled(a, c, n=steps).unit
+    assert [ring.slots for ring in unit.rings.values()] == [slots]
+
+
+def test_a_buffer_count_does_not_shrink() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def product(a, b, c):
+        for m, _ in numpipe.tiles(c.shape[0] // 64, 1):
+            acc = numpipe.zeros((64, 64), np.float32)
+            for _, (x, y) in numpipe.pipeline(grid=(2,), max_concurrent_steps=4, in_specs=(
+                    BlockSpec((64, 64), lambda k: (m, 0), buffer_count=2),
+                    BlockSpec((64, 64), lambda k: (k, 0), buffer_count=3)))(a, b):
+                acc = numpipe.wgmma(acc, x, y.T)
+            c[ds(m * 64, 64), ds(0, 64)] = acc
+
+    a, b, c = halves(256), halves(128, seed=1), output(256)
+    for seed in (None, 0, 1):
+        product.simulate(a, b, c, seed=seed)
+        assert (c == wide(a) @ (wide(b[:64]) + wide(b[64:])).T).all()
+    assert rings(product, a, b, c) == [(2, 0), (3, 0)]
+
+
+def test_shared_memory_is_counted_by_operand() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def large(a, b):
+        for _, _ in numpipe.pipeline(grid=(a.shape[0], a.shape[1]), max_concurrent_steps=6, in_specs=(
+                BlockSpec((256, 64), lambda i, k: (0, k)), BlockSpec((256, 64), lambda i, k: (i, 0))))(a, b):
+            pass
+
+    with pytest.raises(SpecError, match=r"6 slots x 32768 = 196608 \(a @ .*\) \+ 6 slots x 32768 = 196608 \(b @ .*\) = 394240 B"):
+        large.simulate(halves(64), halves(64))
+
+
+# ---- arrays passed on; no inputs
+def test_an_array_in_global_memory_is_passed_to_the_body() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def stored(a, c):
+        def body(indices, x, out, ready):
+            k, = indices
+            numpipe.barrier_wait(ready)
+            acc = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, x.T), 0)
+            if out.shape[0] > k * 64:
+                c[ds(k * 64, 64), ds(0, 64)] = acc
+
+        emit(body, grid=(a.shape[0] // 64,), manual_ready_barriers=True, in_specs=(
+            BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec(memory_space=numpipe.GMEM)))(a, c)
+
+    a, c = halves(192), output(192)
+    assert loads(stored, a, c) == {"a": 3}
+    assert (c == np.concatenate([wide(a[k:k + 64]) @ wide(a[k:k + 64]).T for k in (0, 64, 128)])).all()
+    assert stored.inspect("gate", a, c) == ()
+
+
+def test_a_pipeline_without_inputs_is_a_loop() -> None:
+    @numpipe.kernel(num_compute_wgs=2)
+    def filled(c):
+        wg = numpipe.axis_index("wg")
+        for (i, j), () in numpipe.pipeline(grid=(c.shape[0] // 128, 2))():
+            c[ds(i * 128 + wg * 64, 64), ds(j * 64, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    c = np.ones((256, 128), np.float32)
+    filled.simulate(c)
+    assert (c == 0).all()
+    filled.inspect("ptx", c)
+
+
+# ---- trees
+class Weights(NamedTuple):
+    left: Any
+    right: Any
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def in_tuples(a, b, d, c):
+    def body(indices, x, weights):
+        y, (z,) = weights
+        acc = numpipe.wgmma(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, y.T), x, z.T)
+        c[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(acc, 0)
+
+    spec = BlockSpec((64, 64), lambda k: (0, k))
+    emit(body, grid=(1,), in_specs=(spec, (spec, (spec,))))(a, (b, (d,)))
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def in_named_tuples(a, b, d, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), Weights(
+        left=BlockSpec((64, 64)), right=BlockSpec((64, 64), lambda k: (0, k)))))
+    for _, (x, weights) in pipe(a, Weights(b, d)):
+        acc = numpipe.wgmma(numpipe.wgmma(acc, x, weights.left.T), x, weights.right.T)
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+@pytest.mark.parametrize("kernel", [in_tuples, in_named_tuples], ids=lambda k: k.name)
+def test_specs_arrays_and_tiles_in_tuples(kernel: Any) -> None:
+    a, b, d, c = halves(64), halves(64, seed=1), halves(64, seed=2), output()
+    kernel.simulate(a, b, d, c)
+    assert (c == wide(a) @ (wide(b) + wide(d)).T).all()
+    assert kernel.inspect("gate", a, b, d, c) == ()
+
+
+# ---- shared allocations
+@numpipe.kernel(num_compute_wgs=1)
+def chained(a, b, c, state):
+    n = a.shape[1] // 64
+
+    def body(indices, x, y, acc):
+        return numpipe.wgmma(acc, x, y.T)
+
+    def compute(pipeline):
+        c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    def compute_after(pipeline):
+        c[ds(64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    one = emit(body, grid=(n,), compute_context=compute, pipeline_state=PipelineState.START, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+
+    def run(shared):
+        one(a, b, allocations=shared)
+        emit(body, grid=(n,), compute_context=compute_after, pipeline_state=state, in_specs=(
+            BlockSpec((64, 64), lambda k: (1, k)), BlockSpec((64, 64), lambda k: (0, k))))(b, a, allocations=shared)
+
+    numpipe.run_scoped(run, one.get_allocations(a, b), collective_axes="wg")
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_a_chain_of_pipelines_shares_slots_barriers_and_counters(steps: int, seed: int | None) -> None:
+    a, b, c = halves(128, 64 * steps), halves(128, 64 * steps, 1), output(128)
+    trace = numpipe.Trace()
+    chained.simulate(a, b, c, 2, seed=seed, trace=trace)
+    assert (c == np.concatenate([wide(a[:64]) @ wide(b[:64]).T, wide(b[64:]) @ wide(a[:64]).T])).all()
+    fills = [event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"]
+    assert fills == list(range(2 * steps))  # one counter
+
+
+def test_a_chain_has_one_ring() -> None:
+    a, c = halves(128, 128), output(128)
+    assert rings(chained, a, a, c, 1) == [(2, 0)]
+    assert chained.inspect("gate", a, a, c, 1) == ()
+    assert chained.inspect("ptx", a, a, c, 1).count("mbarrier.init") == 4
+
+
+# ---- defects of the pipelines this one is modelled on
+def test_delays_of_operands_are_checked_each() -> None:
+    """Not the smallest alone: the second operand has too few slots for its delay."""
+    @numpipe.kernel
+    def delayed(a, b):
+        for _, _ in numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=2, in_specs=(
+                BlockSpec((64, 64), lambda k: (k, 0), delay_release=0),
+                BlockSpec((64, 64), lambda k: (k, 0), delay_release=3)))(a, b):
+            pass
+
+    with pytest.raises(SpecError, match=r"delay_release=3 needs more than 3 slots, got max_concurrent_steps=2"):
+        delayed.simulate(halves(64), halves(64))
+
+
+@pytest.mark.parametrize("seed", [None, *range(5)])
+def test_an_operand_without_a_delay_behind_one_with_it_keeps_the_pipeline_s(seed: int | None) -> None:
+    """And in nested tuples: nothing is reset, each has its own."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def delayed(a, b, d, c):
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=4, delay_release=1, in_specs=(
+            (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),), BlockSpec((64, 64), lambda k: (0, k)),
+            BlockSpec((64, 64), lambda k: (0, k), delay_release=0)))
+        for _, ((x,), y, z) in pipe((a,), b, d):
+            acc = numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+
+    a, b, d, c = halves(64, 384), halves(64, 384, 1), halves(64, 384, 2), output()
+    delayed.simulate(a, b, d, c, seed=seed)
+    assert (c == wide(a) @ (wide(b) + wide(d)).T).all()
+    if seed is None:
+        assert rings(delayed, a, b, d, c) == [(4, 2), (4, 1), (4, 0)]
