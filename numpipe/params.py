@@ -48,6 +48,8 @@ class CompilerParams:
     lowering_semantics    `LoweringSemantics.Warpgroup`, or `Lane`: bodies of body-form pipelines are code for each lane.
     store_slots           staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
                           has panels, or as fit beside the load rings.
+    drain                 the memory role ends a pipeline by waiting until all its slots are released, so that the next one begins
+                          with an empty ring: what a pipeline costs that is no chain with the one before. To measure that.
     asserts               compile ``assert`` on run-time values in: a condition that is false fails the launch, as that of
                           `device_assert` does. By default they cost nothing on the GPU, like those of ``python -O``; the simulator
                           checks them always.
@@ -72,10 +74,11 @@ class CompilerParams:
     profile_dir: str = ""
     lowering_semantics: LoweringSemantics = LoweringSemantics.Warpgroup
     store_slots: int = 0
+    drain: bool = False
     asserts: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("approx_math", "unsafe_no_auto_barriers", "asserts"):
+        for name in ("approx_math", "unsafe_no_auto_barriers", "drain", "asserts"):
             self._check(name, isinstance(getattr(self, name), bool), "True or False")
         given = self.dimension_semantics
         self._check("dimension_semantics", given is None or (isinstance(given, tuple) and all(

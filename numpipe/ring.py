@@ -232,6 +232,24 @@ def step_of(ring: Ring, k: Any, back: Any) -> Any:
     return ring.first + np.int32(own_step(ring, k - back)[0])
 
 
+@op
+def slots_of(ring: Ring) -> int:
+    """Slots of the ring."""
+    return ring.plan.slots
+
+
+@op
+def blocks_of(ring: Ring) -> Any:
+    """How many blocks this warpgroup's loop uses."""
+    return blocks_in(ring, ring.steps)
+
+
+@op
+def first_of(ring: Ring) -> Any:
+    """The ring's step counter when the loop begins."""
+    return ring.first
+
+
 def own_step(ring: Ring, k: Any) -> tuple[int, bool]:
     """The ring's steps before the block of the pipeline's step k, in this loop, and whether that block begins there."""
     dims = ring.plan.dims
@@ -336,6 +354,12 @@ def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
     copy_in(ring, indices, slot, part)
     if announces(ring, part, True):
         mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+
+
+@helper
+def await_consumed(ring, part, step):  # type: ignore[no-untyped-def]
+    """Wait until a part of the slot of `step` has been released."""
+    mbarrier.wait(consumed(ring, slot_of(ring, step), part), phase_of(ring, step), step)
 
 
 # ---- load ring, compute role -------------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
 
 
 constant_of_plan(source.delay_of, lambda plan: plan.delay)
+constant_of_plan(source.slots_of, lambda plan: plan.slots)
 constant_of_plan(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
 constant_of_plan(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
 constant_of_plan(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
@@ -208,6 +209,25 @@ def _step_of(_context: Any, ring: Any, k: Any, back: Any) -> Any:
         return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
 
     return I32(ring, I32, I32), codegen
+
+
+@cuda_meaning(source.blocks_of)
+def _blocks_of(_context: Any, ring: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = ring_value(context, builder, ring, args[0])
+        return blocks_in(context, builder, ring, value, value.steps)
+
+    return I32(ring), codegen
+
+
+def field_of_ring(operation: Any, name: str, type: Any) -> None:
+    def typer(_context: Any, ring: Any) -> Any:
+        return type(ring)(ring), lambda context, builder, sig, args: getattr(ring_value(context, builder, ring, args[0]), name)
+
+    cuda_meaning(operation)(typer)
+
+
+field_of_ring(source.first_of, "first", lambda ring: I32)
 
 
 @cuda_meaning(source.note)

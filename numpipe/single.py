@@ -24,23 +24,11 @@ from .arith import successor
 from .intrinsics import wgmma
 from .lanes import one_lane
 from .outputs import begin_block, end_block, over_outputs
-from .ring import Ring, blocks_in, delay_of, each, ends, fill, own_step, unravel
+from .ring import Ring, blocks_of, delay_of, each, ends, fill, first_of, own_step, slots_of, unravel
 from .steps import await_begun, drain, finish, grid_of, over, release_due, release_rest
 
 
 # ---- blocks of a ring in this loop, numbered from 0 --------------------------------------------------------------
-@op
-def slots_of(ring: Ring) -> int:
-    """Slots of the ring."""
-    return ring.plan.slots
-
-
-@op
-def blocks_of(ring: Ring) -> Any:
-    """How many blocks this warpgroup's loop uses."""
-    return blocks_in(ring, ring.steps)
-
-
 @op
 def block_of(ring: Ring, k: Any) -> Any:
     """The block that the pipeline's step k uses."""
@@ -58,12 +46,6 @@ def first_use(ring: Ring, block: Any) -> Any:
 def grid_in(ring: Ring) -> Any:
     """Steps of the pipeline in each dimension."""
     return ring.grid
-
-
-@op
-def first_of(ring: Ring) -> Any:
-    """The ring's step counter when the loop begins."""
-    return ring.first
 
 
 # ---- one lane ----------------------------------------------------------------------------------------------------

@@ -27,18 +27,22 @@ from .intrinsics import wgmma
 from .outputs import begin_block, check_start, end_block, over_outputs
 from .ring import (
     Ring,
+    await_consumed,
     await_ready,
     awaits,
     begins,
+    blocks_of,
     check_released,
     delay_of,
     each,
     fill,
+    first_of,
     release,
     release_used,
     releases,
     set_steps_done,
     slot_of,
+    slots_of,
     step_of,
     tiles_of,
     unravel,
@@ -176,6 +180,12 @@ def unequal(loop: Loop) -> bool:
 
 
 @op
+def drains(loop: Loop) -> bool:
+    """Whether the memory role waits, at the loop's end, until all slots have been released."""
+    return loop.np.unit.params.drain
+
+
+@op
 def drain(loop: Loop) -> None:
     """Before rings release slots: wait until only wgmmas of steps whose slots are kept are in flight.
 
@@ -236,6 +246,17 @@ def produce(loop):  # type: ignore[no-untyped-def]
         fill_step(loop, k)
         k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
     finish(loop)
+    if drains(loop):
+        over(loop, await_released)
+
+
+@helper
+def await_released(ring):  # type: ignore[no-untyped-def]
+    """Wait until nobody uses the ring any more."""
+    blocks = blocks_of(ring)
+    for back in range(1, slots_of(ring) + 1):
+        if back <= blocks:
+            each(ring, "consumed", 0, await_consumed, first_of(ring) + blocks - back)
 
 
 @helper
