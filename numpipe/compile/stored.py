@@ -107,20 +107,29 @@ class _Stores:
         return isinstance(made, ast.Call) and any(self.constants.evaluate(made.func, local) is maker for maker in MAKERS)
 
     def _outputs(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str]) -> set[str]:
-        """Names among the arrays that a pipeline, `made`, is called on for its out_specs: the last ones."""
-        specs: Any = next((keyword.value for keyword in made.keywords if keyword.arg == "out_specs"), None)
+        """Names among the arrays that a pipeline, `made`, is called on for its out_specs, behind those for its in_specs."""
+        ins, outs = (self._count(made, name, nested, local) for name in ("in_specs", "out_specs"))
+        if outs is None:  # any of them, for all that is seen
+            arrays = [] if self.surely else call.args
+        else:
+            first = len(call.args) - outs if ins is None else ins
+            arrays = call.args[first:first + outs]
+        return {name for value in arrays for name in _array_names(value)}
+
+    def _count(self, made: ast.Call, option: str, nested: dict[str, Any], local: set[str]) -> int | None:
+        """How many specs a pipeline has; None if that is not seen."""
+        specs: Any = next((keyword.value for keyword in made.keywords if keyword.arg == option), None)
         if isinstance(specs, ast.Name):
-            specs = nested.get(specs.id, specs)
+            specs = nested.get(specs.id) or specs
         match specs:
             case None:
-                count = 0
+                return 0
             case ast.Tuple(elts=elts):
-                count = len(elts)
+                return len(elts)
             case ast.Call(func=func, args=args, keywords=keywords) if named_tuple(self.constants.evaluate(func, local)):
-                count = len(args) + len(keywords)
-            case _:
-                count = 0 if self.surely else len(call.args)
-        return {name for value in call.args[len(call.args) - count:] for name in _array_names(value)}
+                return len(args) + len(keywords)
+        value = self.constants.evaluate(specs, local) if isinstance(specs, ast.AST) else None
+        return len(value) if isinstance(value, tuple) else None
 
 
 def _array_names(value: ast.AST) -> set[str]:
