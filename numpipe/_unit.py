@@ -221,6 +221,8 @@ class Unit:
     """whether the kernel issues TMA stores itself"""
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
+    memory_thread: int = -1
+    """the warpgroup of the CTA that is the memory role, if it is one of its; else the last one is"""
     warp_specialized: bool = True
     """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
 
@@ -272,7 +274,16 @@ class Unit:
     @property
     def first_compute(self) -> int:
         """The first compute warpgroup, as the CTA numbers them."""
-        return 0
+        return int(self.memory_warpgroup == 0)
+
+    @property
+    def memory_warpgroup(self) -> int:
+        """The memory role, as the CTA numbers its warpgroups; without one a number that none has."""
+        return self.memory_thread if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs else self.compute_wgs
+
+    def number(self, warpgroup: int) -> int:
+        """Number of a compute warpgroup among these, of that in the CTA: the memory role is not counted."""
+        return warpgroup - (warpgroup > self.memory_warpgroup)
 
     @property
     def consumed_arrivals(self) -> int:

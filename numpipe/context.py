@@ -43,7 +43,7 @@ def axis_index(name: str) -> Any:
     machine = current()
     unit = machine.unit
     if name == unit.wg_axis:  # reached from plain helpers; kernels are rewritten to `warpgroup_part`
-        return np.int32(machine.warpgroup)
+        return np.int32(unit.number(machine.warpgroup))
     return np.int32(machine.cta[unit.axis(name)])
 
 
@@ -58,7 +58,7 @@ def axis_size(name: str) -> Any:
 @op
 def warpgroup_part(np_: Context) -> Any:
     """`axis_index(wg_axis)` in a kernel: which part of the tile is this compute warpgroup's."""
-    return Inert("the warpgroup axis") if np_.memory else np.int32(current().warpgroup)
+    return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup))
 
 
 @op

@@ -72,14 +72,18 @@ def define_axes(module: Any, unit: Unit) -> None:
             with nb.define(module, prefix + name, nb.i32) as (builder, _):
                 builder.ret(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dim}", nb.i32))
     with nb.define(module, "np_axis_index_" + unit.wg_axis, nb.i32) as (builder, _):
-        builder.ret(builder.lshr(nb.thread_index(builder), nb.const(7)))
+        builder.ret(compute_warpgroup(builder, unit))
     with nb.define(module, "np_axis_size_" + unit.wg_axis, nb.i32) as (builder, _):
         builder.ret(nb.const(unit.compute_wgs))
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
     """Number of the compute warpgroup that executes: 0, 1, …"""
-    return builder.lshr(nb.thread_index(builder), nb.const(7))
+    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+    if unit.memory_warpgroup == unit.compute_wgs:
+        return warpgroup
+    behind = builder.icmp_unsigned(">", warpgroup, nb.const(unit.memory_warpgroup))
+    return builder.sub(warpgroup, builder.zext(behind, nb.i32))
 
 
 @cuda_meaning(source.warpgroup_part)

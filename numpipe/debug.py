@@ -95,7 +95,7 @@ def print_line(np_: Context, format: str, *values: Any) -> None:
     parts = parse(format)
     fields(parts, len(values))
     machine = current()
-    text = [prefix(np_.unit.kernel, np_.role, machine.cta, machine.warpgroup)]
+    text = [prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup))]
     given = iter(values)
     for part in parts:
         if not isinstance(part, Field):
@@ -121,7 +121,7 @@ def check(np_: Context, condition: Any, message: str, statement: str, file: str,
         raise SpecError(not_tested(described(condition)))
     if not condition:
         machine = current()
-        who = "the memory role" if np_.memory else f"compute warpgroup {machine.warpgroup}"
+        who = "the memory role" if np_.memory else f"compute warpgroup {np_.unit.number(machine.warpgroup)}"
         who = who if getattr(machine, "lane", None) is None else f"lane {machine.lane} of {who}"  # type: ignore[attr-defined]
         raise SimulationError(f"'{statement}' failed in {who} of CTA {machine.cta}" + (f": {message}" if message else ""))
 

@@ -9,6 +9,7 @@ from typing import Any
 from . import _numba as nb
 from ._format import Field, Kind, fields, missing, parse, render
 from ._op import cuda_meaning, immediate
+from .context_cuda import compute_warpgroup
 from .debug import BREAKPOINT, SimulatedOnly, check, not_printed, not_tested, prefix, print_line, simulated_only
 from .errors import SpecError
 from .inert_cuda import InertType
@@ -94,7 +95,7 @@ def _print_line(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
         with _speaker(builder, np_):
             given = list(nb.block_index(builder))
             if np_.role == "compute":
-                given.append(builder.lshr(nb.thread_index(builder), nb.const(7)))
+                given.append(compute_warpgroup(builder, np_.unit))
             given += [_argument(context, builder, field, ty, args[1 + number]) for number, field, ty in printed]
             nb.vprintf(context, builder, "".join(text) + "\n", given)
         return nb.nothing(context)

@@ -80,7 +80,8 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
                           chain of them. It is accepted under any grid, delay and number of steps, and changes nothing: rings are
                           never drained, so that the next pipeline's loads always begin while this one still computes
-    memory_thread_idx     the CTA's warpgroup that is the memory role: the last one, num_compute_wgs, and no other
+    memory_thread_idx     the CTA's warpgroup that is the memory role, 0…num_compute_wgs (a constant; default: the last one). The
+                          compute warpgroups are numbered from 0 without it
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (see `pipeline`)
 
     ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays: slots, barriers and step
@@ -156,10 +157,10 @@ def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: 
 
 
 def check_memory_thread(where: str, unit: Unit, index: Any) -> None:
-    """Compute warpgroups are numbered from 0, and the memory role comes behind them."""
-    if index is not None and (isinstance(index, bool) or index != unit.compute_wgs):
-        raise SpecError(f"{where}: memory_thread_idx={index!r}, but the memory role is the CTA's last warpgroup, behind "
-                        f"num_compute_wgs={unit.compute_wgs} compute warpgroups: leave it out, or say {unit.compute_wgs}")
+    """The memory role is one of the CTA's warpgroups."""
+    if index is not None and index != unit.memory_warpgroup:
+        raise SpecError(f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are 0…{unit.compute_wgs}: "
+                        f"num_compute_wgs={unit.compute_wgs} and the memory role")
 
 
 WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "

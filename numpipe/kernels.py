@@ -290,7 +290,7 @@ class Kernel:
             split = self._splits[unit_key] = asked.split(self.source, self._known(unit_key), options.split, default)
         return Unit(self.name, unit_key[0], options.grid_names, split.wg_axis, split.num_compute_wgs, split.memory_registers,
                     options.compiler_params, simulated=simulated, obstacles=obstacles or {},
-                    warp_specialized=options.warp_specialized)
+                    memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized)
 
     @staticmethod
     def _known(unit_key: tuple[Any, ...]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
-        stage = stage_of(builder, plan, args[2])
+        stage = stage_of(builder, ring, args[2])
         for number, block in enumerate(plan.blocks):
             start = start_of(context, builder, ring, value, number, returned[number], indices, args[1])
             layout, place = block.layout, nb.types.UniTuple(I32, block.rank)

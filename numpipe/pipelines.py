@@ -232,7 +232,7 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool
           shared: tuple[RingPlan, ...] | None) -> Loop:
     total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.steps_of is not None and not pipe.np.memory:
-        steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(current().warpgroup))), int(total))))
+        steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(pipe.np.unit.number(current().warpgroup)))), int(total))))
     if pipe.single:
         total = steps  # nobody loads for others
     rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),

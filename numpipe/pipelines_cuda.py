@@ -17,7 +17,7 @@ from .barriers_cuda import barrier_types
 from .chains import check_count
 from .chains_cuda import AllocationsType
 from .closure_cuda import BoundType
-from .context_cuda import ContextType
+from .context_cuda import ContextType, compute_warpgroup
 from .errors import CompileError, SpecError
 from .inert import REASON
 from .inert_cuda import InertType
@@ -211,7 +211,7 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
     """The steps that this warpgroup runs."""
     if not pipe.unequal or pipe.context.role == "memory":
         return total
-    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+    warpgroup = compute_warpgroup(builder, pipe.context.unit)
     kind, found = nb.call_value(context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
     if not isinstance(kind, nb.types.Integer):
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")

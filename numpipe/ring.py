@@ -72,7 +72,7 @@ class Ring:
 
 def own(ring: Ring) -> int:
     """Which of a ring's copies this warpgroup's is, where each has one."""
-    return current().warpgroup if ring.plan.private else 0
+    return ring.np.unit.number(current().warpgroup) if ring.plan.private else 0
 
 
 def stage_of(ring: Ring, slot: Any) -> Any:
@@ -400,7 +400,7 @@ def release_delayed(ring, part, k):  # type: ignore[no-untyped-def]
 def staging(ref: GmemRef, panel: int) -> Any:
     """Address of this warpgroup's staging panel number `panel`."""
     unit = ref.unit
-    return unit.staging_base + (current().warpgroup * unit.store_slots + panel) * PANEL_BYTES
+    return unit.staging_base + (unit.number(current().warpgroup) * unit.store_slots + panel) * PANEL_BYTES
 
 
 @op

@@ -10,7 +10,7 @@ from . import ring as source
 from ._block import wrong_indices
 from ._op import cuda_meaning
 from ._unit import PANEL_BYTES, RingPlan
-from .context_cuda import ContextType, counter_pointer
+from .context_cuda import ContextType, compute_warpgroup, counter_pointer
 from .errors import CompileError
 from .fragment.panel_cuda import sub_tile, write
 from .fragment.tile_cuda import RegistersModel, TileType
@@ -48,17 +48,18 @@ def smem(builder: Any, offset: int) -> Any:
     return builder.add(nb.shared_base(builder), nb.const(offset))
 
 
-def own(builder: Any, plan: RingPlan, offset: int, nbytes: int) -> Any:
+def own(builder: Any, ring: RingType, offset: int, nbytes: int) -> Any:
     """Shared-space address of an offset in a ring: of this warpgroup's ring, where each has one of `nbytes`."""
     address = smem(builder, offset)
-    if plan.private < 2:
+    if ring.plan.private < 2:
         return address
-    return builder.add(address, builder.mul(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(nbytes)))
+    return builder.add(address, builder.mul(compute_warpgroup(builder, ring.context.unit), nb.const(nbytes)))
 
 
-def stage_of(builder: Any, plan: RingPlan, slot: Any) -> Any:
+def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
     """Shared-space address of a slot."""
-    first = own(builder, plan, plan.base, plan.slots * plan.stage_stride)
+    plan = ring.plan
+    first = own(builder, ring, plan.base, plan.slots * plan.stage_stride)
     return builder.add(first, builder.mul(slot, nb.const(plan.stage_stride)))
 
 
@@ -81,7 +82,7 @@ def _barrier_of_slot(operation: Any, base: Any) -> None:
     def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
         first = base(ring.plan, nb.literal(part))
         return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
-            own(builder, ring.plan, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
+            own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
 
     cuda_meaning(operation)(typer)
 
@@ -288,7 +289,7 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
-        stage = stage_of(builder, plan, args[2])
+        stage = stage_of(builder, ring, args[2])
         barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
         for number, kinds in zip(operands, returned, strict=True):
             block = plan.blocks[number]
@@ -314,7 +315,7 @@ def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
                             for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        stage = stage_of(builder, plan, args[1])
+        stage = stage_of(builder, ring, args[1])
         return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
 
     return tiles(ring, I32), codegen
@@ -359,7 +360,7 @@ nb.register_model(BatchType)(RegistersModel)
 
 def _staging(builder: Any, ref: GmemType, number: int) -> Any:
     unit = ref.unit
-    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+    warpgroup = compute_warpgroup(builder, unit)
     own = builder.mul(warpgroup, nb.const(unit.store_slots * PANEL_BYTES))
     return builder.add(smem(builder, unit.staging_base + number * PANEL_BYTES), own)
 

@@ -26,7 +26,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
     """
 
     def body(machine: Machine) -> None:
-        machine.role = "memory" if machine.warpgroup == unit.compute_wgs else "compute"  # without a memory role none has it
+        machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
         np_ = Context(unit, machine.role)
         args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
         if machine.role == "memory":

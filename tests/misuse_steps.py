@@ -84,14 +84,13 @@ def a_state_that_is_none(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: memory_thread_idx=0, but the memory role is the CTA's last warpgroup, behind "
-         "num_compute_wgs=1 "
-         "compute warpgroups: leave it out, or say 1", kind=SpecError)
+@refused(", pipeline at {file}:{line}: memory_thread_idx=2, but the CTA's warpgroups are 0…1: num_compute_wgs=1 and the "
+         "memory role", kind=SpecError)
 def another_memory_thread(a, b, c):
     def body(indices, x):
         pass
 
-    emit(body, grid=(1,), memory_thread_idx=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+    emit(body, grid=(1,), memory_thread_idx=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 

@@ -24,6 +24,8 @@ class Split(NamedTuple):
     num_compute_wgs: int = 2
     wg_axis: str = "wg"
     memory_registers: int = 40
+    memory_thread_idx: int = -1
+    """the memory role's warpgroup; -1: the last one"""
 
     def given(self, said: Said) -> Split:
         """What is said, and this one where nothing is."""
@@ -36,6 +38,7 @@ class Said(NamedTuple):
     num_compute_wgs: int | None = None
     wg_axis: str | None = None
     memory_registers: int | None = None
+    memory_thread_idx: int | None = None
 
     def check(self, kernel: str) -> None:
         """Raise SpecError for a value of another type than the option has."""

@@ -5,7 +5,7 @@
     entry(table, a_ptr, a_shape…, a_strides…, …, scalars…)
         one lane initialises every ring's barriers; fence; CTA barrier
         the next kernel of the stream may be launched; wait for the one before (both overlap only launches)
-        last warpgroup     setmaxnreg.dec; one lane runs the kernel function as the memory role
+        memory warpgroup   setmaxnreg.dec; one lane runs the kernel function as the memory role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
 
 Without a memory role all warpgroups do what the others do here, with the registers of the launch.
@@ -94,7 +94,10 @@ def _is_memory(unit: Unit) -> Op[..., Any]:
 
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
+            if unit.memory_warpgroup == unit.compute_wgs:
+                return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
+            warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+            return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
 
         return nb.types.boolean(), codegen
 

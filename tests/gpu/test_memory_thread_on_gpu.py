@@ -1,0 +1,16 @@
+"""The memory role in any warpgroup of the CTA, on the hardware."""
+
+from __future__ import annotations
+
+import pytest
+from memory_thread_kernels import results
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_the_results_are_the_same_wherever_it_is(index: int) -> None:
+    expected = results(None, target="gpu")
+    for _ in range(10):
+        assert all((got == want).all() for got, want in zip(results(index, target="gpu"), expected, strict=True))
