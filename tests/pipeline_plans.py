@@ -113,7 +113,8 @@ class Plan:
         out = self.rows * self.tn * (4, 6)[self.outputs > 1] * self.slots if self.outputs else 0
         private = self.wgs if self.alone else 1
         outer = 2 * 128 * self.tk * (self.chained == "nested")
-        return 1024 + private * (load + out + outer) * (self.chain if self.chained == "sites" else 1) + self.wgs * 8192
+        sites = {"sites": (self.chain, self.chain), "shared": (1, self.chain + 1)}.get(self.chained, (1, 1))  # outputs are not shared
+        return 1024 + private * (load * sites[0] + out * sites[1] + outer) + self.wgs * 8192
 
     @property
     def barriers(self) -> int:
@@ -188,8 +189,9 @@ RULES: Rules = (
     Rule(lambda writes, outputs: writes == "all" or outputs > 0),
     Rule(lambda writes, rank: writes != "some" or rank > 1),
     # blocks at the origin would be stored to by every link, and by every warpgroup
-    Rule(lambda writes, chain, builder, wgs, dims: writes != "origin" or (
-        chain == 1 and (builder == "ws" or wgs == 1) and dims != "element")),
+    Rule(lambda writes, chain: writes != "origin" or chain == 1),
+    Rule(lambda writes, builder, wgs: writes != "origin" or builder == "ws" or wgs == 1),
+    Rule(lambda writes, dims: writes != "origin" or dims != "element"),
     Rule(lambda edges, inputs: edges != "nan" or inputs > 0),
     Rule(lambda chained, chain: chained in ("range", "nested") or chain > 1),
     Rule(lambda chained, chain, inputs, outputs, own, reads: chained != "sites" or chain * (  # rings of a kernel
@@ -207,13 +209,13 @@ RULES: Rules = (
 )
 
 # What the package cannot do yet
-LATER: dict[str, tuple[Any, ...]] = {"chained": ("shared",), "memory": ("first",), "gmem": (True,)}
+LATER: dict[str, tuple[Any, ...]] = {"memory": ("first",)}
 LATER_RULES: Rules = ()
 SUPPORTED: Factors = {name: tuple(v for v in values if v not in LATER.get(name, ())) for name, values in FACTORS.items()}
 ALL_RULES = (*RULES, *LATER_RULES)
 
 
-ARRAYS = 8
+ARRAYS = 7
 """covering arrays, different ones: each pair meets in at least so many kernels"""
 
 

@@ -191,8 +191,8 @@ def links(plan: Plan) -> list[str]:
     sites = [line for t in range(plan.chain) for line in at_link(link(plan, t), t)]
     if plan.chained == "sites":
         return sites
-    first = at_link([*body_text(plan, ""), f"first = {made(plan, '')}"], 0)
-    return [*first, "", "def whole(shared):", *indented(sites), "",
+    functions, pipeline = emitted(plan, "")
+    return [*at_link([*functions, f"first = {pipeline}"], 0), "", "def whole(shared):", *indented(sites), "",
             f'numpipe.run_scoped(whole, first.get_allocations({given(plan)}), collective_axes="wg")']
 
 
@@ -214,19 +214,30 @@ def link(plan: Plan, site: int | None = None) -> list[str]:
             return [*made_here, *indented(step(plan))]
         before = [f"acc = {zeros(plan)}", *["h = 0"] * (plan.carry == "tuple")]
         return [*before, *made_here, *indented(step(plan)), *store(plan)]
+    lines, pipeline = emitted(plan, name)
     arguments = given(plan) + ", allocations=shared" * (plan.chained == "shared")
-    start = zeros(plan) if plan.carry == "tile" else f"({zeros(plan)}, 0)"
-    final = "acc" if plan.carry == "tile" else "acc, h"
+    if plan.carry == "none" or not plan.alone:
+        return [*lines, f"{pipeline}({arguments})"]
+    return [*lines, f"{carried(plan)} = {pipeline}({arguments})", *store(plan)]
+
+
+def carried(plan: Plan) -> str:
+    return "acc" if plan.carry == "tile" else "acc, h"
+
+
+def emitted(plan: Plan, name: str) -> tuple[list[str], str]:
+    """The functions of a body form, and the pipeline, not called yet."""
     lines = body_text(plan, name)
+    start = zeros(plan) if plan.carry == "tile" else f"({zeros(plan)}, 0)"
     if plan.carry == "none":
-        return [*lines, f"{made(plan, name)}({arguments})"]
+        return lines, made(plan, name)
     if plan.alone:
-        return [*lines, f"{final} = {made(plan, name, f', init_carry={start}')}({arguments})", *store(plan)]
+        return lines, made(plan, name, f", init_carry={start}")
     if plan.context == "coroutine":
-        lines += [f"def compute{name}():", f"    {final} = yield {start}", *indented(store(plan)), ""]
-        return [*lines, f"{made(plan, name, f', carry_coroutine=compute{name}')}({arguments})"]
-    lines += [f"def compute{name}(pipeline):", f"    {final} = pipeline({start})", *indented(store(plan)), ""]
-    return [*lines, f"{made(plan, name, f', compute_context=compute{name}')}({arguments})"]
+        lines += [f"def compute{name}():", f"    {carried(plan)} = yield {start}", *indented(store(plan)), ""]
+        return lines, made(plan, name, f", carry_coroutine=compute{name}")
+    lines += [f"def compute{name}(pipeline):", f"    {carried(plan)} = pipeline({start})", *indented(store(plan)), ""]
+    return lines, made(plan, name, f", compute_context=compute{name}")
 
 
 def indices(plan: Plan) -> str:
