@@ -1,4 +1,5 @@
 """Specs of operands that change at their own pace, and pipelines that share allocations, that must be refused."""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
