@@ -108,7 +108,8 @@ class _Stores:
     def _makes_pipeline(self, made: ast.AST | None, local: set[str]) -> TypeGuard[ast.Call]:
         return isinstance(made, ast.Call) and any(self.constants.evaluate(made.func, local) is maker for maker in MAKERS)
 
-    def _outputs(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str], active: tuple[Any, ...]) -> set[str]:
+    def _outputs(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str],
+                 active: tuple[Any, ...]) -> set[str]:
         """Names among the arrays that a pipeline, `made`, is called on for its out_specs: the last ones."""
         specs: Any = next((keyword.value for keyword in made.keywords if keyword.arg == "out_specs"), None)
         if isinstance(specs, ast.Name):
@@ -125,7 +126,8 @@ class _Stores:
         last = {name for value in call.args[len(call.args) - count:] for name in _array_names(value)}
         return last | self._in_place(made, call, nested, local, active)
 
-    def _in_place(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str], active: tuple[Any, ...]) -> set[str]:
+    def _in_place(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str],
+                  active: tuple[Any, ...]) -> set[str]:
         """Names among the arrays that a body gets in global memory, and stores to. (The targets of a loop are names for them.)"""
         body = made.args[0] if made.args else None
         name = body.id if isinstance(body, ast.Name) else ""
@@ -135,12 +137,13 @@ class _Stores:
                 source = read(function.function)
             except CompileError:
                 return set()  # said where it is rewritten
-            found, node = _Stores(source, self.surely).of(source.parse(), {}, (*active, function)), source.parse()  # type: ignore[arg-type]
+            node: Node = source.parse()  # type: ignore[assignment]
+            found = _Stores(source, self.surely).of(node, {}, (*active, function))
         elif isinstance(function, Node) and function not in active:
-            found, node = self.of(function, nested, (*active, function)), function
+            node, found = function, self.of(function, nested, (*active, function))
         else:
             return set()
-        parameters = _parameters(node)[1:]  # type: ignore[arg-type]
+        parameters = _parameters(node)[1:]  # behind the indices
         return {name for value, parameter in zip(call.args, parameters, strict=False) if parameter in found
                 for name in _names(value)}
 
@@ -149,7 +152,8 @@ def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
     """Names that a pipeline's loop has for its arrays: where the array is in global memory, a store goes to it."""
     match loop:
         case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets)]), iter=ast.Call(args=args)):
-            return [(target.id, _names(value)) for target, value in zip(targets, args, strict=False) if isinstance(target, ast.Name)]
+            return [(target.id, _names(value)) for target, value in zip(targets, args, strict=False)
+                    if isinstance(target, ast.Name)]
     return []
 
 
