@@ -215,7 +215,7 @@ def link(plan: Plan, site: int | None = None) -> list[str]:
         before = [f"acc = {zeros(plan)}", *["h = 0"] * (plan.carry == "tuple")]
         return [*before, *made_here, *indented(step(plan)), *store(plan)]
     lines, pipeline = emitted(plan, name)
-    arguments = given(plan) + ", allocations=shared" * (plan.chained == "shared")
+    arguments = ", ".join([*[given(plan)] * bool(given(plan)), *["allocations=shared"] * (plan.chained == "shared")])
     if plan.carry == "none" or not plan.alone:
         return [*lines, f"{pipeline}({arguments})"]
     return [*lines, f"{carried(plan)} = {pipeline}({arguments})", *store(plan)]
