@@ -355,10 +355,10 @@ class Unit:
         return plan
 
     def plan_output(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, labels: tuple[str, ...],
-                    dims: int | None, single: bool = False) -> OutPlan:
+                    dims: int | None, single: bool = False, shared: RingPlan | None = None) -> RingPlan:
         """An output ring of the pipeline written at `site`; arguments as those of `plan_ring`."""
         key = f"{site} {wanted} {slots} {labels} {dims} {single}"
-        if key in self.outputs:
+        if key in self.outputs and shared is None:
             return self.outputs[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
         for label, (arg, *_) in zip(labels, wanted, strict=True):
@@ -375,6 +375,11 @@ class Unit:
                                 f"pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
         blocks, offsets, stride = self._blocks(where, wanted, labels)
         names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
+        if shared is not None:
+            own = dataclasses.replace(shared, name=f"{names} @ {site}", args=tuple(arg for arg, *_ in wanted), blocks=blocks,
+                                      labels=labels, dims=dims)
+            shared.check_shared(where, own, slots, (False, False))
+            return own
         if len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
         plan = self.outputs[key] = OutPlan(

@@ -67,8 +67,13 @@ def check_state(where: str, value: Any) -> None:
                         f"got {value!r}")
 
 
-def check_count(where: str, shared: tuple[RingPlan, ...], rings: int) -> None:
-    """Raise SpecError for allocations of a pipeline with another number of rings."""
+def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int) -> None:
+    """Raise SpecError for allocations of a pipeline with another number of rings, or of output rings."""
+    outputs = sum(plan.written for plan in shared)
+    if len(shared) == rings + outs and outputs != outs:
+        raise SpecError(f"{where}: allocations of {', '.join(plan.name for plan in shared)} have {outputs} rings of outputs, but "
+                        f"this pipeline has {outs}: pipelines that share allocations have the same")
+    rings += outs
     if len(shared) != rings:
         names = ", ".join(plan.name for plan in shared) or "no operand"
         raise SpecError(f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has {rings}: operands that "

@@ -49,7 +49,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                                    carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
                                    wg_axis: str | None = None, memory_registers: int | None = None,
                                    manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
-                                   pipeline_state: Any = None,
+                                   pipeline_state: Any = None, memory_thread_idx: int | None = None,
                                    steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
 
@@ -80,6 +80,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
                           chain of them. It is accepted under any grid, delay and number of steps, and changes nothing: rings are
                           never drained, so that the next pipeline's loads always begin while this one still computes
+    memory_thread_idx     the CTA's warpgroup that is the memory role: the last one, num_compute_wgs, and no other
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (see `pipeline`)
 
     ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays: slots, barriers and step
@@ -120,7 +121,7 @@ def known(function: Any) -> Facts:
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
-            pipeline_state: Any) -> Callable[..., Any]:
+            pipeline_state: Any, memory_thread_idx: Any) -> Callable[..., Any]:
     """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
 
     `coroutine`: whether `compute` was given as carry_coroutine.
@@ -131,6 +132,7 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
     manual = check_manual(where(pipe), constant(where(pipe), MANUAL[0], manual_ready_barriers),
                           constant(where(pipe), MANUAL[1], manual_consumed_barriers))
     check_state(where(pipe), pipeline_state)
+    check_memory_thread(where(pipe), pipe.np.unit, constant(where(pipe), "memory_thread_idx", memory_thread_idx))
     check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), manual, compute is not None)
     if compute is not None:
         check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
@@ -151,6 +153,13 @@ def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: 
         if asked is not None and asked != have:
             raise SpecError(f"{where}: {name}={asked!r}, but the kernel has {name}={have!r}: a CTA has one split into roles; say "
                             "it once, on the kernel")
+
+
+def check_memory_thread(where: str, unit: Unit, index: Any) -> None:
+    """Compute warpgroups are numbered from 0, and the memory role comes behind them."""
+    if index is not None and (isinstance(index, bool) or index != unit.compute_wgs):
+        raise SpecError(f"{where}: memory_thread_idx={index!r}, but the memory role is the CTA's last warpgroup, behind "
+                        f"num_compute_wgs={unit.compute_wgs} compute warpgroups: leave it out, or say {unit.compute_wgs}")
 
 
 WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "

@@ -74,7 +74,8 @@ def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
 
 @cuda_meaning(source.emitted)
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
-             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any, pipeline_state: Any) -> Any:
+             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any, pipeline_state: Any,
+             memory_thread_idx: Any) -> Any:
     options = [immediate(pipe.where, name, ty) for name, ty in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
     source.check_options(pipe.where, pipe.context.unit, *options)
@@ -82,6 +83,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
     manual = source.check_manual(pipe.where, *[immediate(pipe.where, name, ty) for name, ty in
                                                zip(source.MANUAL, (manual_ready_barriers, manual_consumed_barriers), strict=True)])
     check_state(pipe.where, _state(pipeline_state))
+    source.check_memory_thread(pipe.where, pipe.context.unit, immediate(pipe.where, "memory_thread_idx", memory_thread_idx))
     source.check_body(pipe.where, _facts(body), body, source.counts(pipe), manual, carry)
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
@@ -94,7 +96,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
         return bound_value(context, builder, result, struct._getvalue())
 
     return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, manual_ready_barriers,
-                  manual_consumed_barriers, pipeline_state), codegen
+                  manual_consumed_barriers, pipeline_state, memory_thread_idx), codegen
 
 
 def _state(ty: Any) -> Any:

@@ -224,7 +224,7 @@ def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[An
     """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
     if not refs or not isinstance(refs[-1], Allocations):
         return refs, None
-    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
     return refs[:-1], refs[-1].plans
 
 
@@ -254,9 +254,10 @@ def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool,
         blocks, labels = _wanted(pipe, arrays, group)
         rings.append((unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims, pipe.single,
                                      shared[number] if shared else None), group))
-    for group in pipe.outs:
+    for number, group in enumerate(pipe.outs, len(rings)):
         blocks, labels = _wanted(pipe, arrays, group)
-        rings.append((unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single), group))
+        rings.append((unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single,
+                                       shared[number] if shared else None), group))
     return rings
 
 
@@ -266,8 +267,8 @@ def _wanted(pipe: Any, arrays: Sequence[Any], group: Group) -> tuple[tuple[tuple
 
 
 def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool]) -> tuple[RingPlan, ...]:
-    """What other pipelines may share of its shared memory: the rings of its inputs."""
-    return tuple(plan for plan, _ in plan_rings(pipe, unit, arrays, manual, None)[:len(pipe.rings)])
+    """What other pipelines may share of its shared memory: its rings, those of its outputs too."""
+    return tuple(plan for plan, _ in plan_rings(pipe, unit, arrays, manual, None))
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:

@@ -170,7 +170,7 @@ def without_allocations(pipe: PipelineType, refs: Any) -> tuple[Any, tuple[RingP
     """`pipelines.without_allocations`, of types."""
     if not len(refs) or not isinstance(refs[-1], AllocationsType):
         return refs, None
-    check_count(pipe.where, refs[-1].plans, len(pipe.rings))
+    check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
     return nb.types.Tuple(list(refs)[:-1]), refs[-1].plans
 
 

@@ -90,7 +90,8 @@ class Results:
         wanted = parameter_names(function)
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but the call knows {', '.join(known)}")
+            shown = [name for name in known if not name.startswith("np__")]  # what numpipe itself passes
+            raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but the call knows {', '.join(shown)}")
         return function(**{name: known[name] for name in wanted})
 
     def array_names(self, call: Call) -> list[str]:

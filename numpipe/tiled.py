@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from .compile.positions import Source
@@ -62,6 +63,8 @@ def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any,
 
     Raises SpecError for specs that do not fit the kernel's parameters and grid.
     """
+    if not isinstance(params, CompilerParams):
+        return None  # which `Options.check` refuses
     semantics = params.dimension_semantics
     if in_specs is None and out_specs is None:
         if semantics is not None:
@@ -108,10 +111,10 @@ def _rank(kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[s
     if semantics is not None:
         return len(semantics)
     for spec in specs:
-        function: Callable[..., Any] | None = spec.index_map
+        function: Any = spec.index_map
         plain = function.function if isinstance(function, Function) else function
-        if hasattr(plain, "__code__"):
-            return int(plain.__code__.co_argcount)
+        if isinstance(plain, FunctionType):
+            return plain.__code__.co_argcount
     raise SpecError(f"kernel {kernel}: the grid is a function of the arguments, and no index map says how many dimensions it has: "
                     "give dimension_semantics")
 

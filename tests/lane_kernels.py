@@ -182,3 +182,26 @@ def check_slotted(**options: Any) -> None:
     y = np.zeros_like(x)
     slotted(x, y, **options)
     np.testing.assert_array_equal(y, x)
+
+
+@numpipe.kernel(num_compute_wgs=2, compiler_params=LANE)
+def shifted(x, y, by: int = 1):
+    """y[i, j] = x[i, j] + by * j, element by element: the tiles that lanes write are stored by the pipeline."""
+    wg = numpipe.axis_index("wg")
+
+    def body(indices, x_tile, y_tile):
+        lane = numpipe.lane_index()
+        for row in range(32):
+            i, j = wg * 64 + 2 * row + lane // 64, lane % 64
+            y_tile[i, j] = x_tile[i, j] + by * j
+
+    emit(body, grid=(cdiv(x.shape[0], 128), cdiv(x.shape[1], 64)), in_specs=(BlockSpec((128, 64), lambda i, j: (i, j)),),
+         out_specs=(BlockSpec((128, 64), lambda i, j: (i, j)),))(x, y)
+
+
+def check_shifted(dtype: Any, **options: Any) -> None:
+    x = integers((200, 128), dtype)
+    y = np.zeros_like(x)
+    shifted(x, y, by=2, **options)
+    columns = np.arange(128, dtype=np.int32) % 64
+    np.testing.assert_array_equal(y, (x + 2 * columns).astype(dtype))

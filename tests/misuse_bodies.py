@@ -386,8 +386,8 @@ def a_delay_of_all_slots(a, b, c):
 
 @refused("emit_pipeline_warp_specialized(body, *, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, delay_release=None, "
          "compute_context=None, carry_coroutine=None, num_compute_wgs=None, wg_axis=None, memory_registers=None, "
-         "manual_ready_barriers=False, manual_consumed_barriers=False, pipeline_state=None, steps_of=None): "
-         "it has no argument 'slots'")
+         "manual_ready_barriers=False, manual_consumed_barriers=False, pipeline_state=None, "
+         "memory_thread_idx=None, steps_of=None): it has no argument 'slots'")
 def an_argument_it_does_not_have(a, b, c):
     def body(indices, x):
         pass

@@ -50,7 +50,16 @@ def in_place(x: Any, y: Any) -> None:
         y[ds(i * 64, 64), ds(j * 64, 64)] = (tile[...].astype(np.float32) + 1.0).astype(y.dtype)
 
 
-FUNCTIONS = (turned, sent, squared, in_place)
+def turned_twice(x: Any, y: Any) -> None:
+    """y = x, transposed on the way in and once more where it lies, in an output's tile."""
+    pipe = numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
+                            out_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),))
+    for _, (x_tile, y_tile) in pipe(x, y):
+        y_tile[...] = x_tile.T[...]
+        y_tile[...] = y_tile.T[...]
+
+
+FUNCTIONS = (turned, sent, squared, in_place, turned_twice)
 SAFE = {function.__name__: numpipe.kernel(num_compute_wgs=1)(function) for function in FUNCTIONS}
 BARE = {function.__name__: numpipe.kernel(num_compute_wgs=1, compiler_params=UNSAFE)(function) for function in FUNCTIONS}
 
@@ -62,6 +71,7 @@ def operand(shape: tuple[int, int] = (192, 128)) -> np.ndarray:
 def result(name: str, x: np.ndarray) -> np.ndarray:
     """What a kernel computes."""
     blocks = x.reshape(x.shape[0] // 64, 64, -1, 64).swapaxes(1, 2)
-    made = {"turned": lambda: blocks.swapaxes(2, 3), "squared": lambda: blocks.astype(np.float32) @ blocks.astype(np.float32)}.get(
+    made = {"turned": lambda: blocks.swapaxes(2, 3), "turned_twice": lambda: blocks,
+            "squared": lambda: blocks.astype(np.float32) @ blocks.astype(np.float32)}.get(
         name, lambda: blocks + np.float16(1))()
     return made.swapaxes(1, 2).reshape(x.shape).astype(np.float16)  # type: ignore[no-any-return]

@@ -164,6 +164,48 @@ def one_by_one(a, b, o):
 
 
 @numpipe.kernel(num_compute_wgs=2)
+def chained(a, b, o, p):
+    """Two pipelines on the same slots, the second one's steps behind the first one's."""
+    wg = numpipe.axis_index("wg")
+
+    def doubles(indices, x, y):
+        y[ds(wg * 64, 64), :] = (x[ds(wg * 64, 64), :].astype(np.float32) * 2.0).astype(y.dtype)
+
+    def negates(indices, x, y):
+        y[ds(wg * 64, 64), :] = (-x[ds(wg * 64, 64), :].astype(np.float32)).astype(y.dtype)
+
+    first = emit(doubles, grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+                 out_specs=(BlockSpec((128, 64), lambda k: (0, k)),))
+    shared = first.get_allocations(a, o)
+    first(a, o, allocations=shared)
+    emit(negates, grid=(cdiv(b.shape[1], 64),), max_concurrent_steps=3, in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+         out_specs=(BlockSpec((128, 64), lambda k: (0, k)),))(b, p, allocations=shared)
+
+
+@numpipe.kernel(num_compute_wgs=2)
+def product(a, b, o, *, slots: numpipe.Static = 2):
+    """A product whose tile leaves through an output in the last step, in the dtype of o."""
+    wg = numpipe.axis_index("wg")
+    depth = cdiv(a.shape[1], 64)
+
+    def body(indices, x, y, z, acc):
+        _, k = indices
+        if k == 0:
+            acc = numpipe.zeros((64, 64), np.float32)
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, x.at[ds(wg * 64, 64), :], y.T), 0)
+        if k == depth - 1:
+            z[ds(wg * 64, 64), :] = acc.astype(z.dtype)
+        return acc
+
+    def compute(pipeline):
+        pipeline(numpipe.zeros((64, 64), np.float32))
+
+    emit(body, grid=(cdiv(a.shape[0], 128), depth), max_concurrent_steps=3, compute_context=compute, in_specs=(
+        BlockSpec((128, 64), lambda i, k: (i, k)), BlockSpec((64, 64), lambda i, k: (0, k))), out_specs=(
+        BlockSpec((128, 64), lambda i, k: (i, 0), buffer_count=slots),))(a, b, o)
+
+
+@numpipe.kernel(num_compute_wgs=2)
 def alone(a, o, *, slots: numpipe.Static = 2):
     """Single-stream, beside a memory role: each warpgroup its own rows, at its own pace."""
     wg = numpipe.axis_index("wg")
@@ -278,6 +320,20 @@ def check_without_memory_role(run: Run) -> None:
     np.testing.assert_array_equal(o, a.astype(F32).reshape(192, 5, 128).sum(1))
 
 
+def check_chained(run: Run, columns: tuple[int, int]) -> None:
+    a, b = (integers((128, n), seed=n) for n in columns)
+    o, p = (np.full((128, n), np.nan, F16) for n in columns)
+    run(chained, a, b, o, p)
+    np.testing.assert_array_equal(o, 2 * a)
+    np.testing.assert_array_equal(p, -b)
+
+
+def check_product(run: Run, shape: tuple[int, int], slots: int) -> None:
+    a, b, o = integers(shape), integers((64, shape[1]), seed=1), np.full((shape[0], 64), np.nan, F32)
+    run(product, a, b, o, slots=slots)
+    np.testing.assert_array_equal(o, a.astype(F32) @ b.astype(F32).T)
+
+
 CHECKS: dict[str, Callable[[Run], None]] = {
     **{f"copy {dtype}": lambda run, dtype=dtype: check_copy(run, copy(), dtype, (300, 200)) for dtype in (F16, BF16, F32)},
     **{f"copy, {outs} slots": lambda run, outs=outs: check_copy(run, copy(), F16, (300, 328), cfg=Config(outs=outs))
@@ -298,6 +354,10 @@ CHECKS: dict[str, Callable[[Run], None]] = {
     "no inputs": check_filled,
     "alone, 1 slot": lambda run: check_alone(run, 1),
     "alone, 3 slots": lambda run: check_alone(run, 3),
+    "chained": lambda run: check_chained(run, (320, 200)),
+    "chained, nothing first": lambda run: check_chained(run, (0, 136)),
+    "product": lambda run: check_product(run, (500, 200), 2),
+    "product, 1 slot": lambda run: check_product(run, (300, 64), 1),
     "without memory role": check_without_memory_role,
     "one by one": lambda run: check_one_by_one(run, 5),
 }

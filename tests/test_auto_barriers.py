@@ -12,7 +12,6 @@ import numpipe
 from numpipe import BlockSpec, PipelineRace, ds
 
 SEEDS = (None, 0, 1, 2)
-CROSSING = ("turned", "sent", "squared")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +30,8 @@ def test_warps_read_what_other_warps_have_written(name: str, seed: int | None) -
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name, message", [
-    ("turned", r"read \(tile\[…\]\).*write \(tile\[…\] = value\)"), ("sent", "TMA store"), ("squared", "wgmma")])
+    ("turned", r"read \(tile\[…\]\).*write \(tile\[…\] = value\)"), ("sent", "TMA store"), ("squared", "wgmma"),
+    ("turned_twice", r"read \(tile\[…\]\).*write \(tile\[…\] = value\)")])
 def test_without_the_barriers_the_simulator_reports_the_race(name: str, message: str, seed: int | None) -> None:
     x = operand()
     with pytest.raises(PipelineRace) as caught:
@@ -52,7 +52,8 @@ def counts(ptx: str) -> tuple[int, int]:
     return len(re.findall(r"bar\.sync +%\w+, 128;", ptx)), ptx.count("fence.proxy.async")
 
 
-@pytest.mark.parametrize("name, barriers, fences", [("turned", 2, 0), ("sent", 2, 1), ("squared", 2, 1), ("in_place", 2, 0)])
+@pytest.mark.parametrize("name, barriers, fences", [("turned", 2, 0), ("sent", 2, 1), ("squared", 2, 1), ("in_place", 2, 0),
+                                                    ("turned_twice", 3, 0)])
 def test_the_machine_code_loses_just_these_barriers_and_fences(name: str, barriers: int, fences: int) -> None:
     x = operand()
     safe, bare = (counts(kernel[name].inspect("ptx", x, np.zeros_like(x))) for kernel in (SAFE, BARE))

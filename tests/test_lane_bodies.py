@@ -15,6 +15,7 @@ from lane_kernels import (
     check_column_sums,
     check_mirrored,
     check_scaled,
+    check_shifted,
     check_slotted,
     check_warp_sums,
     column_sums,
@@ -63,6 +64,11 @@ def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: st
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
     check_scaled(dtype, target="sim")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_tiles_that_lanes_write_are_stored_by_the_pipeline(dtype: Any) -> None:
+    check_shifted(dtype, target="sim")
 
 
 def test_slots_of_a_scratch_tile_are_a_lanes_too() -> None:

@@ -8,7 +8,18 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from transform_kernels import COMBINATIONS, WIDTHS, Layouts, expected, half_of_a_panel, layouts, operands, product
+from transform_kernels import (
+    COMBINATIONS,
+    WIDTHS,
+    Layouts,
+    check_copied,
+    check_turned,
+    expected,
+    half_of_a_panel,
+    layouts,
+    operands,
+    product,
+)
 
 from numpipe import BlockSpec, SpecError, SwizzleTransform, TilingTransform, TransposeTransform
 from numpipe._block import cut
@@ -26,6 +37,16 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_product_is_right_for_panels_of_every_width_and_both_major_orders(width: int, majors: str) -> None:
     a, b = operands(majors)
     np.testing.assert_array_equal(product(a, b, to=layouts(width), target="sim"), expected(a, b))
+
+
+@pytest.mark.parametrize("width", [16, 32, 64])
+def test_outputs_are_stored_from_panels_of_every_width(width: int) -> None:
+    check_copied(width, target="sim")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies(width: int) -> None:
+    check_turned(width, target="sim")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

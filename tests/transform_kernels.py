@@ -69,3 +69,38 @@ def operands(majors: str, rows: int = 128, columns: int = 192) -> tuple[np.ndarr
 
 def expected(a: np.ndarray, b: np.ndarray) -> Any:
     return a.astype(np.float32) @ b.astype(np.float32).T
+
+
+@numpipe.kernel(num_compute_wgs=2)
+def copied(x, y, *, to: numpipe.Static = Layouts((), ())):
+    """y = x through a pipeline's input and output, each as it says."""
+    wg = numpipe.axis_index("wg")
+    pipe = numpipe.pipeline(grid=(numpipe.cdiv(x.shape[0], 128), numpipe.cdiv(x.shape[1], 64)), in_specs=(
+        BlockSpec((128, 64), lambda i, j: (i, j), transforms=to.a),), out_specs=(
+        BlockSpec((128, 64), lambda i, j: (i, j), transforms=to.b),))
+    for _, (x_tile, y_tile) in pipe(x, y):
+        y_tile[numpipe.ds(wg * 64, 64), :] = x_tile[numpipe.ds(wg * 64, 64), :]
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def turned(x, y, *, to: numpipe.Static = Layouts((), ())):
+    """y = x.T in blocks: an output whose tile is transposed."""
+    pipe = numpipe.pipeline(grid=(numpipe.cdiv(x.shape[0], 64), numpipe.cdiv(x.shape[1], 64)), in_specs=(
+        BlockSpec((64, 64), lambda i, j: (i, j), transforms=to.a),), out_specs=(
+        BlockSpec((64, 64), lambda i, j: (j, i), transforms=to.b),))
+    for _, (x_tile, y_tile) in pipe(x, y):
+        y_tile[...] = x_tile[...]
+
+
+def check_copied(width: int, **options: Any) -> None:
+    x = operands("CC", 200, 136)[0]
+    y = np.zeros_like(x)
+    copied(x, y, to=Layouts(of_width(width), of_width(256 // width)), **options)
+    np.testing.assert_array_equal(y, x)
+
+
+def check_turned(width: int, **options: Any) -> None:
+    x = operands("CC", 200, 136)[0]
+    y = np.zeros((136, 200), x.dtype)
+    turned(x, y, to=layouts(width), **options)
+    np.testing.assert_array_equal(y, x.T)

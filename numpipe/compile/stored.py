@@ -104,27 +104,34 @@ class _Stores:
         return {name for where, names in passed.items() for name in names
                 if (parameters[where] if isinstance(where, int) and where < len(parameters) else where) in found}
 
-
     def _makes_pipeline(self, made: ast.AST | None, local: set[str]) -> TypeGuard[ast.Call]:
         return isinstance(made, ast.Call) and any(self.constants.evaluate(made.func, local) is maker for maker in MAKERS)
 
     def _outputs(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str],
                  active: tuple[Any, ...]) -> set[str]:
-        """Names among the arrays that a pipeline, `made`, is called on for its out_specs: the last ones."""
-        specs: Any = next((keyword.value for keyword in made.keywords if keyword.arg == "out_specs"), None)
+        """Names among the arrays that a pipeline, `made`, is called on for its out_specs, behind those for its in_specs."""
+        ins, outs = (self._count(made, name, nested, local) for name in ("in_specs", "out_specs"))
+        if outs is None:  # any of them, for all that is seen
+            arrays = [] if self.surely else call.args
+        else:
+            first = len(call.args) - outs if ins is None else ins
+            arrays = call.args[first:first + outs]
+        return {name for value in arrays for name in _array_names(value)} | self._in_place(made, call, nested, local, active)
+
+    def _count(self, made: ast.Call, option: str, nested: dict[str, Any], local: set[str]) -> int | None:
+        """How many specs a pipeline has; None if that is not seen."""
+        specs: Any = next((keyword.value for keyword in made.keywords if keyword.arg == option), None)
         if isinstance(specs, ast.Name):
-            specs = nested.get(specs.id, specs)
+            specs = nested.get(specs.id) or specs
         match specs:
             case None:
-                count = 0
+                return 0
             case ast.Tuple(elts=elts):
-                count = len(elts)
+                return len(elts)
             case ast.Call(func=func, args=args, keywords=keywords) if named_tuple(self.constants.evaluate(func, local)):
-                count = len(args) + len(keywords)
-            case _:
-                count = 0 if self.surely else len(call.args)
-        last = {name for value in call.args[len(call.args) - count:] for name in _array_names(value)}
-        return last | self._in_place(made, call, nested, local, active)
+                return len(args) + len(keywords)
+        value = self.constants.evaluate(specs, local) if isinstance(specs, ast.AST) else None
+        return len(value) if isinstance(value, tuple) else None
 
     def _in_place(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str],
                   active: tuple[Any, ...]) -> set[str]:
@@ -137,13 +144,13 @@ class _Stores:
                 source = read(function.function)
             except CompileError:
                 return set()  # said where it is rewritten
-            node: Node = source.parse()  # type: ignore[assignment]
+            node: Any = source.parse()
             found = _Stores(source, self.surely).of(node, {}, (*active, function))
         elif isinstance(function, Node) and function not in active:
-            node, found = function, self.of(function, nested, (*active, function))
+            found, node = self.of(function, nested, (*active, function)), function
         else:
             return set()
-        parameters = _parameters(node)[1:]  # behind the indices
+        parameters = _parameters(node)[1:]
         return {name for value, parameter in zip(call.args, parameters, strict=False) if parameter in found
                 for name in _names(value)}
 
@@ -152,8 +159,7 @@ def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
     """Names that a pipeline's loop has for its arrays: where the array is in global memory, a store goes to it."""
     match loop:
         case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets)]), iter=ast.Call(args=args)):
-            return [(target.id, _names(value)) for target, value in zip(targets, args, strict=False)
-                    if isinstance(target, ast.Name)]
+            return [(target.id, _names(value)) for target, value in zip(targets, args, strict=False) if isinstance(target, ast.Name)]
     return []
 
 

@@ -12,6 +12,7 @@ from lane_kernels import (
     check_column_sums,
     check_mirrored,
     check_scaled,
+    check_shifted,
     check_slotted,
     check_warp_sums,
     column_sums,
@@ -52,6 +53,12 @@ def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: st
 def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
     for _ in range(REPEATS):
         check_scaled(dtype, target="gpu")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_tiles_that_lanes_write_are_stored_by_the_pipeline(dtype: Any) -> None:
+    for _ in range(REPEATS):
+        check_shifted(dtype, target="gpu")
 
 
 def test_slots_of_a_scratch_tile_are_a_lanes_too() -> None:

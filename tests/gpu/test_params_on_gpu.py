@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from division_kernels import divide_by_exact, divide_by_fast
-from transform_kernels import COMBINATIONS, expected, half_of_a_panel, layouts, operands, product
+from transform_kernels import (
+    COMBINATIONS,
+    WIDTHS,
+    check_copied,
+    check_turned,
+    expected,
+    half_of_a_panel,
+    layouts,
+    operands,
+    product,
+)
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -21,6 +31,14 @@ def test_a_product_is_right_for_panels_of_every_width_and_both_major_orders(widt
 def test_a_narrow_panel_is_cut_where_a_wide_one_cannot() -> None:
     a, b = operands("CC", 64, 64)
     np.testing.assert_array_equal(half_of_a_panel(a, b, target="gpu"), expected(a[:, 32:], b[:, 32:]))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_outputs_are_stored_from_panels_of_every_width_and_transposed_tiles(width: int) -> None:
+    for _ in range(10):
+        if width < 128:
+            check_copied(width, target="gpu")
+        check_turned(width, target="gpu")
 
 
 def ulps(found: np.ndarray, true: np.ndarray) -> float:

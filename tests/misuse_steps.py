@@ -1,0 +1,124 @@
+"""Specs of operands that change at their own pace, and pipelines that share allocations, that must be refused."""
+
+from __future__ import annotations
+
+from refusals import Cases
+
+import numpipe
+from numpipe import GMEM, BlockSpec, SpecError
+
+refused = Cases()
+emit = numpipe.emit_pipeline_warp_specialized
+
+
+@refused("BlockSpec: buffer_count must be an int >= 1, got 0", kind=SpecError)
+def no_buffers(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k), buffer_count=0)
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave out "
+         "block_shape=(64, 64)", kind=SpecError)
+def a_block_in_global_memory(a, b, c):
+    spec = BlockSpec((64, 64), memory_space=GMEM)
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got a")
+def a_memory_space_that_is_none(a, b, c):
+    spec = BlockSpec((64, 64), memory_space=a)
+    #                                       ^
+
+
+@refused(", pipeline at {file}:{line}: delay_release=1 needs more than 1 slots, got buffer_count=1 of in_specs[0]: the slot "
+         "of step k is "
+         "still held when step k + delay_release waits for its own", kind=SpecError)
+def one_buffer_and_a_delay(a, b, c):
+    pipe = numpipe.pipeline(grid=(3,), delay_release=1, in_specs=(BlockSpec((64, 64), lambda k: (0, k), buffer_count=1),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-1}: called on arrays (*, *), but in_specs is (*, (*,)): pass them in the same tuples",
+         kind=SpecError)
+def arrays_in_other_tuples(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), (BlockSpec((64, 64), lambda k: (0, k)),)))
+    for _, (x, y) in pipe(a, b):
+    #                ^^^^^^^^^^
+        pass
+
+
+@refused(simulated=", pipeline at {file}:{line}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, "
+                   "got int",
+         compiled=", pipeline at {file}:{line}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, "
+                  "got int32", kind=SpecError)
+def steps_that_are_a_number(a, b, c):
+    pipe = numpipe.pipeline(grid=(3,), steps_of=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: steps_of takes 2 arguments, but is called with one, the warpgroup", kind=SpecError)
+def steps_of_two(a, b, c):
+    pipe = numpipe.pipeline(grid=(3,), steps_of=lambda wg, k: 2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-1}: steps_of, but its body holds another pipeline, whose loads are issued for all "
+         "steps: give "
+         "steps_of to the inner one, or run all steps", kind=SpecError)
+def unequal_steps_around_a_pipeline(a, b, c):
+    pipe = numpipe.pipeline(grid=(3,), steps_of=lambda wg: 2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for _, (x,) in pipe(a):
+    #              ^^^^^^^
+        for _, (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+            pass
+
+
+@refused(", pipeline at {file}:{line}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or an "
+         "integer 0…2, "
+         "got 3", kind=SpecError)
+def a_state_that_is_none(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), pipeline_state=3, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: memory_thread_idx=0, but the memory role is the CTA's last warpgroup, behind "
+         "num_compute_wgs=1 "
+         "compute warpgroups: leave it out, or say 1", kind=SpecError)
+def another_memory_thread(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), memory_thread_idx=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} have other slots than this pipeline, a @ "
+         "{file}:{line}: 2, and "
+         "it needs 3; pipelines that share them have the same", kind=SpecError)
+def allocations_with_other_slots(a, b, c):
+    def body(indices, x):
+        pass
+
+    one = emit(body, grid=(c.shape[0],), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    shared = one.get_allocations(a)
+    emit(body, grid=(c.shape[0],), max_concurrent_steps=3, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a, allocations=shared)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} are 1 rings, but this pipeline has 2: operands "
+         "that change "
+         "together and have as many slots share a ring; pipelines that share allocations have the same", kind=SpecError)
+def allocations_of_fewer_rings(a, b, c):
+    def body(indices, x):
+        pass
+
+    def other(indices, x, y):
+        pass
+
+    one = emit(body, grid=(c.shape[0],), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    shared = one.get_allocations(a)
+    emit(other, grid=(c.shape[0],), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64))))(a, b, allocations=shared)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
