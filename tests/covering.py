@@ -65,7 +65,7 @@ def leaves_a_value(row: Row, factors: Factors, rules: Rules, name: str) -> bool:
 
 
 def near_first(names: Sequence[str], start: Sequence[str], rules: Rules) -> list[str]:
-    """The names that are not in `start`, those first that rules join to it: a contradiction is met before anything else is tried."""
+    """The names that are not in `start`, first those that rules join to it: contradictions are met early."""
     found = list(start)
     for name in found:  # grows
         found += [n for n in joined(rules, name) if n not in found]

@@ -1,4 +1,4 @@
-"""GPU tests in several processes at once: compiling takes most of their time, and a process whose kernel fails loses its GPU context.
+"""GPU tests in several processes at once: compiling takes most of their time, and a kernel that fails takes its context with it.
 
 A file of tests/gpu that uses it is also a program, ``python test_x_on_gpu.py N``, which runs shard N and prints what fails.
 """
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-SHARDS = 16
+SHARDS = 14
 LIMIT = 270
 """seconds that a shard may take, below the limit of a GPU file"""
 

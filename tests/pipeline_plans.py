@@ -25,8 +25,8 @@ SMEM = 227 * 1024
 @dataclass(frozen=True)
 class Plan:
     builder: str = "ws"
-    """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": so does each compute warpgroup of a kernel that
-    has a memory role"""
+    """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": so does each compute warpgroup of a
+    kernel that has a memory role"""
     form: str = "loop"
     """"loop" or "body" """
     slots: int = 2
@@ -41,7 +41,7 @@ class Plan:
     inputs: int = 2
     outputs: int = 0
     reads: str = "all"
-    """the last input's block depends on all grid dimensions, on "some" (all but the last), on "none", or is the one at the "origin" """
+    """the last input's block depends on all grid dimensions, on "some" (all but the last), "none", or is that at the "origin" """
     writes: str = "all"
     """the same of the first output: blocks that do not change with each step are revisited, and summed up in"""
     dims: str = "plain"
@@ -113,7 +113,8 @@ class Plan:
         out = self.rows * self.tn * (4, 6)[self.outputs > 1] * self.slots if self.outputs else 0
         private = self.wgs if self.alone else 1
         outer = 2 * 128 * self.tk * (self.chained == "nested")
-        sites = {"sites": (self.chain, self.chain), "shared": (1, self.chain + 1)}.get(self.chained, (1, 1))  # outputs are not shared
+        # of chains that share a ring each has output slots of its own
+        sites = {"sites": (self.chain, self.chain), "shared": (1, self.chain + 1)}.get(self.chained, (1, 1))
         return 1024 + private * (load * sites[0] + out * sites[1] + outer) + self.wgs * 8192
 
     @property
@@ -195,7 +196,8 @@ RULES: Rules = (
     Rule(lambda edges, inputs: edges != "nan" or inputs > 0),
     Rule(lambda chained, chain: chained in ("range", "nested") or chain > 1),
     Rule(lambda chained, chain, inputs, outputs, own, reads: chained != "sites" or chain * (  # rings of a kernel
-        (inputs > 0) + (own != "none" or reads != "all") + outputs) < 16, {"inputs": 0, "outputs": 0, "own": "none", "reads": "all"}),
+        (inputs > 0) + (own != "none" or reads != "all") + outputs) < 16,
+         {"inputs": 0, "outputs": 0, "own": "none", "reads": "all"}),
     Rule(lambda chained, builder, form: chained != "shared" or (builder == "ws" and form == "body")),
     Rule(lambda own, inputs: own == "none" or inputs > 0),
     Rule(lambda own, reads: own != "slots" or reads in ("all", "some")),

@@ -215,7 +215,7 @@ def link(plan: Plan, site: int | None = None) -> list[str]:
         before = [f"acc = {zeros(plan)}", *["h = 0"] * (plan.carry == "tuple")]
         return [*before, *made_here, *indented(step(plan)), *store(plan)]
     lines, pipeline = emitted(plan, name)
-    arguments = given(plan) + ", allocations=shared" * (plan.chained == "shared")
+    arguments = ", ".join([*[given(plan)] * bool(given(plan)), *["allocations=shared"] * (plan.chained == "shared")])
     if plan.carry == "none" or not plan.alone:
         return [*lines, f"{pipeline}({arguments})"]
     return [*lines, f"{carried(plan)} = {pipeline}({arguments})", *store(plan)]
@@ -283,7 +283,8 @@ def given(plan: Plan) -> str:
 def tiles(plan: Plan) -> str:
     """Names for the tiles of a step; the first two inputs may be one tree."""
     loaded = [f"{n}_tile" for n in plan.names]
-    names = [*(loaded if plan.tree == "flat" else ["two", *loaded[2:]]), *["c_ref"] * plan.gmem, *(f"{x.name}_tile" for x in results(plan))]
+    names = loaded if plan.tree == "flat" else ["two", *loaded[2:]]
+    names += [*["c_ref"] * plan.gmem, *(f"{x.name}_tile" for x in results(plan))]
     return ", ".join(names) + "," * (len(names) == 1)
 
 
@@ -502,7 +503,8 @@ def check_on_gpu(plan: Plan, grid: tuple[int, ...], repeats: int = 10) -> None:
         compare(plan, grid, before, arguments, exact)
 
 
-def compare(plan: Plan, grid: tuple[int, ...], before: list[Any], after: list[Any], exact: dict[str, np.ndarray] | None = None) -> None:
+def compare(plan: Plan, grid: tuple[int, ...], before: list[Any], after: list[Any],
+            exact: dict[str, np.ndarray] | None = None) -> None:
     """Assert that arrays are what they must be."""
     exact = expected(plan, before, grid) if exact is None else exact
     for x, old, new in zip(arrays(plan), before, after, strict=False):

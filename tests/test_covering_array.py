@@ -37,7 +37,8 @@ SMALL_RULES = (Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 
 def test_an_array_has_every_pair_that_any_row_has(seed: int) -> None:
     """Against all rows there are."""
     rows = [dict(zip(SMALL, values, strict=True)) for values in itertools.product(*SMALL.values())]
-    legal = [row for row in rows if row["x"] + row["y"] < 3 and (row["w"] == "p" or row["z"] == 0) and (row["y"], row["z"]) != (1, 2)]
+    legal = [row for row in rows if row["x"] + row["y"] < 3 and (row["w"] == "p" or row["z"] == 0)
+             and (row["y"], row["z"]) != (1, 2)]
     found = covering_array(SMALL, SMALL_RULES, seed=seed)
     assert all(row in legal for row in found)
     assert {p for row in found for p in pairs(row, SMALL)} == {p for row in legal for p in pairs(row, SMALL)}

@@ -1,4 +1,4 @@
-"""docs/parity.md: its tests exist, and parameters of pipelines are heeded: with another value the simulated SM does something else."""
+"""docs/parity.md: its tests exist, and parameters of pipelines are heeded: the simulated SM does something else."""
 
 from __future__ import annotations
 

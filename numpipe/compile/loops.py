@@ -207,7 +207,8 @@ class Loops(Rewriter):
         loops = [loop for loop in ast.walk(scope) if isinstance(loop, ast.For) and begins(loop) and (
             rewritten(loop.iter) or self._pipeline_call(loop.iter))]
         inside = {id(n) for loop in loops for s in loop.body for n in ast.walk(s)} if node in loops else set()
-        return all(id(n) in inside for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
+        return all(id(n) in inside for n in ast.walk(scope)
+                   if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
 
     def _used_after(self, loop: ast.For, name: str) -> bool:
         end = loop.end_lineno or loop.lineno

@@ -19,6 +19,7 @@ REPEATS = 10
 
 def plans(shard: int) -> list[Plan]:
     """Every plan is in one shard."""
+    assert SHARDS % ARRAYS == 0
     number, part = shard % ARRAYS, shard // ARRAYS
     return array(number)[part::SHARDS // ARRAYS]
 
