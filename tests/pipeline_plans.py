@@ -211,7 +211,7 @@ RULES: Rules = (
 )
 
 # What the package cannot do yet
-LATER: dict[str, tuple[Any, ...]] = {"memory": ("first",)}
+LATER: dict[str, tuple[Any, ...]] = {}
 LATER_RULES: Rules = ()
 SUPPORTED: Factors = {name: tuple(v for v in values if v not in LATER.get(name, ())) for name, values in FACTORS.items()}
 ALL_RULES = (*RULES, *LATER_RULES)

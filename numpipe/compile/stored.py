@@ -159,7 +159,8 @@ def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
     """Names that a pipeline's loop has for its arrays: where the array is in global memory, a store goes to it."""
     match loop:
         case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets)]), iter=ast.Call(args=args)):
-            return [(target.id, _names(value)) for target, value in zip(targets, args, strict=False) if isinstance(target, ast.Name)]
+            pairs = zip(targets, args, strict=False)
+            return [(target.id, _names(value)) for target, value in pairs if isinstance(target, ast.Name)]
     return []
 
 
