@@ -135,6 +135,10 @@ class Kernel:
 
     @functools.cached_property
     def source(self) -> Source:
+        return self._read()
+
+    def _read(self) -> Source:
+        """The function's source, with the values that its module's names have now."""
         source = read(self.function)
         return source if self._tiled is None else self._tiled.source(source, self.parameters)
 
@@ -305,7 +309,7 @@ class Kernel:
             arrays, _, statics = unit_key
             known = {a.name: StaticArray(a.dtype, a.ndim) for a in arrays}
             order = [*known, *self._scalar_names(known)]  # as both executions pass them
-            lifted = lift(self.source, order, dict(statics), known, self.unit(unit_key))
+            lifted = lift(self._read(), order, dict(statics), known, self.unit(unit_key))
             self._lifted[unit_key] = lifted
         return lifted
 
