@@ -26,12 +26,14 @@ import numpy as np
 Lanes = Literal["all", "warps", "one"]
 Role = Literal["memory", "compute"]
 _INTEGERS = "int32", "uint32", "int64", "uint64"
+_BITS = "int32", "uint32", "uint64"
 REDUCTIONS: dict[str, tuple[str, ...]] = {
     "add": ("int32", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"),
     "min": (*_INTEGERS, "float16", "bfloat16"), "max": (*_INTEGERS, "float16", "bfloat16"),
-    "inc": ("uint32",), "dec": ("uint32",), "and": _INTEGERS, "or": _INTEGERS, "xor": _INTEGERS,
+    "inc": ("uint32",), "dec": ("uint32",), "and": _BITS, "or": _BITS, "xor": _BITS,
 }
-"""What the TMA can do with an element in global memory, and for which types (PTX ISA, "cp.reduce.async.bulk")."""
+"""What the TMA can do with an element in global memory, and for which types (PTX ISA, "cp.reduce.async.bulk"; and, or and xor of
+int64 are an illegal instruction on an H200)."""
 
 
 @dataclass(frozen=True, eq=False)

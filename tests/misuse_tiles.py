@@ -65,6 +65,12 @@ def zeros_of_float16(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError)
+def a_wait_that_leaves_too_many(a, b, c):
+    acc = numpipe.wgmma_wait(numpipe.zeros((64, 64), np.float32), 8)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("zeros: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (65, 64)", kind=SpecError)
 def zeros_of_65_rows(a, b, c):
     acc = numpipe.zeros((65, 64), np.float32)

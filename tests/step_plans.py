@@ -115,7 +115,7 @@ def source(plan: Plan) -> str:
     else:
         barriers = [f"{n}_{kind}" for kind, asked in (("ready", plan.ready), ("consumed", plan.consumed)) if asked for n in names]
         waits = [f"numpipe.barrier_wait({n}_ready)" for n in names] * plan.ready
-        wait = f"acc = numpipe.wgmma_wait(acc, {plan.delay * (len(names) - 1 or 1) if plan.carry else 0})"
+        wait = f"acc = numpipe.wgmma_wait(acc, {min(7, plan.delay * (len(names) - 1 or 1)) if plan.carry else 0})"
         body = ["i, j, k = indices", *[ZEROS] * (not plan.carry), *waits, *products(plan)]
         if plan.consumed:
             body += [wait, *releases(plan)]

@@ -11,7 +11,7 @@ from .._layout import Layout, Operand, operand
 from .._machine import Mma, current
 from .._op import op
 from ..errors import SpecError
-from ..intrinsics.wgmma import descriptor
+from ..intrinsics.wgmma import check_pending, descriptor
 from ..refs import SmemTile
 from .order import before_async
 from .tile import BFLOAT16, FLOAT16, FLOAT32, Tile
@@ -85,6 +85,7 @@ def wgmma_wait(acc: Any, pending: int) -> Any:
     With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). `acc` may be a tuple with accumulators in
     it; anything that is neither is returned as it is.
     """
+    check_pending(pending)
     if isinstance(acc, tuple):
         parts = [wgmma_wait(part, pending) for part in acc]
         return type(acc)(*parts) if hasattr(acc, "_fields") else tuple(parts)

@@ -79,14 +79,14 @@ def test_tiles_of_any_size_move_an_array(seed: int) -> None:
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_copies_that_reduce(name: str) -> None:
-    random, combine = np.random.default_rng(2), COMBINED[name]
+    random, combine, kernel = np.random.default_rng(2), COMBINED[name], reduced(name)
     for text in REDUCTIONS[name]:
         dtype = ml_dtypes.bfloat16 if text == "bfloat16" else np.dtype(text)
         x, y = (random.integers(0, 7, (1030, 32)).astype(dtype) for _ in range(2))
         expected = combine(combine(y, x), x).astype(x.dtype)
         for _ in range(REPEATS):
             result = y.copy()
-            reduced(name)(x, result, target="gpu")
+            kernel(x, result, target="gpu")
             np.testing.assert_array_equal(result, expected, err_msg=text)
 
 
