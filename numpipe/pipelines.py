@@ -36,7 +36,7 @@ from .refs import GmemRef
 from .ring import Ring, unravel
 from .single import advance_alone, begin_alone
 from .specs import BlockSpec
-from .steps import Group, Loop, advance, fill_step, finish, grouped, places, produce, ring_steps, tiles
+from .steps import Group, Loop, advance, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
 from .trees import Tree, leaves, mismatch, tree_of
 
 SLOTS = 2
@@ -278,22 +278,22 @@ def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:
     k = np.int32(0)
     if loop.single and not loop.np.memory:
         begin_alone(loop)
-        while advance_alone(loop, k, loop.steps):
-            yield unravel(k, loop.grid), _given(loop, k)
-            k = k + np.int32(1)
-        return
-    if loop.np.memory:
-        while k < loop.total:
-            if not loop.single:
-                fill_step(loop, k)
-            yield unravel(k, loop.grid), _given(loop, k)
-            k = k + np.int32(1)
-        if not loop.single:
-            finish(loop)
-        return
-    while advance(loop, k, loop.steps):
+    while _comes(loop, k):
         yield unravel(k, loop.grid), _given(loop, k)
         k = k + np.int32(1)
+
+
+def _comes(loop: Loop, k: Any) -> bool:
+    """What a role does before step k; whether there is such a step."""
+    if not loop.np.memory:
+        return bool((advance_alone if loop.single else advance)(loop, k, loop.steps))
+    more = bool(k < loop.total)
+    if not loop.single:
+        if more:
+            fill_step(loop, k)
+        else:
+            finish_loads(loop)
+    return more
 
 
 def _given(loop: Loop, k: Any) -> Any:

@@ -26,7 +26,7 @@ from .ring import unravel
 from .ring_cuda import RingType, counter_of
 from .single import advance_alone, begin_alone
 from .specs_cuda import SpecType
-from .steps import Group, advance, fill_step, finish, places, produce, ring_steps, tiles
+from .steps import Group, advance, fill_step, finish_loads, places, produce, ring_steps, tiles
 from .steps_cuda import LoopType, loop_value
 from .trees import Tree, mismatch
 from .trees_cuda import leaf_values, leaves, tree_of
@@ -266,7 +266,7 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
             with more:
                 nb.call(context, builder, fill_step, (kind.loop, I32), (it.loop, k))
             with done:
-                nb.call(context, builder, finish, (kind.loop,), (it.loop,))
+                nb.call(context, builder, finish_loads, (kind.loop,), (it.loop,))
     else:
         step = advance_alone if kind.loop.single else advance
         valid = nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
