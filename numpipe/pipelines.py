@@ -25,7 +25,7 @@ from ._machine import current
 from ._op import constant, op
 from ._unit import RingPlan, Unit
 from .barriers import barriers_of
-from .chains import Allocations, check_count
+from .chains import Allocations, check_count, check_shared, running
 from .closure import Facts, facts_of
 from .context import Context
 from .errors import CompileError, SpecError
@@ -224,6 +224,7 @@ def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[An
     """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
     if not refs or not isinstance(refs[-1], Allocations):
         return refs, None
+    check_shared(pipe.where, pipe.single)
     check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
     return refs[:-1], refs[-1].plans
 
@@ -272,15 +273,16 @@ def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[boo
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:
-    if loop.np.memory and not nested and not loop.single:
-        produce(loop)
-        return
-    k = np.int32(0)
-    if loop.single and not loop.np.memory:
-        begin_alone(loop)
-    while _comes(loop, k):
-        yield unravel(k, loop.grid), _given(loop, k)
-        k = k + np.int32(1)
+    with running(loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
+        if loop.np.memory and not nested and not loop.single:
+            produce(loop)
+            return
+        k = np.int32(0)
+        if loop.single and not loop.np.memory:
+            begin_alone(loop)
+        while _comes(loop, k):
+            yield unravel(k, loop.grid), _given(loop, k)
+            k = k + np.int32(1)
 
 
 def _comes(loop: Loop, k: Any) -> bool:

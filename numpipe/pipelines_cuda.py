@@ -14,7 +14,7 @@ from ._op import cuda_meaning, immediate
 from ._unit import RingPlan
 from .barriers import barriers_of
 from .barriers_cuda import barrier_types
-from .chains import check_count
+from .chains import check_count, check_shared
 from .chains_cuda import AllocationsType
 from .closure_cuda import BoundType
 from .context_cuda import ContextType, compute_warpgroup
@@ -170,6 +170,7 @@ def without_allocations(pipe: PipelineType, refs: Any) -> tuple[Any, tuple[RingP
     """`pipelines.without_allocations`, of types."""
     if not len(refs) or not isinstance(refs[-1], AllocationsType):
         return refs, None
+    check_shared(pipe.where, pipe.single)
     check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
     return nb.types.Tuple(list(refs)[:-1]), refs[-1].plans
 
