@@ -210,6 +210,8 @@ class Unit:
     rings: dict[str, RingPlan] = field(default_factory=dict)
     met: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
     """names of the rings that each role's compiled code has"""
+    running: dict[int, str] = field(default_factory=dict)
+    """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
     simulated: bool = False
     outputs: dict[str, OutPlan] = field(default_factory=dict)
     store_slots: int = 0
