@@ -62,12 +62,12 @@ class Built:
 
     name: str
     unit: Unit
-    cubin: bytes
+    cubin: bytes = field(repr=False)
     entry: str
-    log: str
+    log: str = field(repr=False)
     kernel: Any
     """Numba's kernel object"""
-    source: str
+    source: str = field(repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
