@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from refusals import B, C, Cases
+from refusals import A, B, C, Cases
 
 import numpipe
 from numpipe import SMEM, Barrier, RefUnion, SpecError, ds
@@ -229,6 +229,14 @@ def a_reduction_that_the_type_has_not(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("copy_smem_to_gmem: reduction_op='xor' is not for int64: it takes int32, uint32, uint64; uint64 has the same bits: pass "
+         "the array as array.view(np.uint64), and a tile of that type", kind=SpecError, args=(A, B, np.zeros((128, 64), np.int64)))
+def a_bitwise_reduction_of_int64(a, b, c):
+    tile = numpipe.scratch(SMEM((64, 64), np.int64))
+    numpipe.copy_smem_to_gmem(tile, c.at[ds(0, 64), ds(0, 64)], reduction_op="xor")
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("copy_smem_to_gmem: reduction_op must be None or one of 'add', 'min', 'max', 'inc', 'dec', 'and', "
          "'or', 'xor', got 'mul'", kind=SpecError)
 def a_reduction_that_there_is_not(a, b, c):
@@ -272,6 +280,25 @@ def a_prefetch_of_less_than_a_chunk(a, b, c):
 def registers_that_are_shared_out(a, b, c):
     numpipe.set_max_registers(40, action="decrease")
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got 2")
+def a_snake_along_a_third_dimension(a, b, c):
+    _ = numpipe.planar_snake(a.shape[0], (4, 5), 2, 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got a run-time "
+         "value")
+def a_snake_along_a_dimension_of_run_time(a, b, c):
+    _ = numpipe.planar_snake(0, (4, 5), a.shape[0] % 2, 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("planar_snake: tile_width must be at least 1, got 0")
+def a_snake_of_no_width(a, b, c):
+    _ = numpipe.planar_snake(a.shape[0], (4, 5), minor_dim=1, tile_width=0)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("program_id(axis): axis is a compile-time int of 0…2, a dimension of the grid, got 3", kind=SpecError)
