@@ -25,6 +25,9 @@ import numpy as np
 
 Lanes = Literal["all", "warps", "one"]
 Role = Literal["memory", "compute"]
+ELEMENTS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+            "bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Element types of arrays and tiles, by the name that NumPy, ml_dtypes and PyTorch share."""
 _INTEGERS = "int32", "uint32", "int64", "uint64"
 _BITS = "int32", "uint32", "uint64"
 REDUCTIONS: dict[str, tuple[str, ...]] = {

@@ -162,7 +162,10 @@ def check_reduction(reduction: Any, dtype: np.dtype) -> str:
     if reduction not in REDUCTIONS:
         raise SpecError(f"{STORE}: reduction_op must be None or one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
     if dtype.name not in REDUCTIONS[reduction]:
-        raise SpecError(f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}")
+        same = reduction in ("add", "and", "or", "xor") and f"u{dtype.name}" in REDUCTIONS[reduction]
+        mend = f"; u{dtype.name} has the same bits: pass the array as array.view(np.u{dtype.name}), and a tile of that type"
+        raise SpecError(f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}"
+                        + mend * same)
     return str(reduction)
 
 
@@ -326,8 +329,8 @@ def copy_smem_to_gmem(src: Any, dst: Any, *, predicate: Any = True, commit_group
     commit_group  close the warpgroup's group of stores with this one; False leaves it open for more
                   (`commit_smem_to_gmem_group`)
     reduction_op  None, or how an element is combined with what the array holds: "add", "min", "max", "inc", "dec", "and", "or",
-                  "xor", as far as there is one for its type. Elements change at once each, in any order. What the array holds
-                  is what the caller passes; one that the call allocates (`out_type`) holds nothing.
+                  "xor", as far as there is one for its type (`_machine.REDUCTIONS`). Elements change at once each, in any order.
+                  What the array holds is what the caller passes; one that the call allocates (`out_type`) holds nothing.
 
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"). The kernel
     waits for all groups before it ends. Raises SpecError where shapes or types differ, for inputs, and for arrays that the TMA

@@ -25,6 +25,13 @@ def a_block_in_global_memory(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave out oob_fill='nan'",
+         kind=SpecError)
+def a_fill_of_what_is_not_loaded(a, b, c):
+    spec = BlockSpec(memory_space=GMEM, oob_fill="nan")
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got a")
 def a_memory_space_that_is_none(a, b, c):
     spec = BlockSpec((64, 64), memory_space=a)
