@@ -40,23 +40,16 @@ def _shorten(error: BaseException) -> None:
     top = error.__traceback__  # the frame that handles it: an `except` adds it first
     if top is not None:
         _link([top, *(part for part in _parts(top.tb_next) if not _ours(part))])
-    seen = {id(error)}
-    behind = _behind(error)
-    while behind is not None and id(behind) not in seen:
-        seen.add(id(behind))
+    while (behind := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         parts = list(_parts(behind.__traceback__))
-        first = next((i for i, part in enumerate(parts) if not _ours(part)), 0)
-        keep = parts[first:]
-        if isinstance(behind, NumpipeError):
-            keep = [part for part in keep if not _ours(part)]
-        _link(keep)
-        behind.__traceback__ = keep[0] if keep else None
-        behind = _behind(behind)
-
-
-def _behind(error: BaseException) -> BaseException | None:
-    """The error that Python prints above this one."""
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        users = [i for i, part in enumerate(parts) if not _ours(part)]
+        if error.__cause__ is None and (isinstance(behind, NumpipeError) or not users):
+            error.__suppress_context__ = True  # what was told again with its place
+            return
+        if users:
+            _link(parts[users[0]:])
+            behind.__traceback__ = parts[users[0]]
+        error = behind
 
 
 def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
@@ -66,8 +59,10 @@ def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _link(parts: list[TracebackType]) -> None:
-    for part, following in zip(parts, [*parts[1:], None], strict=True):
+    following = None
+    for part in reversed(parts):
         part.tb_next = following
+        following = part
 
 
 def _ours(part: TracebackType) -> bool:

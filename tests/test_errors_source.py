@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from misuse_debugging import two_lines
 from misuse_language import a_pipeline_chosen_at_run_time, an_unknown_attribute
 from refusals import EXECUTIONS, A, B, C, marked, needs_columns
 
@@ -172,3 +173,9 @@ def test_of_the_error_behind_it_the_users_line_and_what_is_below_it_are_shown() 
         reads_source()
     assert shown(caught.value)[1:] == ["entry", "reads_source"]
     assert caught.value.__cause__ is not None and shown(caught.value.__cause__) == ["reads_source", "parse"]
+
+
+def test_what_was_told_again_with_its_place_is_not_shown_twice() -> None:
+    with pytest.raises(CompileError) as caught:
+        two_lines.compiled(A, B, C)
+    assert isinstance(caught.value.__context__, SpecError) and caught.value.__suppress_context__
