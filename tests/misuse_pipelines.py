@@ -49,8 +49,12 @@ def a_block_of_run_time_size(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("shared memory: 1024 barriers + 8 slots x 32768 = 262144 (a @ {file}:{line-1}) = 263168 B, but a CTA has 232448 B: "
-         "use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots", kind=SpecError)
+OVERFLOW = ("shared memory: {} B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps, buffer_count), smaller blocks or "
+            "fewer store_slots")
+
+
+@refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n262144 B  in_specs[0] for 'a': 8 slots x 32768 B, pipeline at "
+         "{file}:{line-1}", kind=SpecError)
 def slots_beyond_shared_memory(a, b, c):
     pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=8, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
@@ -58,9 +62,9 @@ def slots_beyond_shared_memory(a, b, c):
         pass
 
 
-@refused("shared memory: 1024 barriers + 6 slots x 32768 = 196608 (a @ {file}:{line-3}) + 1 warpgroups x 8 store slots x 8192 "
-         "= 65536 = 263168 B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps), smaller blocks or fewer "
-         "store_slots", kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8))
+@refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n196608 B  in_specs[0] for 'a': 6 slots x 32768 B, pipeline at "
+         "{file}:{line-3}\n 65536 B  'array[…] = tile': 1 warpgroup x 8 store slots x 8192 B",
+         kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8))
 def staging_beyond_shared_memory(a, b, c):
     pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=6, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
