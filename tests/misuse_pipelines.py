@@ -30,11 +30,11 @@ def a_block_of_8_bytes(a, b, c):
         pass
 
 
-@refused(", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (64, 64, 64) has 3 dimensions, the array has 2",
+@refused(", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (None, 64, 64) has 3 dimensions, the array has 2",
          kind=SpecError)
 def a_block_of_another_rank(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64, 64), lambda k: (0, k, 0))))
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((None, 64, 64), lambda k: (0, k, 0))))
     for (k,), (x, y) in pipe(a, b):
     #                   ^^^^^^^^^^
         pass
