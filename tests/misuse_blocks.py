@@ -101,6 +101,35 @@ def a_squeezed_block_of_8_bytes(a, b, c):
         pass
 
 
+@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, oob_fill='zeros', "
+         "buffer_count=None): it has no argument 'collective_axes'")
+def a_block_for_several_ctas(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k), collective_axes=("cluster",))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, oob_fill='zeros', "
+         "buffer_count=None): it has no argument 'pipeline_mode'")
+def a_mode_of_an_operand(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k), pipeline_mode=2)
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("Element(size): 2 positional arguments given, it takes 1")
+def an_element_with_padding(a, b, c):
+    spec = BlockSpec((Element(64, (1, 1)), 64), lambda k: (0, k))
+    #                 ^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its contiguous dimension; shared-memory "
+         "rows are swizzled in groups of 8: make that side a multiple of 8", kind=SpecError)
+def a_block_of_60_rows(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((60, 64), lambda k: (0, k)),))
+    for _, (x,) in pipe(a):
+    #              ^^^^^^^
+        pass
+
+
 # ---- index maps ------------------------------------------------------------------------------------------------------
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 3 integer block indices, got "
          "(int32, int32)", kind=SpecError, args=THREE)

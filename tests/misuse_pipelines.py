@@ -123,6 +123,18 @@ def a_grid_of_floats(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused(", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1", kind=SpecError)
+def a_grid_of_negative_constants(a, b, c):
+    pipe = numpipe.pipeline(grid=(2, -1), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got -72", kind=SpecError)
+def a_grid_that_is_negative_at_run_time(a, b, c):
+    pipe = numpipe.pipeline(grid=(a.shape[0] - 200,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused(simulated=", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)",
          compiled=", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec", kind=SpecError)
 def one_spec_without_its_tuple(a, b, c):
