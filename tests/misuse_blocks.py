@@ -101,15 +101,15 @@ def a_squeezed_block_of_8_bytes(a, b, c):
         pass
 
 
-@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, oob_fill='zeros', "
-         "buffer_count=None): it has no argument 'collective_axes'")
+@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
+         "oob_fill='zeros', buffer_count=None): it has no argument 'collective_axes'")
 def a_block_for_several_ctas(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), collective_axes=("cluster",))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, oob_fill='zeros', "
-         "buffer_count=None): it has no argument 'pipeline_mode'")
+@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
+         "oob_fill='zeros', buffer_count=None): it has no argument 'pipeline_mode'")
 def a_mode_of_an_operand(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), pipeline_mode=2)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
