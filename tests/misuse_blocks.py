@@ -121,8 +121,8 @@ def an_element_with_padding(a, b, c):
     #                 ^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its contiguous dimension; shared-memory "
-         "rows are swizzled in groups of 8: make that side a multiple of 8", kind=SpecError)
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its contiguous dimension; "
+         "shared-memory rows are swizzled in groups of 8: make that side a multiple of 8", kind=SpecError)
 def a_block_of_60_rows(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((60, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
