@@ -128,6 +128,7 @@ def forgetful(how: str) -> Any:
 @pytest.mark.parametrize("how, error, message", [
     ("a step", PipelineRace, r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store \(o\) by .*: "
                              "write all of an output tile in every block"),
+    ("anything", PipelineRace, r"TMA store \(o\) reads .*, which holds bytes that nobody has written: write all of an output tile"),
     ("a half", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
     ("the order", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
 ])
