@@ -209,6 +209,8 @@ class Unit:
     rings: dict[str, RingPlan] = field(default_factory=dict)
     met: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
     """names of the rings that each role's compiled code has"""
+    running: dict[int, str] = field(default_factory=dict)
+    """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
     simulated: bool = False
     outputs: dict[str, OutPlan] = field(default_factory=dict)
     store_slots: int = 0
@@ -354,6 +356,15 @@ class Unit:
         self._budget()
         return plan
 
+    def check_output(self, arg: int, what: str, mend: str) -> None:
+        """SpecError unless the call knew the array for an output: stores to an input would be lost, or change what must stay."""
+        array = self.arrays[arg]
+        if array.output:
+            return
+        reason = (f"the kernel's source does not show that it is an output: {mend}" if self.params.dimension_semantics is None else
+                  "its BlockSpec is one of in_specs: make it one of out_specs, and the array a parameter behind the inputs")
+        raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
+
     def plan_output(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, labels: tuple[str, ...],
                     dims: int | None, single: bool = False, shared: RingPlan | None = None) -> RingPlan:
         """An output ring of the pipeline written at `site`; arguments as those of `plan_ring`."""
@@ -364,9 +375,7 @@ class Unit:
         for label, (arg, *_) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
-            if not array.output:
-                raise SpecError(f"{what}: the call took '{array.name}' for an input, because the kernel's source does not show "
-                                "that it is an output: write out_specs=(…,) where the pipeline is made, and pass the array by name")
+            self.check_output(arg, what, "write out_specs=(…,) where the pipeline is made, and pass the array by name")
             if array.order != "row":
                 raise SpecError(f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, or "
                                 f"store from registers in the body, '{array.name}[…] = tile'")

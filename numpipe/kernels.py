@@ -117,7 +117,9 @@ class Kernel:
                             options.warp_specialized)
         if self._tiled is not None:
             self._all_dims = options.grid
-            options = self.options = dataclasses.replace(options, grid=self._tiled.ctas(options.grid))
+            options = self.options = dataclasses.replace(
+                options, grid=self._tiled.ctas(options.grid),
+                compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
             self._arguments.hide(self._tiled.grid.hidden)
         options.check(self.name, len(self.parameters))
         self._results = Results(self._arguments, options)

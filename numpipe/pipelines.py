@@ -25,7 +25,7 @@ from ._machine import current
 from ._op import constant, op
 from ._unit import RingPlan, Unit
 from .barriers import barriers_of
-from .chains import Allocations, check_count
+from .chains import Allocations, check_count, check_shared, running
 from .closure import Facts, facts_of
 from .context import Context
 from .errors import CompileError, SpecError
@@ -36,7 +36,7 @@ from .refs import GmemRef
 from .ring import Ring, unravel
 from .single import advance_alone, begin_alone
 from .specs import BlockSpec
-from .steps import Group, Loop, advance, fill_step, finish, grouped, places, produce, ring_steps, tiles
+from .steps import Group, Loop, advance, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
 from .trees import Tree, leaves, mismatch, tree_of
 
 SLOTS = 2
@@ -234,6 +234,7 @@ def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[An
     """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
     if not refs or not isinstance(refs[-1], Allocations):
         return refs, None
+    check_shared(pipe.where, pipe.single)
     check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
     return refs[:-1], refs[-1].plans
 
@@ -282,28 +283,29 @@ def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[boo
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:
-    if loop.np.memory and not nested and not loop.single:
-        produce(loop)
-        return
-    k = np.int32(0)
-    if loop.single and not loop.np.memory:
-        begin_alone(loop)
-        while advance_alone(loop, k, loop.steps):
+    with running(loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
+        if loop.np.memory and not nested and not loop.single:
+            produce(loop)
+            return
+        k = np.int32(0)
+        if loop.single and not loop.np.memory:
+            begin_alone(loop)
+        while _comes(loop, k):
             yield unravel(k, loop.grid), _given(loop, k)
             k = k + np.int32(1)
-        return
-    if loop.np.memory:
-        while k < loop.total:
-            if not loop.single:
-                fill_step(loop, k)
-            yield unravel(k, loop.grid), _given(loop, k)
-            k = k + np.int32(1)
-        if not loop.single:
-            finish(loop)
-        return
-    while advance(loop, k, loop.steps):
-        yield unravel(k, loop.grid), _given(loop, k)
-        k = k + np.int32(1)
+
+
+def _comes(loop: Loop, k: Any) -> bool:
+    """What a role does before step k; whether there is such a step."""
+    if not loop.np.memory:
+        return bool((advance_alone if loop.single else advance)(loop, k, loop.steps))
+    more = bool(k < loop.total)
+    if not loop.single:
+        if more:
+            fill_step(loop, k)
+        else:
+            finish_loads(loop)
+    return more
 
 
 def _given(loop: Loop, k: Any) -> Any:

@@ -78,10 +78,10 @@ class BlockSpec:
 
                    Two dimensions are left for the tile. Along the contiguous one a side is a multiple of 16 bytes, along the
                    other one of 8 elements; no side exceeds 256 elements (the limit of a TMA box). The contiguous dimension
-                   cannot be squeezed. Sides are compile-time constants: shapes of arrays are not, so there is no block as
-                   large as "the whole dimension".
+                   cannot be squeezed. Sides are compile-time constants and shapes of arrays are not, so a block that is the
+                   whole array says its sides: ``BlockSpec((64, 128))`` is all of an array of up to 64 x 128 elements.
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
-                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin.
+                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
     memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
                    is given the array itself (block_shape and index_map must be left out).
     transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform, TransposeTransform; what is left
@@ -139,8 +139,9 @@ class BlockSpec:
             self._check_passed_on()
             return
         if shape is None:
-            raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and "
-                            "shapes are run-time values; say the sides, None for one that is left out of the tile")
+            raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
+                            "are run-time values. Say sides as large as the array (literals, fields of a Static) and leave "
+                            "index_map out: the block at the origin, loaded once")
         if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or _is_int(n) for n in shape):
             raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
                             f"got {shape!r}")
@@ -168,13 +169,11 @@ class BlockSpec:
 
     def _check_passed_on(self) -> None:
         """Nothing is loaded of an operand in global memory, so nothing may be said of how."""
-        for name in ("block_shape", "index_map", "delay_release", "buffer_count"):
-            if getattr(self, name) is not None:
+        for name, unsaid in (("block_shape", None), ("index_map", None), ("delay_release", None), ("buffer_count", None),
+                             ("transforms", ()), ("oob_fill", "zeros")):
+            if getattr(self, name) != unsaid:
                 raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
                                 f"out {name}={getattr(self, name)!r}")
-        if self.transforms:
-            raise SpecError("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave out "
-                            f"transforms={self.transforms!r}")
 
 
 def spelled(shape: tuple[Side, ...]) -> str:

@@ -17,8 +17,9 @@ REFUSED_INDEX = ("array 'c' has 3 dimensions and is indexed by ds(start, size) a
 
 
 # ---- block shapes --------------------------------------------------------------------------------------------------
-@refused("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes are run-time values; "
-         "say the sides, None for one that is left out of the tile", kind=SpecError)
+@refused("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes are run-time values. "
+         "Say sides as large as the array (literals, fields of a Static) and leave index_map out: the block at the origin, loaded "
+         "once", kind=SpecError)
 def a_block_of_the_whole_array(a, b, c):
     spec = BlockSpec(None, lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
