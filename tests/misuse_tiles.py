@@ -156,8 +156,15 @@ def a_register_tile_of_32_rows(a, b, c):
         #   ^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: a tile's dtype is float32, float16 or bfloat16, got int8", kind=SpecError, args=(A.astype("i1"), B, C))
-def a_register_tile_of_integers(a, b, c):
+@refused("'np.exp' takes constants only in a kernel, and for tiles there are + - * / only: compute it before the call and pass the "
+         "result")
+def a_function_of_a_tile(a, b, c):
+    e = np.exp(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.exp' takes constants only in a kernel, and for tiles there are + - * / only: compute it before the call and pass "
+         "the result")
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x[...]
         #   ^^^^^^
