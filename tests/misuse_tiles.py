@@ -163,8 +163,9 @@ def a_function_of_a_tile(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'np.exp' takes constants only in a kernel, and for tiles there are + - * / only: compute it before the call and pass "
-         "the result")
+@refused("tile[…]: a tile's dtype is float32, float16 or bfloat16, got int8: convert an array before the call", kind=SpecError,
+         args=(A.astype("i1"), B, C))
+def a_register_tile_of_integers(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x[...]
         #   ^^^^^^
