@@ -491,3 +491,12 @@ def a_mistake_in_an_index_map(a, b, c):
 def letters_of_other_alphabets(a, b, c):
     π, größe = 3, ("é", a.nothing)
     #                   ^^^^^^^^^
+
+
+@refused(compiled="`previous` cannot be compiled: 'previous' may have no value here yet: give it one before the loop")
+def a_value_of_the_step_before(a, b, c):
+    for i in range(3):
+        if i > 0:
+            c[ds(0, 64), ds(0, 64)] = previous
+            #                         ^^^^^^^^
+        previous = numpipe.zeros((64, 64), np.float32)

@@ -163,6 +163,8 @@ _NUMBA_SAYS = (
     (r"Invalid use of getiter with parameters \((.*)\)[\s\S]*", r"a 'for' runs over a range or over a tuple of values of one type, "
                                                                  r"got \1"),
     (r"Invalid use of (.+?) with parameters [\s\S]*", r"\1 is not a function"),
+    (r"The compiler failed to analyze the bytecode\. Variable '(\w+)' is not defined[\s\S]*",
+     r"'\1' may have no value here yet: give it one before the loop"),
     (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
     (r"\btile\((\([^()]*\)), (\w+)\)", r"tile \1 \2"),
     (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
