@@ -163,7 +163,8 @@ class BlockSpec:
                             f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
         left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
         if len(left) != 2:
-            mend = "squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
+            mend = ("squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
+                    if len(shape) > 1 else "pass the array as one of two dimensions, x.reshape(rows, columns)")
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
                             f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
 
