@@ -45,7 +45,7 @@ class Slots:
 
     @property
     def dtype(self) -> np.dtype:
-        return self.plan.kind.dtype
+        return np.dtype(self.plan.kind.dtype)
 
     @property
     def at(self) -> SlotsAt:
