@@ -156,7 +156,7 @@ class Machine(Protocol):
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
 
         `reduction`: what becomes of an element is that of what it was and of the copy's, at once ("add", "min", "max", "inc",
-        "dec", "and", "or", "xor"). `once`: bytes that a TMA store has read already, and nobody has written since, are an error.
+        "dec", "and", "or", "xor"). `once`: the last read of these bytes; another one before they are written again is an error.
         """
 
     def bulk_commit(self) -> None: ...

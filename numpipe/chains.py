@@ -13,6 +13,8 @@ free. That is what chains of pipelines with a START, STEADY or STOP state are fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from ._unit import RingPlan
 from .errors import SpecError
+from .inert import Inert
 
 
 class PipelineState(IntEnum):
@@ -59,12 +62,47 @@ class ComputeContext(Protocol):
 
 
 def check_state(where: str, value: Any) -> None:
-    """pipeline_state is None, a PipelineState or an integer, compile-time or not (of that only the type is known)."""
-    if value is None or isinstance(value, np.integer):
+    """pipeline_state is None, a PipelineState or an integer 0…2. The simulator checks run-time integers too; of those a compiler
+    knows the type only, and of those that only the compute role has the memory role knows nothing (`Inert`).
+    """
+    if value is None or isinstance(value, Inert):
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value not in list(PipelineState):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value not in list(PipelineState):
+        given = int(value) if isinstance(value, np.integer) else repr(value)
         raise SpecError(f"{where}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or an integer 0…2, "
-                        f"got {value!r}")
+                        f"got {given}")
+
+
+def check_shared(where: str, single: bool) -> None:
+    """Raise SpecError for allocations of, or for, a single-stream pipeline."""
+    if single:
+        raise SpecError(f"{where}: allocations are what emit_pipeline_warp_specialized uses, and all warpgroups share; a "
+                        "single-stream pipeline has slots and barriers for each warpgroup: call it without them")
+
+
+@contextmanager
+def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Iterator[None]:
+    """While a pipeline runs (or its body is compiled) another one on its rings cannot: their counters stand still until it ends.
+
+    `held`: names of the rings of those that run, by counter.
+    """
+    mine = {plan.index: plan.name for plan in plans}
+    for index, name in mine.items():
+        if index in held:
+            raise SpecError(f"kernel {kernel}, pipeline at {site_of(name)}: it runs inside the pipeline at {site_of(held[index])}, "
+                            "on the same slots, which are in use until that one ends: the inner one must be a pipeline of its "
+                            "own, with its own allocations")
+    held.update(mine)
+    try:
+        yield
+    finally:
+        for index in mine:
+            del held[index]
+
+
+def site_of(ring: str) -> str:
+    """Where the pipeline of a ring is written, from the ring's name."""
+    return ring.rpartition(" @ ")[2]
 
 
 def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int) -> None:

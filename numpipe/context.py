@@ -28,6 +28,8 @@ class Context:
         """of the kernel's own barriers, by address: the phase that this warpgroup waits for next"""
         self.compute_only = False
         """inside a function that the memory role does not run"""
+        self.running: dict[int, str] = {}
+        """rings of the pipelines that this warpgroup is in, by counter (`chains.running`)"""
 
     @property
     def memory(self) -> bool:

@@ -140,18 +140,12 @@ def check(operation: str, unit: Unit, index: int, axes: tuple[int, int], sizes: 
                         f"along it: " + (f"use tile.T of a tile {sizes[::-1]}" if contiguous(array) in axes else
                                          "a ds(start, size) has to be there"))
     if store:
-        check_output(array)
+        unit.check_output(index, operation, f"copy to {array.name}.at[…] by its own name, or in a function that is called by name "
+                                            "and gets it as an argument")
         if not array.tma_store:
             raise SpecError(f"{operation}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte "
                             f"chunks: store a register tile, {array.name}[…] = tile")
     return cut(array, index, axes, layout, store)
-
-
-def check_output(array: ArrayArg) -> None:
-    if not array.output:
-        raise SpecError(f"{STORE}: the call took '{array.name}' for an input, because the kernel's source shows no store to it: "
-                        f"copy to {array.name}.at[…] by its own name, or in a function that is called by name and gets it as an "
-                        "argument")
 
 
 def reachable(operation: str, unit: Unit, index: int) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 
 from ._op import constant, helper, op
 from ._unit import Unit
-from .chains import Allocations, check_state
+from .chains import Allocations, check_shared, check_state
 from .closure import Facts, bind, facts_of
 from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
@@ -248,6 +248,7 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
     emitted = pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None
     if not isinstance(emitted, Emitted):
         raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {type(pipeline).__name__}")
+    check_shared(emitted.pipe.where, emitted.pipe.single)
     check_arrays(emitted.pipe, refs)
     return Allocations(shared_plans(emitted.pipe, emitted.pipe.np.unit, leaves(refs), emitted.manual))
 

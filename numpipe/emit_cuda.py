@@ -10,7 +10,7 @@ import numpy as np
 from . import _numba as nb
 from . import emit as source
 from ._op import cuda_meaning, immediate
-from .chains import check_state
+from .chains import check_shared, check_state, running
 from .chains_cuda import AllocationsType
 from .closure import Facts
 from .closure_cuda import BoundType, bound_type, bound_value
@@ -114,6 +114,7 @@ def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
     if not isinstance(emitted, EmittedType):
         raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {nb.unliteral(pipeline)}")
     arrays = nb.types.Tuple(list(refs))
+    check_shared(emitted.where, emitted.pipe.single)
     check_arrays(emitted.pipe, arrays)
     result = AllocationsType(shared_plans(emitted.pipe, emitted.pipe.context.unit, leaves(arrays), emitted.manual))
     return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
@@ -130,7 +131,9 @@ def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
         function, argtypes = source.run_steps, [emitted, arrays]
     else:
         function, argtypes = emitted.compute, [runner]
-    nb.returns(typing_context, function, argtypes)
+    loop, unit = _steps_of(emitted, arrays).iterator_type.loop, emitted.pipe.context.unit
+    with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
+        nb.returns(typing_context, function, argtypes)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         packed = context.make_tuple(builder, arrays, args[1:])

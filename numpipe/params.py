@@ -49,7 +49,8 @@ class CompilerParams:
     store_slots           staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
                           has panels, or as fit beside the load rings.
     drain                 the memory role ends a pipeline by waiting until all its slots are released, so that the next one begins
-                          with an empty ring: what a pipeline costs that is no chain with the one before. To measure that.
+                          with an empty ring: what a pipeline costs that is no chain with the one before. To measure that. Of
+                          single-stream pipelines nothing changes: a warpgroup ends one before it loads for the next.
     asserts               compile ``assert`` on run-time values in: a condition that is false fails the launch, as that of
                           `device_assert` does. By default they cost nothing on the GPU, like those of ``python -O``; the simulator
                           checks them always.

@@ -25,7 +25,7 @@ from ._machine import current
 from ._op import constant, op
 from ._unit import RingPlan, Unit
 from .barriers import barriers_of
-from .chains import Allocations, check_count
+from .chains import Allocations, check_count, check_shared, running
 from .closure import Facts, facts_of
 from .context import Context
 from .errors import CompileError, SpecError
@@ -36,7 +36,7 @@ from .refs import GmemRef
 from .ring import Ring, unravel
 from .single import advance_alone, begin_alone
 from .specs import BlockSpec
-from .steps import Group, Loop, advance, fill_step, finish, grouped, places, produce, ring_steps, tiles
+from .steps import Group, Loop, advance, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
 from .trees import Tree, leaves, mismatch, tree_of
 
 SLOTS = 2
@@ -73,7 +73,8 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
              steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
 
-    grid                  steps per dimension, run-time int32 values, last one fastest
+    grid                  steps per dimension, run-time int32 values, last one fastest; none is negative (constants are checked
+                          when the kernel is compiled, the others by the simulator)
     in_specs              one BlockSpec for each array the pipeline is called on; tuples and NamedTuples of them, nested, for
                           arrays in the same tuples: the tiles come in them too
     out_specs             the same for arrays that the loop writes, behind the inputs in the call and in the tiles: ``o_tile[...] =
@@ -129,6 +130,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
         sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
         raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
+    check_steps(where, sizes)
     return Pipeline(np_, sizes, (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, site, single)
 
 
@@ -151,12 +153,20 @@ def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees:
     `known`, `slots`, `delay`, `kernel`: see `steps.grouped`.
     """
     (inputs, outputs), labels = specs, tuple(tree.labels(name) for tree, name in zip(trees, ("in_specs", "out_specs"), strict=True))
+    check_steps(where, known)
     rings = grouped(where, inputs, labels[0], known, slots, delay, kernel)
     check_specs(where, outputs, labels[1])
     outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
                  for group in grouped(where, outputs, labels[1], known, slots, 0, 0))
     tree = Tree((*(trees[0].parts or ()), *trees[1].parts)) if trees[1].parts else trees[0]
     return tree, (*labels[0], *labels[1]), rings, outs
+
+
+def check_steps(where: str, sizes: Sequence[Any]) -> None:
+    """A grid has no negative sizes: two of them would make a positive number of steps."""
+    if any(isinstance(size, (int, np.integer)) and size < 0 for size in sizes):
+        said = ", ".join(str(size) for size in sizes if isinstance(size, (int, np.integer)))
+        raise SpecError(f"{where}: grid must hold numbers of steps, 0 or more, got {said}")
 
 
 def check_steps_of(where: str, function: Facts | None, given: str, outputs: bool) -> None:
@@ -224,6 +234,7 @@ def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[An
     """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
     if not refs or not isinstance(refs[-1], Allocations):
         return refs, None
+    check_shared(pipe.where, pipe.single)
     check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
     return refs[:-1], refs[-1].plans
 
@@ -272,28 +283,29 @@ def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[boo
 
 
 def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:
-    if loop.np.memory and not nested and not loop.single:
-        produce(loop)
-        return
-    k = np.int32(0)
-    if loop.single and not loop.np.memory:
-        begin_alone(loop)
-        while advance_alone(loop, k, loop.steps):
+    with running(loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
+        if loop.np.memory and not nested and not loop.single:
+            produce(loop)
+            return
+        k = np.int32(0)
+        if loop.single and not loop.np.memory:
+            begin_alone(loop)
+        while _comes(loop, k):
             yield unravel(k, loop.grid), _given(loop, k)
             k = k + np.int32(1)
-        return
-    if loop.np.memory:
-        while k < loop.total:
-            if not loop.single:
-                fill_step(loop, k)
-            yield unravel(k, loop.grid), _given(loop, k)
-            k = k + np.int32(1)
-        if not loop.single:
-            finish(loop)
-        return
-    while advance(loop, k, loop.steps):
-        yield unravel(k, loop.grid), _given(loop, k)
-        k = k + np.int32(1)
+
+
+def _comes(loop: Loop, k: Any) -> bool:
+    """What a role does before step k; whether there is such a step."""
+    if not loop.np.memory:
+        return bool((advance_alone if loop.single else advance)(loop, k, loop.steps))
+    more = bool(k < loop.total)
+    if not loop.single:
+        if more:
+            fill_step(loop, k)
+        else:
+            finish_loads(loop)
+    return more
 
 
 def _given(loop: Loop, k: Any) -> Any:

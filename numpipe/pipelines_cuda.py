@@ -14,7 +14,7 @@ from ._op import cuda_meaning, immediate
 from ._unit import RingPlan
 from .barriers import barriers_of
 from .barriers_cuda import barrier_types
-from .chains import check_count
+from .chains import check_count, check_shared
 from .chains_cuda import AllocationsType
 from .closure_cuda import BoundType
 from .context_cuda import ContextType, compute_warpgroup
@@ -26,7 +26,7 @@ from .ring import unravel
 from .ring_cuda import RingType, counter_of
 from .single import advance_alone, begin_alone
 from .specs_cuda import SpecType
-from .steps import Group, advance, fill_step, finish, places, produce, ring_steps, tiles
+from .steps import Group, advance, fill_step, finish_loads, places, produce, ring_steps, tiles
 from .steps_cuda import LoopType, loop_value
 from .trees import Tree, mismatch
 from .trees_cuda import leaf_values, leaves, tree_of
@@ -170,6 +170,7 @@ def without_allocations(pipe: PipelineType, refs: Any) -> tuple[Any, tuple[RingP
     """`pipelines.without_allocations`, of types."""
     if not len(refs) or not isinstance(refs[-1], AllocationsType):
         return refs, None
+    check_shared(pipe.where, pipe.single)
     check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
     return nb.types.Tuple(list(refs)[:-1]), refs[-1].plans
 
@@ -266,7 +267,7 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
             with more:
                 nb.call(context, builder, fill_step, (kind.loop, I32), (it.loop, k))
             with done:
-                nb.call(context, builder, finish, (kind.loop,), (it.loop,))
+                nb.call(context, builder, finish_loads, (kind.loop,), (it.loop,))
     else:
         step = advance_alone if kind.loop.single else advance
         valid = nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]

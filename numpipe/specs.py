@@ -42,6 +42,7 @@ class Element:
             raise SpecError(f"Element: size must be an int of 1…256 elements, the limit of a TMA box, got {self.size!r}")
 
 
+MAX_RANK = 5  # of a tensor map (PTX ISA, "Tensor dimension")
 Side = int | None | Element
 """of a block along one dimension of its array"""
 
@@ -147,12 +148,24 @@ class BlockSpec:
         if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
                             "split the block")
+        self._check_tile(shape)
         if self.delay_release is not None and (not _is_int(self.delay_release) or self.delay_release < 0):
             raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
+
+    def _check_tile(self, shape: tuple[Side, ...]) -> None:
+        """Two dimensions are left for the tile, of an array that TMA can address."""
+        if len(shape) > MAX_RANK:
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
+                            f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
+        left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
+        if len(left) != 2:
+            mend = "squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
+                            f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
 
     def _check_passed_on(self) -> None:
         """Nothing is loaded of an operand in global memory, so nothing may be said of how."""
@@ -161,6 +174,12 @@ class BlockSpec:
             if getattr(self, name) != unsaid:
                 raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
                                 f"out {name}={getattr(self, name)!r}")
+
+
+def spelled(shape: tuple[Side, ...]) -> str:
+    """A block_shape as it is written in a kernel."""
+    sides = [f"Element({side.size})" if isinstance(side, Element) else str(side) for side in shape]
+    return f"({', '.join(sides)}{',' * (len(sides) == 1)})"
 
 
 def space_of(given: Any) -> str | None:

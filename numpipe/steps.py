@@ -180,8 +180,8 @@ def unequal(loop: Loop) -> bool:
 
 
 @op
-def drains(loop: Loop) -> bool:
-    """Whether the memory role waits, at the loop's end, until all slots have been released."""
+def ends_empty(loop: Loop) -> bool:
+    """Whether the memory role ends the loop by waiting until its rings are empty: `CompilerParams.drain`."""
     return loop.np.unit.params.drain
 
 
@@ -245,14 +245,20 @@ def produce(loop):  # type: ignore[no-untyped-def]
     while k < total_of(loop):
         fill_step(loop, k)
         k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
+    finish_loads(loop)
+
+
+@helper
+def finish_loads(loop):  # type: ignore[no-untyped-def]
+    """The memory role's end of a loop."""
     finish(loop)
-    if drains(loop):
+    if ends_empty(loop):
         over(loop, await_released)
 
 
 @helper
 def await_released(ring):  # type: ignore[no-untyped-def]
-    """Wait until nobody uses the ring any more."""
+    """Wait until all of the loop's blocks have been released: the last one in each slot comes after those before it."""
     blocks = blocks_of(ring)
     for back in range(1, slots_of(ring) + 1):
         if back <= blocks:

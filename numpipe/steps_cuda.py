@@ -94,10 +94,10 @@ _field(source.grid_of, "grid", lambda loop: loop.grid)
 _field(source.total_of, "total", lambda loop: I32)
 
 
-@cuda_meaning(source.drains)
-def _drains(_context: Any, loop: Any) -> Any:
-    drains = loop.context.unit.params.drain
-    return nb.types.boolean(loop), lambda context, builder, sig, args: nb.const(int(drains), nb.i1)
+@cuda_meaning(source.ends_empty)
+def _ends_empty(_context: Any, loop: Any) -> Any:
+    empty = loop.context.unit.params.drain
+    return nb.types.boolean(loop), lambda context, builder, sig, args: nb.const(int(empty), nb.i1)
 
 
 @cuda_meaning(source.unequal)

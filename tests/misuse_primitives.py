@@ -69,9 +69,9 @@ def scratch_of_an_array(a, b, c):
     #               ^
 
 
-@refused("shared memory: 1024 barriers + 327680 (SMEM((20, 128, 64), float16) @ {file}:{line}) = 328704 B, but "
-         "a CTA has 232448 B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots, or "
-         "smaller scratch: what is not used at one time may share memory, in a RefUnion", kind=SpecError)
+@refused("shared memory: 328704 B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps, buffer_count), smaller blocks "
+         "or fewer store_slots, or smaller scratch: what is not used at one time may share memory, in a RefUnion\n"
+         "  1024 B  barriers\n327680 B  SMEM((20, 128, 64), float16) @ {file}:{line}", kind=SpecError)
 def more_scratch_than_there_is(a, b, c):
     numpipe.scratch(SMEM((20, 128, 64), np.float16))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -118,3 +118,26 @@ def single_break_without_a_memory_role(a, b, c):
     for (_,), (_,) in pipe(a):
         break
       # ^^^^^
+
+
+@refused(", pipeline at {file}:{line-1}: allocations are what emit_pipeline_warp_specialized uses, and all warpgroups share; a "
+         "single-stream pipeline has slots and barriers for each warpgroup: call it without them", kind=SpecError)
+def allocations_of_a_single_stream_pipeline(a, b, c):
+    def body(indices, x):
+        pass
+
+    one = emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    one(a, one.get_allocations(a))
+    #      ^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: allocations are what emit_pipeline_warp_specialized uses, and all warpgroups share; a "
+         "single-stream pipeline has slots and barriers for each warpgroup: call it without them", kind=SpecError)
+def allocations_for_a_single_stream_pipeline(a, b, c):
+    def body(indices, x):
+        pass
+
+    specs = (BlockSpec((64, 64), lambda k: (0, k)),)
+    shared = emit_ws(body, grid=(1,), max_concurrent_steps=1, in_specs=specs).get_allocations(a)
+    emit(body, grid=(1,), in_specs=specs)(a, shared)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -52,7 +52,7 @@ def one_buffer_and_a_delay(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line-1}: called on arrays (*, *), but in_specs is (*, (*,)): pass them in the same tuples",
+@refused(", pipeline at {file}:{line-1}: called on arrays (*, *), but in_specs has (*, (*,)): pass them in the same tuples",
          kind=SpecError)
 def arrays_in_other_tuples(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), (BlockSpec((64, 64), lambda k: (0, k)),)))
@@ -135,3 +135,80 @@ def allocations_of_fewer_rings(a, b, c):
     shared = one.get_allocations(a)
     emit(other, grid=(c.shape[0],), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64))))(a, b, allocations=shared)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-2}: called on 1 arrays, but in_specs has 2", kind=SpecError)
+def allocations_for_fewer_arrays(a, b, c):
+    def body(indices, x, y):
+        pass
+
+    pipe = emit(body, grid=(1,), in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    numpipe.run_scoped(lambda parts: pipe(a, b, allocations=parts), pipe.get_allocations(a), collective_axes="wg")
+    #                                                               ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} have other blocks in shared memory than this pipeline, "
+         "a @ {file}:{line}: (64, 64) of 2 B, rows of 128 B along 1, and it needs (64, 32) of 2 B, rows of 64 B along 1; pipelines "
+         "that share them have the same", kind=SpecError)
+def allocations_with_other_blocks(a, b, c):
+    def body(indices, x):
+        pass
+
+    one = emit(body, grid=(c.shape[0],), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    shared = one.get_allocations(a)
+    emit(body, grid=(c.shape[0],), in_specs=(BlockSpec((64, 32), lambda k: (0, k)),))(a, allocations=shared)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} have other barriers, which the body uses itself (ready, "
+         "consumed), than this pipeline, a @ {file}:{line}: (False, False), and it needs (True, False); pipelines that share them "
+         "have the same", kind=SpecError)
+def allocations_with_other_barriers(a, b, c):
+    def body(indices, x):
+        pass
+
+    def waits(indices, x, ready):
+        numpipe.barrier_wait(ready)
+
+    specs = (BlockSpec((64, 64), lambda k: (0, k)),)
+    shared = emit(body, grid=(c.shape[0],), in_specs=specs).get_allocations(a)
+    each = c.shape[0]
+    emit(waits, grid=(each,), in_specs=specs, manual_ready_barriers=True)(a, allocations=shared)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=", pipeline at {file}:{line}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or an "
+                   "integer 0…2, got 128", kind=SpecError)
+def a_run_time_state_that_is_none(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), pipeline_state=a.shape[0], in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- a pipeline's slots are in use while it runs ---------------------------------------------------------------------
+@refused("pipe(a) runs inside its own loop of line {line-1}, on the same slots, which are in use until that one ends: make a "
+         "second pipeline for it")
+def a_pipeline_inside_itself(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for _, (x,) in pipe(a):
+        for _, (y,) in pipe(a):
+        #              ^^^^^^^
+            pass
+
+
+@refused(", pipeline at {file}:{line-4}: it runs inside the pipeline at {file}:{line+2}, on the same slots, which are in use until "
+         "that one ends: the inner one must be a pipeline of its own, with its own allocations", kind=SpecError)
+def shared_allocations_inside(a, b, c):
+    def inner(indices, x):
+        pass
+
+    one = emit(inner, grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    shared = one.get_allocations(a)
+
+    def outer(indices, x):
+        one(a, allocations=shared)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^
+    emit(outer, grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a, allocations=shared)  # called

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import linecache
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
 @pytest.mark.parametrize("options, message", [
     ({"approx_math": 1}, "approx_math must be True or False, got 1"),
     ({"unsafe_no_auto_barriers": None}, "unsafe_no_auto_barriers must be True or False, got None"),
+    ({"drain": 1}, "drain must be True or False, got 1"),
     ({"asserts": "yes"}, "asserts must be True or False, got 'yes'"),
     ({"dimension_semantics": ("parallel", "arbitrary")},
      "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got ('parallel', 'arbitrary')"),
@@ -52,6 +55,14 @@ def test_replace_gives_a_checked_copy() -> None:
         params.replace(profile_space=8)
     with pytest.raises(SpecError, match="there is no option 'fast_math': the options are approx_math, "):
         params.replace(fast_math=True)
+
+
+def test_the_page_lists_every_option_with_its_default() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "compiler_params.md").read_text(encoding="utf8")
+    rows = [(re.findall(r"`(\w+)`", names), re.findall(r"`([^`]+)`", defaults))
+            for names, defaults in re.findall(r"^\| (`[^|]+) \| (`[^|]+) \| .*\|$", page, re.MULTILINE)]
+    listed = {name: default for names, defaults in rows for name, default in zip(names, defaults, strict=True)}
+    assert listed == {field.name: repr(field.default).replace("'", '"') for field in dataclasses.fields(CompilerParams)}
 
 
 def test_options_are_given_by_name() -> None:

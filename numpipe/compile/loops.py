@@ -105,6 +105,7 @@ class Loops(Rewriter):
     def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
         self._stays_inside(node)
+        self._not_itself(node)
         self._unpacks(node.target, len(node.iter.args))
         targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
         carried = self._carried(node, targets)
@@ -170,6 +171,23 @@ class Loops(Rewriter):
             walk(ast.Module([statement], []), False)
         if node.orelse:
             self.error(node.orelse[0], "a pipeline loop has no 'else'")
+
+    def _not_itself(self, node: ast.For) -> None:
+        """Inside a pipeline's loop another loop over it, and over the same arrays, would use the same slots."""
+        assert isinstance(node.iter, ast.Call)
+        made, own = node.iter.func, ast.dump(node.iter)
+        if not isinstance(made, ast.Name) or len(self._binds(made.id)) != 1:
+            return
+
+        def walk(parent: ast.AST) -> None:
+            for child in ast.iter_child_nodes(parent):
+                if isinstance(child, ast.For) and ast.dump(child.iter) == own:
+                    self.error(child.iter, f"{ast.unparse(child.iter)} runs inside its own loop of line {node.lineno}, on the same "
+                                           "slots, which are in use until that one ends: make a second pipeline for it")
+                if not isinstance(child, (ast.FunctionDef, ast.Lambda)):
+                    walk(child)
+
+        walk(ast.Module(node.body, []))
 
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
         """Names re-bound in the loop and bound before it: among them the accumulators in flight at its end."""
