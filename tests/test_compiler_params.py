@@ -125,25 +125,3 @@ def test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel(
     assert rings(form, kernel, pipeline, {}) == (3, 2)
     said = {"buffer_count": 5, "delay_release": 3}
     assert rings(form, kernel, pipeline, said) == (5, 3)
-
-
-# ---- drain
-def fills_before(drain: bool) -> int:
-    """Steps of the second of two pipelines that are loaded before the first one's last step has been computed."""
-    def chained(a, c):
-        def body(indices, tile):
-            c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = tile[...].astype(np.float32)
-
-        for _ in range(2):
-            numpipe.emit_pipeline_warp_specialized(body, grid=(a.shape[0] // 64,), max_concurrent_steps=3, in_specs=(
-                numpipe.BlockSpec((64, 64), lambda k: (k, 0)),))(a)
-
-    trace = numpipe.Trace()
-    numpipe.kernel(chained, num_compute_wgs=1, compiler_params=CompilerParams(drain=drain)).simulate(
-        np.ones((256, 64), np.float16), C.copy(), trace=trace)
-    notes = [(e.details["event"], e.details["step"]) for e in sorted(trace.of("note"), key=lambda e: e.start)]
-    return sum(event == "fill" and step >= 4 for event, step in notes[:notes.index(("compute", 3))])
-
-
-def test_a_ring_is_emptied_between_pipelines_where_that_is_asked_for() -> None:
-    assert fills_before(drain=False) > 0 == fills_before(drain=True)
