@@ -44,8 +44,8 @@ class Slots:
         return self.plan.kind.shape
 
     @property
-    def dtype(self) -> np.dtype:
-        return np.dtype(self.plan.kind.dtype)
+    def dtype(self) -> Any:
+        return self.plan.kind.dtype
 
     @property
     def at(self) -> SlotsAt:
