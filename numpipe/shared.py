@@ -44,7 +44,7 @@ class Slots:
         return self.plan.kind.shape
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> Any:
         return self.plan.kind.dtype
 
     @property

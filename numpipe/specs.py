@@ -185,7 +185,8 @@ def spelled(shape: tuple[Side, ...]) -> str:
 
 def space_of(given: Any) -> str | None:
     """"SMEM" or "GMEM" for what memory_space= may be, else None."""
-    name = "SMEM" if given is None else getattr(given, "memory_space", None)
+    named = isinstance(given, (MemorySpace, type))  # numpipe.SMEM is a class too: one of its values is an allocation, no space
+    name = "SMEM" if given is None else getattr(given, "memory_space", None) if named else None
     return name if name in ("SMEM", "GMEM") else None
 
 

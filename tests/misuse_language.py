@@ -182,6 +182,15 @@ def a_name_born_in_a_loop(a, b, c):
     y = x
 
 
+@refused("'tile' belongs to a step of the pipeline loop of line {line-2} and is used after it, where its slot is filled again: "
+         "take what is needed of it in the loop")
+def a_tile_read_behind_its_loop(a, b, c):
+    for (k,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        pass
+    c[:64, :64] = tile[...].astype(np.float32)
+    #             ^^^^
+
+
 # ---- leaving a pipeline loop --------------------------------------------------------------------------------------------
 @refused("'break' leaves the pipeline loop of line {line-2}: the memory role would still load the remaining steps; run all "
          "steps, or make the grid smaller")
