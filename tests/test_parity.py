@@ -72,13 +72,20 @@ def test_a_pipeline_heeds(parameter: str) -> None:
     assert (seen(without) == seen(with_it)) == (parameter in SAME)
 
 
-def test_a_chain_does_not_drain() -> None:
-    """The second pipeline's first loads begin before the first one's last step has been computed."""
+def goes_on(plan: Plan) -> bool:
+    """Whether the second pipeline's first loads begin before the first one's last step is computed."""
     trace = Trace()
-    plan = replace(CHAIN, chained="shared", slots=3)
     load(plan).simulate(*inputs(plan, (4,)), trace=trace)
     notes = [(e.details["event"], e.details["step"]) for e in sorted(trace.of("note"), key=lambda e: e.start)]
-    assert notes.index(("fill", 4)) < notes.index(("compute", 3))
+    return notes.index(("fill", 4)) < notes.index(("compute", 3))
+
+
+def test_a_chain_does_not_drain() -> None:
+    assert goes_on(replace(CHAIN, chained="shared", slots=3))
+
+
+def test_a_chain_drains_where_that_is_asked_for() -> None:
+    assert not goes_on(replace(CHAIN, chained="shared", slots=3, drain=True))
 
 
 # ---- the page
