@@ -375,37 +375,3 @@ def test_a_chain_has_one_ring() -> None:
     assert rings(chained, a, a, c, 1) == [(2, 0)]
     assert chained.inspect("gate", a, a, c, 1) == ()
     assert chained.inspect("ptx", a, a, c, 1).count("mbarrier.init") == 4
-
-
-# ---- defects of the pipelines this one is modelled on
-def test_delays_of_operands_are_checked_each() -> None:
-    """Not the smallest alone: the second operand has too few slots for its delay."""
-    @numpipe.kernel
-    def delayed(a, b):
-        for _, _ in numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=2, in_specs=(
-                BlockSpec((64, 64), lambda k: (k, 0), delay_release=0),
-                BlockSpec((64, 64), lambda k: (k, 0), delay_release=3)))(a, b):
-            pass
-
-    with pytest.raises(SpecError, match=r"delay_release=3 needs more than 3 slots, got max_concurrent_steps=2"):
-        delayed.simulate(halves(64), halves(64))
-
-
-@pytest.mark.parametrize("seed", [None, *range(5)])
-def test_an_operand_without_a_delay_behind_one_with_it_keeps_the_pipeline_s(seed: int | None) -> None:
-    """And in nested tuples: nothing is reset, each has its own."""
-    @numpipe.kernel(num_compute_wgs=1)
-    def delayed(a, b, d, c):
-        acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=4, delay_release=1, in_specs=(
-            (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),), BlockSpec((64, 64), lambda k: (0, k)),
-            BlockSpec((64, 64), lambda k: (0, k), delay_release=0)))
-        for _, ((x,), y, z) in pipe((a,), b, d):
-            acc = numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
-        c[ds(0, 64), ds(0, 64)] = acc
-
-    a, b, d, c = halves(64, 384), halves(64, 384, 1), halves(64, 384, 2), output()
-    delayed.simulate(a, b, d, c, seed=seed)
-    assert (c == wide(a) @ (wide(b) + wide(d)).T).all()
-    if seed is None:
-        assert rings(delayed, a, b, d, c) == [(4, 2), (4, 1), (4, 0)]
