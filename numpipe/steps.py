@@ -304,6 +304,23 @@ def pass_by(ring, k):  # type: ignore[no-untyped-def]
 
 
 @helper
+def begin_step(loop, k):  # type: ignore[no-untyped-def]
+    """Store the blocks that ended before step k, and wait for what it needs: free slots of outputs, tiles."""
+    over_outputs(loop, end_block, grid_of(loop), k)
+    over_outputs(loop, begin_block, k)
+    over(loop, await_begun, k)
+
+
+@helper
+def end_loop(loop, k):  # type: ignore[no-untyped-def]
+    """After the last step, k - 1: release and store what is left."""
+    finish(loop)
+    wgmma.wait_group(0)
+    over(loop, release_rest, k)
+    over_outputs(loop, end_block, grid_of(loop), k)
+
+
+@helper
 def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     """Before step k of `steps`: release what is drained, wait for the next tiles; False after the last step.
 
@@ -314,14 +331,9 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     if k < steps:
         drain(loop)
         over(loop, release_due, k)
-        over_outputs(loop, end_block, grid_of(loop), k)
-        over_outputs(loop, begin_block, k)
-        over(loop, await_begun, k)
+        begin_step(loop, k)
         return True
-    finish(loop)
-    wgmma.wait_group(0)
-    over(loop, release_rest, k)
-    over_outputs(loop, end_block, grid_of(loop), k)
+    end_loop(loop, k)
     if unequal(loop):
         while k < total_of(loop):
             over(loop, pass_by, k)

@@ -80,10 +80,10 @@ BUGS = {
     "release before drain, delayed": Bug(steps.advance, "drain(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
     "release before drain in one step of one warpgroup": Bug(
         steps.advance, "drain(loop)", "drain(loop) if k != 3 or warpgroup() else None", PipelineRace, NOT_DRAINED),
-    "release before drain at the end of a loop": Bug(steps.advance, "wgmma.wait_group(0)", "pass", PipelineRace, NOT_DRAINED),
+    "release before drain at the end of a loop": Bug(steps.end_loop, "wgmma.wait_group(0)", "pass", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0)": Bug(steps.drain, DRAIN, "current().wgmma_wait(1)", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0) at the end of a loop": Bug(
-        steps.advance, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
+        steps.end_loop, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
     "wait(2) for wait(1), delayed": Bug(steps.drain, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
         steps.release_due, "release_used(ring, k, delay_of(ring))", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),

@@ -234,7 +234,7 @@ def test_6_code_does_not_depend_on_the_order_of_sets() -> None:
 # ---- 7 -----------------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("state", [*PipelineState, None], ids=str)
 def test_7_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
-    """There START never drained and STOP never filled: a chain of one could not be said, nor one whose length is known at run time."""
+    """There START never drained and STOP never filled: a chain of one could not be said, nor one of a run-time length."""
     @numpipe.kernel(num_compute_wgs=1)
     def chain(a, c, links, *, state: numpipe.Static = None):
         def body(indices, x, acc):
