@@ -21,8 +21,7 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 class Config:
     """Blocks of `rows` x `row_bytes`; so many are on their way from memory (slots) and to it (outs).
 
-    A CTA copies `run` neighbours, one after the other, before it goes on where the last CTA's run ends. Runs and small blocks, not
-    many, keep reads and writes apart in the memory: on an H200 these are worth 5 % more than twice the slots or no runs.
+    A CTA copies `run` neighbours, then goes on behind the runs of all CTAs: 5 % faster on an H200 than twice the slots, or no runs.
     """
 
     rows: int = 64
@@ -32,8 +31,7 @@ class Config:
     run: int = 8
 
 
-@numpipe.kernel(out_type=lambda a, cfg: numpipe.ArrayType(a.shape, a.dtype), grid=numpipe.persistent(), grid_names=("cta",),
-                num_compute_wgs=2, wg_axis="wg")
+@numpipe.kernel(out_type=lambda a, cfg: numpipe.ArrayType(a.shape, a.dtype), grid=numpipe.persistent(), grid_names="cta")
 def copy(a, o, *, cfg: numpipe.Static = Config()):
     """o = a, for a matrix of float16, bfloat16 or float32; what happens to a tile in between is a line of its own."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.axis_index("cta"), numpipe.axis_size("cta")
@@ -59,8 +57,7 @@ def copy(a, o, *, cfg: numpipe.Static = Config()):
 
 def bandwidth(shape: tuple[int, int]) -> float:
     """Bytes that a copy of float16 on the GPU reads and writes a second."""
-    a = launch.DeviceArray.from_host(np.ones(shape, np.float16))
-    out = launch.DeviceArray(shape, a.dtype)
+    a, out = launch.DeviceArray.from_host(np.ones(shape, np.float16)), launch.DeviceArray(shape, np.float16)
     [sample] = bench.compare({"copy": lambda _: copy(a, out=out)}, reference="copy", protocols=("interleaved",),
                              plan=bench.Plan(load=0.3, rounds=20))
     return 4.0 * shape[0] * shape[1] / sample.seconds("copy")

@@ -23,11 +23,10 @@ import numpy as np
 
 from ._layout import Layout, block_layout
 from .errors import SpecError
-from .specs import Element, Side
+from .specs import Element, Side, spelled
 from .transforms import Transform, transposes
 
 T = TypeVar("T")
-MAX_RANK = 5  # of a tensor map (PTX ISA, "Tensor dimension")
 FLOATS = {np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
 """types that TMA can fill with NaN"""
 
@@ -90,16 +89,9 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: L
     """The blocks of an array of this type, rank and major order; raises SpecError where TMA or wgmma cannot take them."""
     if ndim != len(shape):
         raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
-    if ndim > MAX_RANK:
-        raise SpecError(f"{what}: the array has {ndim} dimensions, and TMA addresses at most {MAX_RANK}: reshape it, so that "
-                        "dimensions that are contiguous together are one")
     axes = tuple(axis for axis, side in enumerate(shape) if side is not None)
     sides = tuple(side.size if isinstance(side, Element) else int(side or 1) for side in shape)
     left = tuple(sides[axis] for axis in axes)
-    if len(left) != 2:
-        mend = "squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
-        raise SpecError(f"{what}: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension{'s' * (len(left) != 1)}, "
-                        f"{left}; tiles have 2: {mend}")
     contiguous = ndim - 1 if order == "row" else 0
     if contiguous not in axes:
         mend = ("pass a copy of the array whose last dimension is one of the tile's" if order == "row" else
@@ -112,9 +104,3 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: L
     axes = axes[::-1] if transposes(transforms) else axes
     scales = tuple(int(side) if isinstance(side, (int, np.integer)) else 1 for side in shape)
     return Block(layout, (axes[0], axes[1]), scales, order != "row", isinstance(shape[contiguous], Element), fill)
-
-
-def spelled(shape: tuple[Side, ...]) -> str:
-    """A block_shape as it is written in a kernel."""
-    sides = [f"Element({side.size})" if isinstance(side, Element) else str(side) for side in shape]
-    return f"({', '.join(sides)}{',' * (len(sides) == 1)})"

@@ -25,6 +25,9 @@ import numpy as np
 
 Lanes = Literal["all", "warps", "one"]
 Role = Literal["memory", "compute"]
+ELEMENTS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+            "bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Element types of arrays and tiles, by the name that NumPy, ml_dtypes and PyTorch share."""
 _INTEGERS = "int32", "uint32", "int64", "uint64"
 _BITS = "int32", "uint32", "uint64"
 REDUCTIONS: dict[str, tuple[str, ...]] = {
@@ -153,7 +156,7 @@ class Machine(Protocol):
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
 
         `reduction`: what becomes of an element is that of what it was and of the copy's, at once ("add", "min", "max", "inc",
-        "dec", "and", "or", "xor"). `once`: bytes that a TMA store has read already, and nobody has written since, are an error.
+        "dec", "and", "or", "xor"). `once`: the last read of these bytes; another one before they are written again is an error.
         """
 
     def bulk_commit(self) -> None: ...

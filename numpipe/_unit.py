@@ -24,14 +24,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ._block import Block, cut
+from ._budget import PANEL_BYTES, SMEM_BYTES, too_much
 from ._layout import ATOM, Layout
 from .allocations import Barrier, BarrierPlan, Scratch, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
 
-SMEM_BYTES = 232448  # 227 KB: what one CTA of sm_90 can have (CUDA C++ Programming Guide, "Compute Capabilities")
 HEADER = 1024
-PANEL_BYTES = 8192  # 64 rows of 128 bytes
 COUNTERS = 16  # int32 state of rings, per warpgroup
 PHASES = 16  # int32 behind them: phases of the kernel's own barriers
 _serials = itertools.count()
@@ -314,22 +313,12 @@ class Unit:
         return self.compute_wgs * self.store_slots * PANEL_BYTES
 
     def _budget(self) -> None:
-        wanted = self.smem_bytes
+        staging = self._staging_bytes
         if self.simulated and not self.params.store_slots:
             # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
-            wanted = self._rings_end + min(self._staging_bytes, self.compute_wgs * PANEL_BYTES)
-        if wanted > SMEM_BYTES:
-            parts = [f"{HEADER} barriers"] + [
-                f"{f'{p.private} warpgroups x ' * (p.private > 1)}{p.slots} {'output ' * p.written}slots x {p.stage_stride} = "
-                f"{p.end - p.base} ({p.name})" for p in (*self.rings.values(), *self.outputs.values())]
-            parts += [f"{part.copies * part.nbytes} ({part.name})" for part in self.scratch.values() if part.nbytes]
-            if self.store_slots:
-                parts.append(f"{self.compute_wgs} warpgroups x {self.store_slots} store slots x {PANEL_BYTES} = "
-                             f"{self._staging_bytes}")
-            raise SpecError(f"kernel {self.kernel}: shared memory: {' + '.join(parts)} = {self.smem_bytes} B, but a CTA has "
-                            f"{SMEM_BYTES} B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots"
-                            + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion"
-                            * bool(self.scratch))
+            staging = min(staging, self.compute_wgs * PANEL_BYTES)
+        if (self._rings_end + staging if self.simulated else self.smem_bytes) > SMEM_BYTES:
+            raise too_much(self, HEADER, staging)
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
@@ -367,6 +356,15 @@ class Unit:
         self._budget()
         return plan
 
+    def check_output(self, arg: int, what: str, mend: str) -> None:
+        """SpecError unless the call knew the array for an output: stores to an input would be lost, or change what must stay."""
+        array = self.arrays[arg]
+        if array.output:
+            return
+        reason = (f"the kernel's source does not show that it is an output: {mend}" if self.params.dimension_semantics is None else
+                  "its BlockSpec is one of in_specs: make it one of out_specs, and the array a parameter behind the inputs")
+        raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
+
     def plan_output(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, labels: tuple[str, ...],
                     dims: int | None, single: bool = False, shared: RingPlan | None = None) -> RingPlan:
         """An output ring of the pipeline written at `site`; arguments as those of `plan_ring`."""
@@ -377,9 +375,7 @@ class Unit:
         for label, (arg, *_) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
-            if not array.output:
-                raise SpecError(f"{what}: the call took '{array.name}' for an input, because the kernel's source does not show "
-                                "that it is an output: write out_specs=(…,) where the pipeline is made, and pass the array by name")
+            self.check_output(arg, what, "write out_specs=(…,) where the pipeline is made, and pass the array by name")
             if array.order != "row":
                 raise SpecError(f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, or "
                                 f"store from registers in the body, '{array.name}[…] = tile'")

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ._layout import ATOM, Layout, block_layout
+from ._machine import ELEMENTS
 from .errors import SpecError
 from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform
 from .transforms import check as check_transforms
@@ -62,6 +63,8 @@ class SMEM:
             dtype = np.dtype(self.dtype)
         except TypeError as error:
             raise SpecError(f"SMEM: dtype must be an element type, got {self.dtype!r} ({error})") from None
+        if dtype.name not in ELEMENTS or not dtype.isnative:
+            raise SpecError(f"SMEM: dtype must be one that arrays of a kernel have, {', '.join(ELEMENTS)}, got {dtype!r}")
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         object.__setattr__(self, "dtype", dtype)
         check_transforms(self.transforms, "SMEM")

@@ -140,18 +140,12 @@ def check(operation: str, unit: Unit, index: int, axes: tuple[int, int], sizes: 
                         f"along it: " + (f"use tile.T of a tile {sizes[::-1]}" if contiguous(array) in axes else
                                          "a ds(start, size) has to be there"))
     if store:
-        check_output(array)
+        unit.check_output(index, operation, f"copy to {array.name}.at[…] by its own name, or in a function that is called by name "
+                                            "and gets it as an argument")
         if not array.tma_store:
             raise SpecError(f"{operation}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte "
                             f"chunks: store a register tile, {array.name}[…] = tile")
     return cut(array, index, axes, layout, store)
-
-
-def check_output(array: ArrayArg) -> None:
-    if not array.output:
-        raise SpecError(f"{STORE}: the call took '{array.name}' for an input, because the kernel's source shows no store to it: "
-                        f"copy to {array.name}.at[…] by its own name, or in a function that is called by name and gets it as an "
-                        "argument")
 
 
 def reachable(operation: str, unit: Unit, index: int) -> None:
@@ -168,7 +162,10 @@ def check_reduction(reduction: Any, dtype: np.dtype) -> str:
     if reduction not in REDUCTIONS:
         raise SpecError(f"{STORE}: reduction_op must be None or one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
     if dtype.name not in REDUCTIONS[reduction]:
-        raise SpecError(f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}")
+        same = reduction in ("add", "and", "or", "xor") and f"u{dtype.name}" in REDUCTIONS[reduction]
+        mend = f"; u{dtype.name} has the same bits: pass the array as array.view(np.u{dtype.name}), and a tile of that type"
+        raise SpecError(f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}"
+                        + mend * same)
     return str(reduction)
 
 
@@ -332,8 +329,8 @@ def copy_smem_to_gmem(src: Any, dst: Any, *, predicate: Any = True, commit_group
     commit_group  close the warpgroup's group of stores with this one; False leaves it open for more
                   (`commit_smem_to_gmem_group`)
     reduction_op  None, or how an element is combined with what the array holds: "add", "min", "max", "inc", "dec", "and", "or",
-                  "xor", as far as there is one for its type. Elements change at once each, in any order. What the array holds
-                  is what the caller passes; one that the call allocates (`out_type`) holds nothing.
+                  "xor", as far as there is one for its type (`_machine.REDUCTIONS`). Elements change at once each, in any order.
+                  What the array holds is what the caller passes; one that the call allocates (`out_type`) holds nothing.
 
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"). The kernel
     waits for all groups before it ends. Raises SpecError where shapes or types differ, for inputs, and for arrays that the TMA

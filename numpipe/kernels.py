@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import launch, targets
+from ._frames import brief
 from ._source import remember
 from ._unit import ArrayArg, Unit
 from .arguments import SCALAR, Call, Parameters, scalar_dtype, scalar_kind, scalar_value
@@ -116,7 +117,9 @@ class Kernel:
                             options.warp_specialized)
         if self._tiled is not None:
             self._all_dims = options.grid
-            options = self.options = dataclasses.replace(options, grid=self._tiled.ctas(options.grid))
+            options = self.options = dataclasses.replace(
+                options, grid=self._tiled.ctas(options.grid),
+                compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
             self._arguments.hide(self._tiled.grid.hidden)
         options.check(self.name, len(self.parameters))
         self._results = Results(self._arguments, options)
@@ -167,10 +170,12 @@ class Kernel:
                             + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
 
     # ---- calls
+    @brief
     def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the outputs it allocated (or `out`)."""
         return self._call(args, named, out, target, stream)
 
+    @brief
     def simulate(self, /, *args: Any, seed: int | None = None, trace: Any = None, out: Any = None, **named: Any) -> Any:
         """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order).
 
@@ -365,6 +370,7 @@ class Kernel:
                 front_end(self.unit(unit_key), self.lifted(unit_key), self._scalars(unit_key))
 
     # ---- inspection
+    @brief
     def compiled(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """The compiled kernel for arguments of these types; an ArrayType may stand for an array. Needs no GPU."""
         call = self._arguments.bind(args, named)
@@ -394,6 +400,7 @@ class Kernel:
         with self._lock:
             return self.built((tuple(arrays), tuple(kinds), call.statics), obstacles)
 
+    @brief
     def inspect(self, what: str, /, *args: Any, **named: Any) -> Any:
         """"ptx", "sass", "llvm", "source", "resources" or "gate" of the kernel compiled for these arguments; needs no GPU.
 

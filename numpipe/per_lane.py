@@ -107,6 +107,13 @@ def check_shuffled(operation: str, of: Any) -> None:
                         f"{'a bool' if of is bool else 'something else' if of is None else of}")
 
 
+def check_integers(operation: str, kinds: dict[str, Any]) -> None:
+    """SpecError for masks, lanes and distances that are no integers; `kinds`: by parameter, what `arith.kind` says."""
+    for name, of in kinds.items():
+        if of is not int and not (isinstance(of, np.dtype) and of.kind in "iu"):
+            raise SpecError(f"cuda.{operation}: {name} must be an integer, got {of.__name__ if isinstance(of, type) else of}")
+
+
 def strong(value: Any) -> Any:
     """Python's numbers as the types they have on the GPU."""
     if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
@@ -114,38 +121,41 @@ def strong(value: Any) -> Any:
     return value
 
 
-def _shuffle(operation: str, mask: Any, value: Any, amount: Any) -> Any:
+def _shuffle(operation: str, mask: Any, value: Any, **by: Any) -> Any:
+    (_, amount), = by.items()
     check_shuffled(operation, arith.kind(value))
+    check_integers(operation, {name: arith.kind(given) for name, given in {"mask": mask, **by}.items()})
     return lane(f"cuda.{operation}").shuffle(operation, int(mask) & FULL, strong(value), int(amount))
 
 
 @op
 def shfl_sync(mask: Any, value: Any, src_lane: Any) -> Any:
-    """The value of lane `src_lane` (modulo 32) of the warp; all lanes of `mask` take part."""
-    return _shuffle("shfl_sync", mask, value, src_lane)
+    """The value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and distances count modulo 32."""
+    return _shuffle("shfl_sync", mask, value, src_lane=src_lane)
 
 
 @op
 def shfl_up_sync(mask: Any, value: Any, delta: Any) -> Any:
     """The value of the lane `delta` below, its own where there is none."""
-    return _shuffle("shfl_up_sync", mask, value, delta)
+    return _shuffle("shfl_up_sync", mask, value, delta=delta)
 
 
 @op
 def shfl_down_sync(mask: Any, value: Any, delta: Any) -> Any:
     """The value of the lane `delta` above, its own where there is none."""
-    return _shuffle("shfl_down_sync", mask, value, delta)
+    return _shuffle("shfl_down_sync", mask, value, delta=delta)
 
 
 @op
 def shfl_xor_sync(mask: Any, value: Any, lane_mask: Any) -> Any:
     """The value of lane ``laneid ^ lane_mask``."""
-    return _shuffle("shfl_xor_sync", mask, value, lane_mask)
+    return _shuffle("shfl_xor_sync", mask, value, lane_mask=lane_mask)
 
 
 @op
 def syncwarp(mask: Any = FULL) -> None:
     """All lanes of `mask` meet here, and see what the others have stored."""
+    check_integers("syncwarp", {"mask": arith.kind(mask)})
     lane("cuda.syncwarp").syncwarp(int(mask) & FULL)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from typing import Any
 
@@ -122,18 +123,12 @@ def _mask(context: Any, builder: Any, ty: Any, value: Any) -> Any:
     return builder.trunc(value, nb.i32) if ty.bitwidth > 32 else context.cast(builder, value, ty, I32)
 
 
-def _check_integers(operation: str, **given: Any) -> None:
-    for name, ty in given.items():
-        if not isinstance(ty, nb.types.Integer):
-            raise SpecError(f"cuda.{operation}: {name} must be an integer, got {ty}")
-
-
 def _shuffle(operation: Any, mode: str, clamp: int) -> None:
-    name = operation.__name__
+    name, parameters = operation.__name__, list(inspect.signature(operation.function).parameters)
 
     def typer(_context: Any, mask: Any, value: Any, amount: Any) -> Any:
         source.check_shuffled(name, kind_of(value))
-        _check_integers(name, mask=mask, amount=amount)
+        source.check_integers(name, {parameters[0]: kind_of(mask), parameters[2]: kind_of(amount)})
         kind = nb.unliteral(value)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -153,8 +148,6 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
 
 def _named(typer: Any, operation: Any) -> Any:
     """The typer with the operation's own parameter names, by which Numba calls it."""
-    import inspect
-
     names = ", ".join(inspect.signature(operation.function).parameters)
     ns: dict[str, Any] = {"typer": typer}
     exec(f"def typed(typing_context, {names}):\n    return typer(typing_context, {names})", ns)
@@ -183,7 +176,7 @@ for _operation, (_mode, _clamp) in _MODES.items():
 
 @cuda_meaning(source.syncwarp)
 def _syncwarp(_context: Any, mask: Any) -> Any:
-    _check_integers("syncwarp", mask=mask)
+    source.check_integers("syncwarp", {"mask": kind_of(mask)})
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         nb.emit_asm(builder, nb.void, [_mask(context, builder, mask, args[0])], "bar.warp.sync $0;", "r,~{memory}")

@@ -73,7 +73,8 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
              steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
 
-    grid                  steps per dimension, run-time int32 values, last one fastest
+    grid                  steps per dimension, run-time int32 values, last one fastest; none is negative (constants are checked
+                          when the kernel is compiled, the others by the simulator)
     in_specs              one BlockSpec for each array the pipeline is called on; tuples and NamedTuples of them, nested, for
                           arrays in the same tuples: the tiles come in them too
     out_specs             the same for arrays that the loop writes, behind the inputs in the call and in the tiles: ``o_tile[...] =
@@ -129,6 +130,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
         sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
         raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
+    check_steps(where, sizes)
     return Pipeline(np_, sizes, (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, site, single)
 
 
@@ -151,12 +153,20 @@ def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees:
     `known`, `slots`, `delay`, `kernel`: see `steps.grouped`.
     """
     (inputs, outputs), labels = specs, tuple(tree.labels(name) for tree, name in zip(trees, ("in_specs", "out_specs"), strict=True))
+    check_steps(where, known)
     rings = grouped(where, inputs, labels[0], known, slots, delay, kernel)
     check_specs(where, outputs, labels[1])
     outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
                  for group in grouped(where, outputs, labels[1], known, slots, 0, 0))
     tree = Tree((*(trees[0].parts or ()), *trees[1].parts)) if trees[1].parts else trees[0]
     return tree, (*labels[0], *labels[1]), rings, outs
+
+
+def check_steps(where: str, sizes: Sequence[Any]) -> None:
+    """A grid has no negative sizes: two of them would make a positive number of steps."""
+    if any(isinstance(size, (int, np.integer)) and size < 0 for size in sizes):
+        said = ", ".join(str(size) for size in sizes if isinstance(size, (int, np.integer)))
+        raise SpecError(f"{where}: grid must hold numbers of steps, 0 or more, got {said}")
 
 
 def check_steps_of(where: str, function: Facts | None, given: str, outputs: bool) -> None:

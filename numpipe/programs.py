@@ -8,6 +8,7 @@ import numpy as np
 
 from ._machine import current
 from ._op import constant, op
+from ._unit import Unit
 from .errors import SpecError
 
 
@@ -18,13 +19,27 @@ def check(operation: str, axis: Any) -> int:
     return axis
 
 
+def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
+    """`axis`, unless this is a kernel over tiles and CTAs have no such dimension: its own source asks for steps (`wrapped`)."""
+    words = None if unit is None else unit.params.dimension_semantics
+    if words is not None and axis >= words.count("parallel"):
+        why = (f"is sequential: write {operation}({axis}), with the number, in the kernel itself, and pass its value to functions"
+               if axis < len(words) else f"is none of the {len(words)} that the kernel's grid has")
+        raise SpecError(f"{operation}({axis}): dimension {axis} {why}")
+    return axis
+
+
 @op
 def program_id(axis: int) -> Any:
     """Index of this CTA along dimension `axis` of the grid (0…2, a compile-time int): blockIdx.x, y or z, an int32."""
-    return np.int32(current().cta[check("program_id", constant("program_id", "axis", axis))])
+    return np.int32(current().cta[_of_ctas("program_id", axis)])
 
 
 @op
 def num_programs(axis: int) -> Any:
     """CTAs along dimension `axis` of the grid (0…2, a compile-time int): gridDim.x, y or z, an int32."""
-    return np.int32(current().grid[check("num_programs", constant("num_programs", "axis", axis))])
+    return np.int32(current().grid[_of_ctas("num_programs", axis)])
+
+
+def _of_ctas(operation: str, axis: Any) -> int:
+    return check_ctas(current().unit, operation, check(operation, constant(operation, "axis", axis)))

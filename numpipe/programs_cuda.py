@@ -7,6 +7,7 @@ from typing import Any
 from . import _numba as nb
 from . import programs as source
 from ._op import cuda_meaning, immediate
+from ._unit import Unit
 
 I32 = nb.types.int32
 
@@ -21,6 +22,13 @@ def _special(operation: Any, name: str, register: str) -> None:
         return I32(axis), codegen
 
     cuda_meaning(operation)(typer)
+
+
+def check_ctas(unit: Unit, library: Any) -> None:
+    """SpecError where compiled code asks for a dimension that the CTAs of a kernel over tiles do not have."""
+    for operation, register in (("program_id", "ctaid"), ("num_programs", "nctaid")):
+        for symbol in nb.undefined_symbols(library, f"llvm.nvvm.read.ptx.sreg.{register}."):
+            source.check_ctas(unit, operation, "xyz".index(symbol[-1]))
 
 
 _special(source.program_id, "program_id", "ctaid")

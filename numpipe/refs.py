@@ -55,11 +55,21 @@ def ds(start: Any, size: int) -> Ds:
     constant("ds(start, size)", "size", size)
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise SpecError(f"ds(start, size): size must be a positive compile-time int, got {size!r}")
+    if isinstance(start, (float, np.floating)):
+        raise SpecError(no_start(type(start).__name__))
     return Ds(start, int(size))
+
+
+def no_start(got: str) -> str:
+    """Message for the start of a `ds` that is no integer."""
+    return f"ds(start, size): start must be an integer, got {got}: int(x) truncates a float, // divides integers"
 
 
 class All:
     """The whole of a dimension: what ``:`` means in an index."""
+
+    def __repr__(self) -> str:
+        return ":"
 
 
 ALL = All()

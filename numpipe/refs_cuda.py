@@ -84,6 +84,8 @@ def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
 
 @cuda_meaning(refs.ds)
 def _ds(_context: Any, start: Any, size: Any) -> Any:
+    if isinstance(start, nb.types.Float):
+        raise SpecError(refs.no_start(str(start)))
     value = DsType(refs.ds(0, immediate("ds(start, size)", "size", size)).size, isinstance(start, InertType))
     if value.inert:
         return value(start, size), lambda context, builder, sig, args: nb.const(0)

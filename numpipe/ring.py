@@ -38,10 +38,11 @@ from typing import Any
 import numpy as np
 
 from ._block import wrong_indices
+from ._budget import PANEL_BYTES
 from ._layout import swizzle_of
 from ._machine import TensorMap, current
 from ._op import helper, op
-from ._unit import PANEL_BYTES, MapRequest, RingPlan, Unit
+from ._unit import MapRequest, RingPlan, Unit
 from .arith import quotient, remainder
 from .context import Context, counter, set_counter
 from .errors import PipelineDeadlock, PipelineRace

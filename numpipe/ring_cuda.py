@@ -8,8 +8,9 @@ from typing import Any
 from . import _numba as nb
 from . import ring as source
 from ._block import wrong_indices
+from ._budget import PANEL_BYTES
 from ._op import cuda_meaning
-from ._unit import PANEL_BYTES, RingPlan
+from ._unit import RingPlan
 from .context_cuda import ContextType, compute_warpgroup, counter_pointer
 from .errors import CompileError
 from .fragment.panel_cuda import sub_tile, write

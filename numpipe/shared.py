@@ -44,6 +44,10 @@ class Slots:
         return self.plan.kind.shape
 
     @property
+    def dtype(self) -> np.dtype:
+        return self.plan.kind.dtype
+
+    @property
     def at(self) -> SlotsAt:
         return SlotsAt(self)
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from . import sim
+from ._budget import SMEM_BYTES
 from ._machine import Machine
-from ._unit import SMEM_BYTES, Unit
+from ._unit import Unit
 from .context import Context
 from .intrinsics import setmaxnreg
 from .lanes import one_lane

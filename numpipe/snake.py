@@ -8,6 +8,16 @@ from .arith import quotient, remainder
 from .functions import function
 
 
+def wrong(minor_dim: Any, tile_width: Any) -> str:
+    """What is wrong with these arguments of a kernel's call, "" for nothing; None for a value of run time."""
+    if minor_dim is None or isinstance(minor_dim, bool) or minor_dim not in (0, 1):
+        return ("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got "
+                + ("a run-time value" if minor_dim is None else repr(minor_dim)))
+    if isinstance(tile_width, int) and tile_width < 1:
+        return f"planar_snake: tile_width must be at least 1, got {tile_width}"
+    return ""
+
+
 @function
 def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
     """Place number `lin` of a `shape` plane, as a pair of indices, in a kernel or on the host.

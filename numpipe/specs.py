@@ -42,6 +42,7 @@ class Element:
             raise SpecError(f"Element: size must be an int of 1…256 elements, the limit of a TMA box, got {self.size!r}")
 
 
+MAX_RANK = 5  # of a tensor map (PTX ISA, "Tensor dimension")
 Side = int | None | Element
 """of a block along one dimension of its array"""
 
@@ -77,10 +78,10 @@ class BlockSpec:
 
                    Two dimensions are left for the tile. Along the contiguous one a side is a multiple of 16 bytes, along the
                    other one of 8 elements; no side exceeds 256 elements (the limit of a TMA box). The contiguous dimension
-                   cannot be squeezed. Sides are compile-time constants: shapes of arrays are not, so there is no block as
-                   large as "the whole dimension".
+                   cannot be squeezed. Sides are compile-time constants and shapes of arrays are not, so a block that is the
+                   whole array says its sides: ``BlockSpec((64, 128))`` is all of an array of up to 64 x 128 elements.
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
-                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin.
+                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
     memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
                    is given the array itself (block_shape and index_map must be left out).
     transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform, TransposeTransform; what is left
@@ -138,14 +139,16 @@ class BlockSpec:
             self._check_passed_on()
             return
         if shape is None:
-            raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and "
-                            "shapes are run-time values; say the sides, None for one that is left out of the tile")
+            raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
+                            "are run-time values. Say sides as large as the array (literals, fields of a Static) and leave "
+                            "index_map out: the block at the origin, loaded once")
         if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or _is_int(n) for n in shape):
             raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
                             f"got {shape!r}")
         if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
                             "split the block")
+        self._check_tile(shape)
         if self.delay_release is not None and (not _is_int(self.delay_release) or self.delay_release < 0):
             raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if self.index_map is not None and not callable(self.index_map):
@@ -153,15 +156,30 @@ class BlockSpec:
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
 
+    def _check_tile(self, shape: tuple[Side, ...]) -> None:
+        """Two dimensions are left for the tile, of an array that TMA can address."""
+        if len(shape) > MAX_RANK:
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
+                            f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
+        left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
+        if len(left) != 2:
+            mend = "squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
+                            f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
+
     def _check_passed_on(self) -> None:
         """Nothing is loaded of an operand in global memory, so nothing may be said of how."""
-        for name in ("block_shape", "index_map", "delay_release", "buffer_count"):
-            if getattr(self, name) is not None:
+        for name, unsaid in (("block_shape", None), ("index_map", None), ("delay_release", None), ("buffer_count", None),
+                             ("transforms", ()), ("oob_fill", "zeros")):
+            if getattr(self, name) != unsaid:
                 raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
                                 f"out {name}={getattr(self, name)!r}")
-        if self.transforms:
-            raise SpecError("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave out "
-                            f"transforms={self.transforms!r}")
+
+
+def spelled(shape: tuple[Side, ...]) -> str:
+    """A block_shape as it is written in a kernel."""
+    sides = [f"Element({side.size})" if isinstance(side, Element) else str(side) for side in shape]
+    return f"({', '.join(sides)}{',' * (len(sides) == 1)})"
 
 
 def space_of(given: Any) -> str | None:

@@ -54,12 +54,8 @@ def check(name: str, dtype: Any, sizes: tuple[int | None, int | None], shape: tu
         raise SpecError(f"'{name}[…] = tile': the array is {dtype}, the tile {tile}: store tile.astype({name}.dtype)")
 
 
-def check_output(array: Any) -> None:
-    """A store must be one that the call knew of: to an input it would be lost, or overwrite what may not be written."""
-    if not array.output:
-        raise SpecError(f"'{array.name}[…] = tile': the call took '{array.name}' for an input, because the kernel's source shows "
-                        "no store to it: store to it by its own name, or in a function that is called by name and gets it as an "
-                        "argument")
+MEND = "store to it by its own name, or in a function that is called by name and gets it as an argument"
+"""where a call did not know an array for an output"""
 
 
 def through_tma(array: Any, axes: tuple[int, int]) -> bool:
@@ -81,7 +77,7 @@ def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
     axes = tile_axes(ref.name, array.ndim, [_is_slice(part) for part in parts], parts)
     if not isinstance(tile, Tile):
         raise SpecError(f"'{ref.name}[…] = value': the value must be a register tile, got {type(tile).__name__}")
-    check_output(target)
+    ref.unit.check_output(ref.index, f"'{ref.name}[…] = tile'", MEND)
     sizes = tuple(None if isinstance(parts[axis], All) else parts[axis].size for axis in axes)
     check(ref.name, ref.dtype, sizes, tile.shape, tile.dtype)  # type: ignore[arg-type]
     if tile.inert:

@@ -27,7 +27,7 @@ def _store_tile(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
                             f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
     if not isinstance(tile, (TileType, InFlightType)):
         raise SpecError(f"'{ref.arg.name}[…] = value': the value must be a register tile, got {tile}")
-    source.check_output(ref.arg)
+    ref.unit.check_output(ref.index, f"'{ref.arg.name}[…] = tile'", source.MEND)
     value_type = settled(tile, f"'{ref.arg.name}[…] = tile'")
     sizes = tuple(parts[axis].size if isinstance(parts[axis], DsType) else None for axis in axes)
     source.check(ref.arg.name, ref.arg.dtype, sizes, value_type.shape, value_type.dtype)  # type: ignore[arg-type]

@@ -57,6 +57,17 @@ def before_first_tile() -> Any:
 
 
 @op
+def check_count(number: int, count: Any) -> None:
+    """SpecError for a count of tiles that is no integer; `number` is which of them."""
+    if isinstance(count, (float, np.floating)):
+        raise SpecError(no_count(number, type(count).__name__))
+
+
+def no_count(number: int, got: str) -> str:
+    return f"a loop over tiles takes integers, got {got} for dimension {number}: // divides integers, cdiv rounds up"
+
+
+@op
 def tile_stride() -> Any:
     """Number of CTAs."""
     x, y, z = current().grid

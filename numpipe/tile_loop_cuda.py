@@ -31,6 +31,13 @@ def _before_first_tile(_context: Any) -> Any:
     return I32(), codegen
 
 
+@cuda_meaning(source.check_count)
+def _check_count(_context: Any, number: Any, count: Any) -> Any:
+    if isinstance(count, nb.types.Float):
+        raise SpecError(source.no_count(nb.literal(number), str(count)))
+    return nb.types.void(number, count), lambda context, builder, sig, args: nb.nothing(context)
+
+
 @cuda_meaning(source.tile_stride)
 def _tile_stride(_context: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:

@@ -82,25 +82,25 @@ def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any,
     words = semantics or ("parallel",) * rank
     if len(words) != rank:
         raise SpecError(f"kernel {kernel}: dimension_semantics {words} is of {len(words)} dimensions, but the grid has {rank}")
-    parallel = words.count("parallel")
-    if words != ("parallel",) * parallel + ("sequential",) * (rank - parallel):
+    sizes = None if callable(grid) else tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    parts = Grid(rank, words.count("parallel"), sizes)
+    if words != parts.semantics:
         raise SpecError(f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, because they are the "
                         "loop that each CTA runs")
-    if parallel > 3:
-        raise SpecError(f"kernel {kernel}: {parallel} parallel dimensions, but a grid of CTAs has at most 3: make some of them "
-                        "one, or sequential")
-    sizes = None
-    if not callable(grid):
-        sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
-        if not all(_is_size(size) for size in sizes):
-            raise SpecError(f"kernel {kernel}: grid must hold non-negative ints, got {grid!r}")
-    return Tiled(kernel, ins, outs, Grid(rank, parallel, sizes), roles)
+    if parts.parallel > 3:
+        raise SpecError(f"kernel {kernel}: {parts.parallel} parallel dimensions, but a grid of CTAs has at most 3: make some of "
+                        "them one, or sequential")
+    if sizes is not None and not all(_is_size(size) for size in sizes):
+        raise SpecError(f"kernel {kernel}: grid must hold non-negative ints, got {grid!r}")
+    return Tiled(kernel, ins, outs, parts, roles)
 
 
 def _specs(kernel: str, name: str, given: Any) -> tuple[BlockSpec, ...]:
     specs = (given,) if isinstance(given, BlockSpec) else () if given is None else given
     if not isinstance(specs, tuple) or not all(type(spec) is BlockSpec for spec in specs):
-        raise SpecError(f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, got {given!r}")
+        kinds = ", ".join(type(spec).__name__ for spec in specs) if isinstance(specs, (tuple, list)) else repr(given)
+        raise SpecError(f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, one for each parameter, got " + (
+            f"({kinds})" if isinstance(specs, tuple) else f"[{kinds}]" if isinstance(specs, list) else kinds))
     return specs
 
 

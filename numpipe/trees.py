@@ -77,10 +77,10 @@ def made(tree: Tree, parts: Sequence[Any]) -> Any:
 
 
 def mismatch(specs: Tree, arrays: Tree, names: str = "in_specs has") -> str:
-    """What is wrong with a pipeline called on arrays of another shape than its specs; "" for nothing."""
+    """What is wrong with a pipeline called on arrays of another shape than its specs, "`names`"; "" for nothing."""
     if specs == arrays:
         return ""
     flat = all(part.parts is None for tree in (specs, arrays) for part in tree.parts or ())
     if flat and len(specs.parts or ()) != len(arrays.parts or ()):
         return f"called on {len(arrays.parts or ())} arrays, but {names} {len(specs.parts or ())}"
-    return f"called on arrays {arrays}, but in_specs is {specs}: pass them in the same tuples"
+    return f"called on arrays {arrays}, but {names} {specs}: pass them in the same tuples"

@@ -56,8 +56,11 @@ def view_axes(name: str, ndim: int, kinds: Sequence[str], got: object) -> tuple[
     if ":" in kinds:
         raise SpecError(f"{name}.at[…]: ':' has no compile-time size in an array; write ds(0, size)")
     axes = tuple(axis for axis, kind in enumerate(kinds) if kind == "ds")
+    if ndim < 2:
+        raise SpecError(f"{name}.at[…]: copies move tiles of 2 dimensions, and '{name}' has {ndim}: pass a view of it that has 2, "
+                        "array.reshape(1, -1)")
     if len(kinds) != ndim or "other" in kinds or len(axes) != 2:
         others = "" if ndim == 2 else ", and by an integer along the others"
-        raise SpecError(f"{name}.at[…]: an array of {ndim} dimension{'s' * (ndim != 1)} is indexed by ds(start, size) along two of "
+        raise SpecError(f"{name}.at[…]: an array of {ndim} dimensions is indexed by ds(start, size) along two of "
                         f"them{others}, got {got}")
     return axes[0], axes[1]

@@ -4,11 +4,17 @@ A kernel that fails or hangs takes the CUDA context of its process with it, so e
 item here: a pytest of its own in a child process, under a time limit (``NUMPIPE_GPU_TEST_TIMEOUT`` seconds, 300). Asked
 for by name (``pytest tests/gpu/test_x.py::test_y``) a GPU test runs in this process, for a debugger.
 
+Nearly all of their time is compiling. So with ``-n 8`` eight files run at once, and a file may say of itself:
+
+    ALONE = True     no other file runs beside it: it takes most of the GPU's memory, or all cores
+    PROCESSES = 4    its tests are independent kernels, shared out to so many processes (pytest-xdist)
+
 Without a Hopper GPU these tests are collected and skipped, and the last lines say how many and why.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import functools
@@ -70,13 +76,21 @@ class GpuFile(pytest.File):
         yield GpuFileItem.from_parent(self, name=self.path.stem)
 
 
+def said(file: Path, name: str, otherwise: Any) -> Any:
+    """The value of a constant of a file, which is not imported: that is for its own process."""
+    for line in ast.parse(file.read_text(encoding="utf8")).body:
+        if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == [name]:
+            return ast.literal_eval(line.value)
+    return otherwise
+
+
 @contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """The GPU's memory and time belong to one file, also when pytest-xdist runs several."""
+def turn(alone: bool, folder: str | None = None) -> Iterator[None]:
+    """The GPU belongs to one file, or to all that share it, whichever processes of this user run them."""
     import fcntl
 
-    with open(Path(tempfile.gettempdir()) / f"numpipe-gpu-tests-{os.getuid()}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(Path(folder or tempfile.gettempdir()) / f"numpipe-gpu-tests-{os.getuid()}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
 
 
@@ -92,10 +106,11 @@ class GpuFileItem(pytest.Item):
         limit = float(os.environ.get(TIME_LIMIT, "300"))
         command = [sys.executable, "-m", "pytest", str(self.path), "-v", "--color=no", "-p", "no:cacheprovider"]
         if importlib.util.find_spec("xdist"):
-            command.append("-n0")
+            processes = min(said(self.path, "PROCESSES", 1), os.cpu_count() or 1)
+            command += [f"-n{processes if processes > 1 else 0}", "--dist=load"]
         if importlib.util.find_spec("pytest_timeout"):
             command.append("--timeout-method=thread")  # a signal does not interrupt a wait inside the driver
-        with one_at_a_time(), tempfile.TemporaryFile("w+", errors="replace") as log:
+        with turn(said(self.path, "ALONE", False)), tempfile.TemporaryFile("w+", errors="replace") as log:
             child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                      cwd=self.config.rootpath, env=os.environ | {CHILD: "1"}, start_new_session=True)
             try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Factors = Mapping[str, Sequence[Any]]
+Factors = Mapping[str, tuple[Any, ...]]
 Row = dict[str, Any]
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
@@ -25,7 +25,7 @@ class Rule:
 
     holds: Callable[..., bool]
     mildest: Mapping[str, Any] = field(default_factory=dict)
-    """values that make it hold whenever any do: with them it can be judged before all of its factors have values"""
+    """values that make it hold whenever any do; of factors without one all values are tried before a rule is given up"""
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -36,9 +36,9 @@ Rules = tuple[Rule, ...]
 
 
 @functools.cache
-def about(rules: Rules, name: str) -> Rules:
-    """The rules that a factor stands in."""
-    return tuple(rule for rule in rules if name in rule.names)
+def about(rules: Rules, *names: str) -> Rules:
+    """The rules that all of these factors stand in."""
+    return tuple(rule for rule in rules if set(names) <= set(rule.names))
 
 
 @functools.cache
@@ -47,44 +47,48 @@ def joined(rules: Rules, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n for rule in about(rules, name) for n in rule.names if n != name))
 
 
-def keeps(row: Row, rules: Rules, name: str) -> bool:
-    """Whether a row that was given a value of `name` keeps all rules that can be judged by now."""
-    for rule in about(rules, name):
-        try:
-            values = [row[n] if n in row else rule.mildest[n] for n in rule.names]
-        except KeyError:
-            continue
-        if not rule.holds(*values):
-            return False
-    return True
+@functools.cache
+def may_hold(rule: Rule, *choices: tuple[Any, ...]) -> bool:
+    """Whether a rule holds for any of these values, a tuple of them for each of its factors."""
+    return any(rule.holds(*values) for values in itertools.product(*choices))
 
 
-def leaves_a_value(row: Row, factors: Factors, rules: Rules, name: str) -> bool:
-    """Whether all factors that rules join to `name` have a value left that keeps them."""
-    return all(any(keeps(row | {n: value}, rules, n) for value in factors[n]) for n in joined(rules, name) if n not in row)
+def keeps(row: Row, factors: Factors, rules: Rules) -> bool:
+    """Whether all rules may hold in a row, each with any values for the factors that have none yet."""
+    return all(may_hold(rule, *((row[n],) if n in row else (rule.mildest[n],) if n in rule.mildest else factors[n]
+                                for n in rule.names)) for rule in rules)
 
 
-def near_first(names: Sequence[str], start: Sequence[str], rules: Rules) -> list[str]:
-    """The names that are not in `start`, first those that rules join to it: contradictions are met early."""
-    found = list(start)
-    for name in found:  # grows
-        found += [n for n in joined(rules, name) if n not in found]
-    return [n for n in found if n not in start] + [n for n in names if n not in found]
+def open_values(row: Row, factors: Factors, rules: Rules) -> Factors:
+    """The values that factors may have that have none yet."""
+    return {name: tuple(value for value in values if keeps(row | {name: value}, factors, about(rules, name)))
+            for name, values in factors.items() if name not in row}
 
 
-def completed(row: Row, factors: Factors, rules: Rules, order: Sequence[str],
+def completed(row: Row, left: Factors, factors: Factors, rules: Rules, order: Sequence[str],
               best: Callable[[Row, str, Sequence[Any]], Sequence[Any]] = lambda row, name, values: values) -> Row | None:
-    """The row with values for the factors in `order`, such that all rules hold; None if there are none (all have been tried)."""
-    if not order:
+    """The row with values for the factors that are `left`, such that all rules hold; None if there are none (all have been tried).
+
+    A factor that has one value left, or none, comes before its turn: contradictions are met early.
+    """
+    if not left:
         return row
-    name, *rest = order
-    for value in best(row, name, factors[name]):
+    name = min((n for n in order if n in left), key=lambda n: len(left[n]) > 1)
+    for value in best(row, name, left[name]):
         longer = row | {name: value}
-        if keeps(longer, rules, name) and leaves_a_value(longer, factors, rules, name):
-            found = completed(longer, factors, rules, rest, best)
-            if found is not None:
-                return found
+        found = completed(longer, narrowed(longer, left, factors, rules, name), factors, rules, order, best)
+        if found is not None:
+            return found
     return None
+
+
+def narrowed(row: Row, left: Factors, factors: Factors, rules: Rules, name: str) -> Factors:
+    """What is `left` when `name` has got a value."""
+    found = {n: values for n, values in left.items() if n != name}
+    for n in joined(rules, name):
+        if n in found:
+            found[n] = tuple(value for value in found[n] if keeps(row | {n: value}, factors, about(rules, name, n)))
+    return found
 
 
 def pairs(row: Row, factors: Factors) -> Iterator[Pair]:
@@ -101,8 +105,8 @@ def all_pairs(factors: Factors) -> Iterator[Pair]:
 def possible(pair: Pair, factors: Factors, rules: Rules) -> bool:
     """Whether any row has this pair."""
     row = dict(pair)
-    return (all(keeps(row, rules, name) for name in row)
-            and completed(row, factors, rules, near_first(list(factors), list(row), rules)) is not None)
+    left = open_values(row, factors, rules)
+    return keeps(row, factors, rules) and completed(row, left, factors, rules, list(factors)) is not None
 
 
 def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries: int = 3) -> list[Row]:
@@ -127,8 +131,8 @@ def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries:
             continue
         found: list[tuple[int, Row]] = []
         for _ in range(tries):
-            others = near_first(shuffled.sample(names, len(names)), [name for name, _ in pair], rules)
-            row = completed(dict(pair), factors, rules, others, best)
+            order = shuffled.sample(names, len(names))
+            row = completed(dict(pair), open_values(dict(pair), factors, rules), factors, rules, order, best)
             assert row is not None
             found.append((sum(p in missing for p in pairs(row, factors)), {name: row[name] for name in names}))
         row = max(found, key=lambda scored: scored[0])[1]

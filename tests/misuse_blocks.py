@@ -17,8 +17,9 @@ REFUSED_INDEX = ("array 'c' has 3 dimensions and is indexed by ds(start, size) a
 
 
 # ---- block shapes --------------------------------------------------------------------------------------------------
-@refused("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes are run-time values; "
-         "say the sides, None for one that is left out of the tile", kind=SpecError)
+@refused("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes are run-time values. "
+         "Say sides as large as the array (literals, fields of a Static) and leave index_map out: the block at the origin, loaded "
+         "once", kind=SpecError)
 def a_block_of_the_whole_array(a, b, c):
     spec = BlockSpec(None, lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -50,21 +51,18 @@ def an_element_without_a_size(a, b, c):
     #                 ^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: in_specs[0] for 'a': block_shape (1, 64, 64) leaves a tile of 3 dimensions, (1, 64, "
-         "64); tiles have 2: squeeze dimensions of one element: write None", kind=SpecError, args=THREE)
+@refused("BlockSpec: block_shape (1, 64, 64) leaves a tile of 3 dimensions, (1, 64, 64); tiles have 2: squeeze dimensions of one "
+         "element: write None", kind=SpecError, args=THREE)
 def a_tile_of_three_dimensions(a, b, c):
-    for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((1, 64, 64), lambda k: (0, 0, k)),))(a):
-    #              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-        pass
+    spec = BlockSpec((1, 64, 64), lambda k: (0, 0, k))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block_shape (None, Element(64)) leaves a tile of 1 dimension, "
-         "(64,); tiles have 2: None leaves a dimension out of it", kind=SpecError)
+@refused("BlockSpec: block_shape (None, Element(64)) leaves a tile of 1 dimension, (64,); tiles have 2: None leaves a dimension "
+         "out of it", kind=SpecError)
 def a_tile_of_one_dimension(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, Element(64)), lambda k: (0, k)),))
-    for _, (x,) in pipe(a):
-    #              ^^^^^^^
-        pass
+    spec = BlockSpec((None, Element(64)), lambda k: (0, k))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block_shape (64, 64, None) squeezes dimension 2, which is "
@@ -87,21 +85,47 @@ def a_squeezed_dimension_of_a_column_major_array(a, b, c):
         pass
 
 
-@refused(", pipeline at {file}:{line-2}: in_specs[0] for 'a': the array has 6 dimensions, and TMA addresses at most 5: reshape "
-         "it, so that dimensions that are contiguous together are one", kind=SpecError,
+@refused("BlockSpec: block_shape (None, None, None, None, 64, 64) has 6 dimensions, and TMA addresses at most 5: reshape the "
+         "array, so that dimensions that are contiguous together are one", kind=SpecError,
          args=(np.ones((1, 1, 1, 1, 64, 64), np.float16), B, C))
-def an_array_of_six_dimensions(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(
-        BlockSpec((None, None, None, None, 64, 64), lambda k: (0, 0, 0, 0, 0, k)),))
-    for _, (x,) in pipe(a):
-    #              ^^^^^^^
-        pass
+def a_block_of_six_dimensions(a, b, c):
+    spec = BlockSpec((None, None, None, None, 64, 64), lambda k: (0, 0, 0, 0, 0, k))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B along its contiguous dimension "
          "1, but TMA moves multiples of 16 B: make that side a multiple of 8 elements", kind=SpecError, args=THREE)
 def a_squeezed_block_of_8_bytes(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 4), lambda k: (0, 0, k)),))
+    for _, (x,) in pipe(a):
+    #              ^^^^^^^
+        pass
+
+
+@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
+         "oob_fill='zeros', buffer_count=None): it has no argument 'collective_axes'")
+def a_block_for_several_ctas(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k), collective_axes=("cluster",))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
+         "oob_fill='zeros', buffer_count=None): it has no argument 'pipeline_mode'")
+def a_mode_of_an_operand(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k), pipeline_mode=2)
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("Element(size): 2 positional arguments given, it takes 1")
+def an_element_with_padding(a, b, c):
+    spec = BlockSpec((Element(64, (1, 1)), 64), lambda k: (0, k))
+    #                 ^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its contiguous dimension; "
+         "shared-memory rows are swizzled in groups of 8: make that side a multiple of 8", kind=SpecError)
+def a_block_of_60_rows(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((60, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass

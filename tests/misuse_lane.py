@@ -65,6 +65,27 @@ def a_barrier_of_the_cta(a, b, c):
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
 
 
+@refused("cuda.shared.array is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
+         "shfl_down_sync, shfl_xor_sync, syncwarp; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared "
+         "memory", **LANE)
+def a_shared_array_of_a_lane(a, b, c):
+    def body(indices, x):
+        s = cuda.shared.array(32, np.float32)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+
+@refused("cuda.blockIdx.x is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
+         "shfl_down_sync, shfl_xor_sync, syncwarp; here numpipe.program_id(axis) is the index of the CTA", **LANE)
+def an_index_of_a_cta_as_numba_has_it(a, b, c):
+    def body(indices, x):
+        i = cuda.blockIdx.x
+        #   ^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+
 ELEMENTS = (f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
             "tile.T")
 
@@ -131,6 +152,16 @@ def a_float_stored_to_an_integer(a, b, c):
     def body(indices, x):
         tile[0, 0] = numpipe.lane_index() * 0.5
       # ^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+@refused(simulated="cuda.shfl_up_sync: delta must be an integer, got float",
+         compiled="cuda.shfl_up_sync: delta must be an integer, got float64", **LANE)
+def a_fraction_of_a_lane(a, b, c):
+    def body(indices, x):
+        y = cuda.shfl_up_sync(0xFFFFFFFF, numpipe.lane_index(), 1.0)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
 

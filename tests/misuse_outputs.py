@@ -27,6 +27,16 @@ def a_column_major_output(a, b, c):
 
 
 # ---- specs ---------------------------------------------------------------------------------------------------------------
+@refused(", pipeline at {file}:{line}: called on arrays (*, *), but in_specs and out_specs have (*, (*,)): pass them in the same "
+         "tuples", kind=SpecError)
+def an_output_that_is_not_in_its_tuple(a, b, c):
+    def body(indices, x, y):
+        y[0][...] = numpipe.zeros((64, 64), np.float32)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), out_specs=((BlockSpec((64, 64)),),))(a, c)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused(", pipeline at {file}:{line}: out_specs[0]: delay_release=1 is for inputs; a slot of an output is free as soon as its TMA "
          "store has read it: leave delay_release out", kind=SpecError)
 def a_delay_of_an_output(a, b, c):

@@ -30,11 +30,11 @@ def a_block_of_8_bytes(a, b, c):
         pass
 
 
-@refused(", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (64, 64, 64) has 3 dimensions, the array has 2",
+@refused(", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (None, 64, 64) has 3 dimensions, the array has 2",
          kind=SpecError)
 def a_block_of_another_rank(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64, 64), lambda k: (0, k, 0))))
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((None, 64, 64), lambda k: (0, k, 0))))
     for (k,), (x, y) in pipe(a, b):
     #                   ^^^^^^^^^^
         pass
@@ -49,8 +49,12 @@ def a_block_of_run_time_size(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("shared memory: 1024 barriers + 8 slots x 32768 = 262144 (a @ {file}:{line-1}) = 263168 B, but a CTA has 232448 B: "
-         "use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots", kind=SpecError)
+OVERFLOW = ("shared memory: {} B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps, buffer_count), smaller blocks or "
+            "fewer store_slots")
+
+
+@refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n262144 B  in_specs[0] for 'a': 8 slots x 32768 B, pipeline at "
+         "{file}:{line-1}", kind=SpecError)
 def slots_beyond_shared_memory(a, b, c):
     pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=8, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
@@ -58,9 +62,9 @@ def slots_beyond_shared_memory(a, b, c):
         pass
 
 
-@refused("shared memory: 1024 barriers + 6 slots x 32768 = 196608 (a @ {file}:{line-3}) + 1 warpgroups x 8 store slots x 8192 "
-         "= 65536 = 263168 B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps), smaller blocks or fewer "
-         "store_slots", kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8))
+@refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n196608 B  in_specs[0] for 'a': 6 slots x 32768 B, pipeline at "
+         "{file}:{line-3}\n 65536 B  'array[…] = tile': 1 warpgroup x 8 store slots x 8192 B",
+         kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8))
 def staging_beyond_shared_memory(a, b, c):
     pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=6, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
@@ -117,6 +121,18 @@ def a_grid_that_is_no_tuple(a, b, c):
 def a_grid_of_floats(a, b, c):
     pipe = numpipe.pipeline(grid=(1.5,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1", kind=SpecError)
+def a_grid_of_negative_constants(a, b, c):
+    pipe = numpipe.pipeline(grid=(2, -1), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got -72", kind=SpecError)
+def a_grid_that_is_negative_at_run_time(a, b, c):
+    pipe = numpipe.pipeline(grid=(a.shape[0] - 200,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(simulated=", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from refusals import B, C, Cases
+from refusals import A, B, C, Cases
 
 import numpipe
 from numpipe import SMEM, Barrier, RefUnion, SpecError, ds
@@ -25,6 +25,13 @@ def scratch_of_one_dimension(a, b, c):
 def a_tile_whose_rows_are_no_chunks(a, b, c):
     numpipe.scratch(SMEM((64, 30), np.float16))
     #               ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("SMEM: dtype must be one that arrays of a kernel have, bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
+         "float16, float32, float64, bfloat16, float8_e4m3fn, float8_e5m2, got dtype('complex64')", kind=SpecError)
+def a_tile_of_complex_numbers(a, b, c):
+    numpipe.scratch(SMEM((64, 64), np.complex64))
+    #               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("(a.shape[0], 64, 64) is no compile-time constant, and the type of an allocation is one: write "
@@ -62,9 +69,9 @@ def scratch_of_an_array(a, b, c):
     #               ^
 
 
-@refused("shared memory: 1024 barriers + 327680 (SMEM((20, 128, 64), float16) @ {file}:{line}) = 328704 B, but "
-         "a CTA has 232448 B: use fewer slots (max_concurrent_steps), smaller blocks or fewer store_slots, or "
-         "smaller scratch: what is not used at one time may share memory, in a RefUnion", kind=SpecError)
+@refused("shared memory: 328704 B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps, buffer_count), smaller blocks "
+         "or fewer store_slots, or smaller scratch: what is not used at one time may share memory, in a RefUnion\n"
+         "  1024 B  barriers\n327680 B  SMEM((20, 128, 64), float16) @ {file}:{line}", kind=SpecError)
 def more_scratch_than_there_is(a, b, c):
     numpipe.scratch(SMEM((20, 128, 64), np.float16))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -78,6 +85,21 @@ def an_axis_of_the_grid_to_share_on(a, b, c):
 
     numpipe.run_scoped(body, SMEM((64, 64), np.float16), collective_axes="x")
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("run_scoped: body(tile) is called with a reference for each type: 2 positional arguments given, it takes 1")
+def a_type_too_many_for_the_function(a, b, c):
+    def body(tile):
+        pass
+
+    numpipe.run_scoped(body, SMEM((64, 64), np.float16), Barrier())
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("run_scoped: function must be one that is nested in the kernel, or decorated with @numpipe.function, got 3")
+def a_number_to_be_called_with_memory(a, b, c):
+    numpipe.run_scoped(3, SMEM((64, 64), np.float16))
+    #                  ^
 
 
 # ---- references
@@ -117,6 +139,19 @@ def a_view_of_all_of_an_array(a, b, c):
 def a_view_by_numbers(a, b, c):
     _ = a.at[0, 1]
     #   ^^^^^^^^^^
+
+
+@refused("c.at[…]: copies move tiles of 2 dimensions, and 'c' has 1: pass a view of it that has 2, array.reshape(1, -1)",
+         kind=SpecError, args=(A, B, np.zeros(64, np.float32)))
+def a_view_of_one_dimension(a, b, c):
+    _ = c.at[ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^
+
+
+@refused("ds(start, size): start must be an integer, got float32: int(x) truncates a float, // divides integers", kind=SpecError)
+def a_view_that_starts_at_a_fraction(a, b, c):
+    _ = a.at[ds(a.shape[0] / 64, 64), ds(0, 64)]
+    #        ^^^^^^^^^^^^^^^^^^^^^^^
 
 
 # ---- barriers
@@ -229,6 +264,14 @@ def a_reduction_that_the_type_has_not(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("copy_smem_to_gmem: reduction_op='xor' is not for int64: it takes int32, uint32, uint64; uint64 has the same bits: pass "
+         "the array as array.view(np.uint64), and a tile of that type", kind=SpecError, args=(A, B, np.zeros((128, 64), np.int64)))
+def a_bitwise_reduction_of_int64(a, b, c):
+    tile = numpipe.scratch(SMEM((64, 64), np.int64))
+    numpipe.copy_smem_to_gmem(tile, c.at[ds(0, 64), ds(0, 64)], reduction_op="xor")
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("copy_smem_to_gmem: reduction_op must be None or one of 'add', 'min', 'max', 'inc', 'dec', 'and', "
          "'or', 'xor', got 'mul'", kind=SpecError)
 def a_reduction_that_there_is_not(a, b, c):
@@ -274,6 +317,25 @@ def registers_that_are_shared_out(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got 2")
+def a_snake_along_a_third_dimension(a, b, c):
+    _ = numpipe.planar_snake(a.shape[0], (4, 5), 2, 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got a run-time "
+         "value")
+def a_snake_along_a_dimension_of_run_time(a, b, c):
+    _ = numpipe.planar_snake(0, (4, 5), a.shape[0] % 2, 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("planar_snake: tile_width must be at least 1, got 0")
+def a_snake_of_no_width(a, b, c):
+    _ = numpipe.planar_snake(a.shape[0], (4, 5), minor_dim=1, tile_width=0)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("program_id(axis): axis is a compile-time int of 0…2, a dimension of the grid, got 3", kind=SpecError)
 def a_dimension_that_no_grid_has(a, b, c):
     _ = numpipe.program_id(3)
@@ -284,6 +346,13 @@ def a_dimension_that_no_grid_has(a, b, c):
 def a_loop_over_a_grid_without_its_tuple(a, b, c):
     for i in numpipe.nd_loop((2, 3)):
     #   ^
+        pass
+
+
+@refused("a loop over tiles takes integers, got float32 for dimension 1: // divides integers, cdiv rounds up", kind=SpecError)
+def a_loop_over_a_fraction_of_tiles(a, b, c):
+    for _, j in numpipe.nd_loop((2, a.shape[0] / 64)):
+    #                               ^^^^^^^^^^^^^^^
         pass
 
 

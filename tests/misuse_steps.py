@@ -25,6 +25,13 @@ def a_block_in_global_memory(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave out oob_fill='nan'",
+         kind=SpecError)
+def a_fill_of_what_is_not_loaded(a, b, c):
+    spec = BlockSpec(memory_space=GMEM, oob_fill="nan")
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got a")
 def a_memory_space_that_is_none(a, b, c):
     spec = BlockSpec((64, 64), memory_space=a)
@@ -39,7 +46,7 @@ def one_buffer_and_a_delay(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line-1}: called on arrays (*, *), but in_specs is (*, (*,)): pass them in the same tuples",
+@refused(", pipeline at {file}:{line-1}: called on arrays (*, *), but in_specs has (*, (*,)): pass them in the same tuples",
          kind=SpecError)
 def arrays_in_other_tuples(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), (BlockSpec((64, 64), lambda k: (0, k)),)))
@@ -122,6 +129,17 @@ def allocations_of_fewer_rings(a, b, c):
     shared = one.get_allocations(a)
     emit(other, grid=(c.shape[0],), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64))))(a, b, allocations=shared)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-2}: called on 1 arrays, but in_specs has 2", kind=SpecError)
+def allocations_for_fewer_arrays(a, b, c):
+    def body(indices, x, y):
+        pass
+
+    pipe = emit(body, grid=(1,), in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    numpipe.run_scoped(lambda parts: pipe(a, b, allocations=parts), pipe.get_allocations(a), collective_axes="wg")
+    #                                                               ^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} have other blocks in shared memory than this pipeline, "

@@ -14,9 +14,8 @@ import functools
 import inspect
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
-from covering import Factors, Row, Rule, Rules, covering_array, keeps, leaves_a_value
+from covering import Factors, Row, Rule, Rules, covering_array, keeps, narrowed
 from hypothesis import strategies as st
 
 SMEM = 227 * 1024
@@ -67,6 +66,10 @@ class Plan:
     """the array stored to is handed to the body by a BlockSpec"""
     use: str = "product"
     """values are made by wgmma ("product"), or of tiles in registers ("load")"""
+    layout: str = "inferred"
+    """the last input's tile has panels of 32 bytes whatever its width ("narrow"), or is transposed ("turned")"""
+    drain: bool = False
+    """each pipeline ends by emptying its rings"""
     tn: int = 16
     tk: int = 16
     extent: tuple[int, int, int] = (3, 1, 2)
@@ -136,7 +139,7 @@ GRIDS: list[list[tuple[int, ...]]] = [
 ]
 """by number of steps, and rank - 1"""
 
-FACTORS: dict[str, tuple[Any, ...]] = {
+FACTORS: Factors = {
     "builder": ("ws", "single", "inside"),
     "form": ("loop", "body"),
     "slots": (1, 2, 3, 4),
@@ -162,6 +165,8 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "memory": ("last", "first"),
     "gmem": (False, True),
     "use": ("product", "load"),
+    "layout": ("inferred", "narrow", "turned"),
+    "drain": (False, True),
     "tn": (16, 64),
     "tk": (16, 64),
 }
@@ -196,11 +201,11 @@ RULES: Rules = (
     Rule(lambda edges, inputs: edges != "nan" or inputs > 0),
     Rule(lambda chained, chain: chained in ("range", "nested") or chain > 1),
     Rule(lambda chained, chain, inputs, outputs, own, reads: chained != "sites" or chain * (  # rings of a kernel
-        (inputs > 0) + (own != "none" or reads != "all") + outputs) < 16,
-         {"inputs": 0, "outputs": 0, "own": "none", "reads": "all"}),
+        (inputs > 0) + (own != "none" or reads != "all") + outputs) < 16),
     Rule(lambda chained, builder, form: chained != "shared" or (builder == "ws" and form == "body")),
     Rule(lambda own, inputs: own == "none" or inputs > 0),
     Rule(lambda own, reads: own != "slots" or reads in ("all", "some")),
+    Rule(lambda layout, inputs: layout == "inferred" or inputs > 0),
     Rule(lambda tree, inputs: tree == "flat" or inputs > 1),
     Rule(lambda context, builder, form, carry: context == "context" or (builder == "ws" and form == "body" and carry != "none")),
     Rule(lambda memory, builder, form: memory == "last" or (builder == "ws" and form == "body")),
@@ -210,13 +215,6 @@ RULES: Rules = (
     Rule(lambda use, dims: use == "product" or dims != "element"),
 )
 
-# What the package cannot do yet
-LATER: dict[str, tuple[Any, ...]] = {}
-LATER_RULES: Rules = ()
-SUPPORTED: Factors = {name: tuple(v for v in values if v not in LATER.get(name, ())) for name, values in FACTORS.items()}
-ALL_RULES = (*RULES, *LATER_RULES)
-
-
 ARRAYS = 7
 """covering arrays, different ones: each pair meets in at least so many kernels"""
 
@@ -224,27 +222,29 @@ ARRAYS = 7
 @functools.cache
 def array(number: int) -> list[Plan]:
     """Plans in which all pairs of values meet that any plan has; grids that are constants have 0 to 6 steps in turn."""
-    rows = covering_array(SUPPORTED, ALL_RULES, seed=number)
+    rows = covering_array(FACTORS, RULES, seed=number)
     return [Plan(**row, extent=(*GRIDS[(5 * n + number) % 7][row["rank"] - 1], 1, 1)[:3]) for n, row in enumerate(rows)]
 
 
 def allowed(plan: Plan) -> bool:
     """Whether a plan keeps all rules."""
     row = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return all(keeps(row, ALL_RULES, name) for name in row)
+    return keeps(row, DRAWN, RULES)
 
 
 MORE: Factors = {"slots": (2, 1, 3, 4, 5), "chain": (1, 2, 3, 5), "tn": (16, 8, 40, 64), "tk": (16, 32, 64)}
-DRAWN: Factors = {**SUPPORTED, **MORE}
+DRAWN: Factors = {**FACTORS, **MORE}
 
 
 @st.composite
 def any_plan(draw: st.DrawFn) -> Plan:
     """Any plan that keeps the rules, small ones first: factors are drawn one by one, from the values that the rules leave."""
     row: Row = {}
-    for name, values in DRAWN.items():
-        row[name] = draw(st.sampled_from([v for v in values if keeps(row | {name: v}, ALL_RULES, name)
-                                          and leaves_a_value(row | {name: v}, DRAWN, ALL_RULES, name)]))
+    left = DRAWN
+    for name in DRAWN:
+        after = {v: narrowed(row | {name: v}, left, DRAWN, RULES, name) for v in left[name]}
+        row[name] = draw(st.sampled_from([v for v, others in after.items() if all(others.values())]))
+        left = after[row[name]]
     plan = Plan(**row)
     if plan.static:
         sizes = st.integers(0, 3)

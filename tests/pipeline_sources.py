@@ -123,6 +123,9 @@ def operands(plan: Plan) -> list[Operand]:
         options = ""
         if last and plan.own != "none":
             options = f", buffer_count={plan.last_slots}" if plan.own == "slots" else f", delay_release={plan.last_delay}"
+        if last and plan.layout != "inferred":
+            transform = "SwizzleTransform(32)" if plan.layout == "narrow" else "TransposeTransform()"
+            options += f", transforms=(numpipe.{transform},)"
         found.append(operand(plan, name, plan.rows if tall else plan.tn, plan.tk, own_rows(plan) if tall else "t",
                              plan.reads if last else "all", (3, -8), options=options,
                              fill="nan" if last and plan.edges == "nan" else "zeros"))
@@ -173,7 +176,8 @@ def source(plan: Plan) -> str:
         head += ["class Two(NamedTuple):", "    x: object", "    y: object", "", ""]
     single = ", warp_specialized=False" if plan.builder == "single" else ""
     parameters = ", ".join([*(x.name for x in arrays(plan)), *scalars(plan)])
-    lines = [*head, f'@numpipe.kernel(num_compute_wgs={plan.wgs}, wg_axis="wg"{single})', f"def kernel({parameters}):",
+    drain = ", compiler_params=numpipe.CompilerParams(drain=True)" if plan.drain else ""
+    lines = [*head, f'@numpipe.kernel(num_compute_wgs={plan.wgs}, wg_axis="wg"{single}{drain})', f"def kernel({parameters}):",
              '    wg = numpipe.axis_index("wg")', *indented(links(plan)), ""]
     return "\n".join(lines)
 
@@ -283,13 +287,17 @@ def given(plan: Plan) -> str:
 def tiles(plan: Plan) -> str:
     """Names for the tiles of a step; the first two inputs may be one tree."""
     loaded = [f"{n}_tile" for n in plan.names]
+    if plan.layout == "turned":
+        loaded[-1] = f"{plan.names[-1]}_turned"
     names = loaded if plan.tree == "flat" else ["two", *loaded[2:]]
     names += [*["c_ref"] * plan.gmem, *(f"{x.name}_tile" for x in results(plan))]
     return ", ".join(names) + "," * (len(names) == 1)
 
 
 def unpacked(plan: Plan) -> list[str]:
-    return {"flat": [], "tuple": ["a_tile, b_tile = two"], "named": ["a_tile, b_tile = two.x, two.y"]}[plan.tree]
+    turned = [f"{name}_tile = {name}_turned.T" for name in plan.names[-1:] * (plan.layout == "turned")]
+    two = f"a_tile, {'b_turned' if turned and plan.inputs == 2 else 'b_tile'} = two"
+    return [*{"flat": [], "tuple": [two], "named": [f"{two}.x, two.y"]}[plan.tree], *turned]
 
 
 def body_text(plan: Plan, name: str) -> list[str]:

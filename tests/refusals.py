@@ -8,9 +8,9 @@ A case is a kernel function with a decorator that says the error, and carets bel
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 The text is what follows ``file:line: kernel name: ``; in it ``{line}`` and ``{line-2}`` are lines counted from the underlined
-one, ``{file}`` is the file's name. Where the executions differ it is said for each, ``simulated=…, compiled=…``, and where
-only one of them can see the mistake, for that one. Lines that end in ``# called`` are those that the error lists as calls on
-the way to it.
+one, ``{file}`` is the file's name. Its further lines are those below the carets. Where the executions differ it is said for
+each, ``simulated=…, compiled=…``, and where only one of them can see the mistake, for that one. Lines that end in ``# called``
+are those that the error lists as calls on the way to it.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Case:
         filename, line, underlined, calls = self.marks()
         text = re.sub(r"\{line([+-]\d+)?\}", lambda found: str(line + int(found[1] or 0)), self.texts[execution])
         text = text.replace("{file}", os.path.basename(filename))
+        text, *table = text.split("\n")
         first, shown, carets, *called = told.split("\n")
         if not COLUMNS and execution == "simulated":  # the line is the statement's, where that has several
             assert first.partition(" kernel ")[2] == f"{self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
@@ -74,7 +75,8 @@ class Case:
         found = (len(carets) - carets.count("^") - 4 + indentation, len(carets) - 4 + indentation)
         condition = sys.version_info >= (3, 12) and underlined[0] <= found[0] < found[1] <= underlined[1]
         assert not carets.strip(" ^") and (found == underlined or condition), told  # 3.12: of a branch, a loop its condition
-        assert sorted(called) == sorted(f"  called at {filename}:{call}" for call in calls)
+        assert called[:len(table)] == [f"  {row}" for row in table]
+        assert sorted(called[len(table):]) == sorted(f"  called at {filename}:{call}" for call in calls)
 
     def marks(self) -> tuple[str, int, tuple[int, int], list[int]]:
         """(file, line, columns) that is underlined, and the lines of calls."""

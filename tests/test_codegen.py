@@ -362,6 +362,13 @@ def test_reachable_code_follows_branches_and_calls_and_nothing_else():
 
 
 # ---- Numba's kernel, and compiles beside each other -------------------------------------------------------------
+def test_a_compiled_kernel_is_shown_without_its_machine_code_and_source():
+    shown = repr(built(PLAIN))
+    assert shown.startswith(f"Built(name={built(PLAIN).name!r}")
+    for text in ("cubin=", "log=", "source=", r"\x7fELF"):
+        assert text not in shown
+
+
 def test_numbas_kernel_object_is_there_with_its_own_inspect_methods():
     kernel = built(PLAIN).kernel
     assert f".entry {built(PLAIN).entry}" in kernel.inspect_lto_ptx((9, 0))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from covering import Rule, all_pairs, covering_array, pairs, possible
-from pipeline_plans import ALL_RULES, ARRAYS, SUPPORTED, Plan, allowed, array
+from pipeline_plans import ARRAYS, FACTORS, RULES, Plan, allowed, array
 from pipeline_sources import arrays, check, copied, expected, inputs, load, source, told
 
 from numpipe import SimulationError
@@ -30,7 +29,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- the generator ------------------------------------------------------------------------------------------------------
 SMALL = {"x": (0, 1, 2), "y": (0, 1), "z": (0, 1, 2), "w": ("p", "q")}
-SMALL_RULES = (Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 0), Rule(lambda y, z: y != 1 or z != 2))
+SMRULES = (Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 0), Rule(lambda y, z: y != 1 or z != 2))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -39,7 +38,7 @@ def test_an_array_has_every_pair_that_any_row_has(seed: int) -> None:
     rows = [dict(zip(SMALL, values, strict=True)) for values in itertools.product(*SMALL.values())]
     legal = [row for row in rows if row["x"] + row["y"] < 3 and (row["w"] == "p" or row["z"] == 0)
              and (row["y"], row["z"]) != (1, 2)]
-    found = covering_array(SMALL, SMALL_RULES, seed=seed)
+    found = covering_array(SMALL, SMRULES, seed=seed)
     assert all(row in legal for row in found)
     assert {p for row in found for p in pairs(row, SMALL)} == {p for row in legal for p in pairs(row, SMALL)}
     assert len(found) <= 10 < len(legal)
@@ -51,15 +50,10 @@ def test_a_rule_may_be_judged_early() -> None:
     assert sorted(tuple(row.values()) for row in found) == [(0, 0, 0), (0, 0, 2), (0, 2, 0)]
 
 
-def rows() -> Iterator[dict[str, Any]]:
-    for number in range(ARRAYS):
-        yield from ({name: getattr(plan, name) for name in SUPPORTED} for plan in array(number))
-
-
 def test_every_pair_of_choices_meets_in_every_array() -> None:
-    wanted = [pair for pair in all_pairs(SUPPORTED) if possible(pair, SUPPORTED, ALL_RULES)]
+    wanted = [pair for pair in all_pairs(FACTORS) if possible(pair, FACTORS, RULES)]
     for number in range(ARRAYS):
-        found = {p for plan in array(number) for p in pairs({name: getattr(plan, name) for name in SUPPORTED}, SUPPORTED)}
+        found = {p for plan in array(number) for p in pairs({name: getattr(plan, name) for name in FACTORS}, FACTORS)}
         assert found == set(wanted)
         assert all(allowed(plan) for plan in array(number))
 
@@ -97,10 +91,17 @@ def test_plans_in_many_schedules(number: int) -> None:
 
 
 # ---- compiled -----------------------------------------------------------------------------------------------------------
+def choices(plan: Plan) -> set[tuple[str, Any]]:
+    return {(name, getattr(plan, name)) for name in FACTORS}
+
+
 def compiles(plan: Plan) -> None:
-    arguments = inputs(plan, plan.grids()[-1])
+    grid = plan.grids()[-1]
     try:
-        assert gate.findings(load(plan).compiled(*arguments)) == ()
+        found = gate.findings(load(plan).compiled(*inputs(plan, grid)))
+        if plan.static and not math.prod(grid):  # of a loop that never runs little is left
+            found = tuple(line for line in found if not line.startswith("no "))
+        assert found == ()
     except Exception as error:
         raise AssertionError(told(plan)) from error
 
@@ -109,13 +110,14 @@ needs_compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compile
 
 
 @needs_compiler
-@pytest.mark.parametrize("number", range(ARRAYS))
-def test_some_plans_compile(number: int) -> None:
-    for plan in array(number)[number::12]:
-        try:
-            assert ".entry" in load(plan).inspect("ptx", *inputs(plan, plan.grids()[-1]))
-        except Exception as error:
-            raise AssertionError(told(plan)) from error
+def test_every_choice_passes_the_build_gate_once() -> None:
+    """In as few plans as will do; the GPU run compiles all."""
+    plans = [plan for number in range(ARRAYS) for plan in array(number)]
+    missing = {(name, value) for name, values in FACTORS.items() for value in values}
+    while missing:
+        plan = max(plans, key=lambda plan: len(missing & choices(plan)))
+        missing -= choices(plan)
+        compiles(plan)
 
 
 @needs_compiler

@@ -293,6 +293,8 @@ def test_a_signature_of_fewer_arrays_than_the_call_has() -> None:
                                                               "numpipe.Element(size), got (64, 64.0)"),
     (lambda: numpipe.Element(0), "Element: size must be an int of 1…256 elements"),
     (lambda: numpipe.BlockSpec((64, 257), lambda k: (0, k)), "a side outside 1…256"),
+    (lambda: numpipe.BlockSpec((1, 64, 64), lambda k: (0, 0, k)), "(1, 64, 64) leaves a tile of 3 dimensions"),
+    (lambda: numpipe.BlockSpec((None,) * 4 + (64, 64), lambda k: (0, 0, 0, 0, 0, k)), "6 dimensions, and TMA addresses at most 5"),
     (lambda: numpipe.BlockSpec((64, 64), 3), "index_map must be a function of the grid indices, got 3"),
     (lambda: numpipe.BlockSpec((64, 64), lambda k: (0, k), delay_release=-1), "delay_release must be an int >= 0, got -1"),
 ])

@@ -6,17 +6,22 @@ What a kernel may not hold is in the table of test_misuse.py.
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from misuse_debugging import two_lines
 from misuse_language import a_pipeline_chosen_at_run_time, an_unknown_attribute
 from refusals import EXECUTIONS, A, B, C, marked, needs_columns
 
 import numpipe
 from numpipe import BlockSpec, CompileError, SpecError, ds
+from numpipe._frames import brief
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +114,68 @@ def test_a_decorator_below_the_kernels_is_refused() -> None:
 
     with pytest.raises(CompileError, match="kernel wrapped: a decorator below @numpipe.kernel .* next to the 'def'"):
         wrapped.simulate(A, C)
+
+
+# ---- tracebacks ---------------------------------------------------------------------------------------------------------
+@numpipe.kernel(num_compute_wgs=1)
+def a_dictionary_below_a_call(a, b, c):
+    def inner(x):
+        return {1: x}
+
+    inner(1)
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def a_block_of_8_bytes_in_a_function(a, b, c):
+    def inner():
+        for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 4), lambda k: (0, k)),))(a):
+            pass
+
+    inner()
+
+
+def shown(error: BaseException) -> list[str]:
+    """The functions whose frames a traceback shows."""
+    return [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+CALLS: dict[str, Callable[..., Any]] = EXECUTIONS | {
+    "called": lambda kernel, *args: kernel(*args, target="sim"), "inspected": lambda kernel, *args: kernel.inspect("ptx", *args)}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kernel, lines", [(a_dictionary_below_a_call, []), (
+    a_block_of_8_bytes_in_a_function, ["a_block_of_8_bytes_in_a_function", "inner"])])
+def test_a_traceback_is_the_users_call_and_lines(kernel: Any, lines: list[str], call: str) -> None:
+    with pytest.raises(numpipe.NumpipeError) as caught:
+        CALLS[call](kernel, A, B, C)
+    ran = call in ("simulated", "called")
+    test = "test_a_traceback_is_the_users_call_and_lines"
+    assert [name.partition("__")[0] for name in shown(caught.value)] == [test, "<lambda>", "entry", *(lines if ran else [])]
+
+
+def test_a_traceback_is_whole_where_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_TRACEBACK", "full")
+    with pytest.raises(CompileError) as caught:
+        a_dictionary_below_a_call.simulate(A, B, C)
+    assert {"lifted", "lift"} <= set(shown(caught.value))
+
+
+def test_of_the_error_behind_it_the_users_line_and_what_is_below_it_are_shown() -> None:
+    @brief
+    def reads_source() -> None:
+        try:
+            ast.parse("(")
+        except SyntaxError as error:
+            raise CompileError("no source") from error
+
+    with pytest.raises(CompileError) as caught:
+        reads_source()
+    assert shown(caught.value)[1:] == ["entry", "reads_source"]
+    assert caught.value.__cause__ is not None and shown(caught.value.__cause__) == ["reads_source", "parse"]
+
+
+def test_what_was_told_again_with_its_place_is_not_shown_twice() -> None:
+    with pytest.raises(CompileError) as caught:
+        two_lines.compiled(A, B, C)
+    assert isinstance(caught.value.__context__, SpecError) and caught.value.__suppress_context__

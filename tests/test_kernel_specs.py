@@ -102,7 +102,10 @@ def semantics(*words: str) -> dict[str, Any]:
      "dimension_semantics=('sequential',) say which dimensions are steps of the kernel's own pipeline, which needs in_specs= or "
      "out_specs= on the kernel"),
     ({**ONE, "out_specs": None}, "it has 2 parameters (a, c), but 1 in_specs and 0 out_specs: it takes a tile for each"),
-    ({**ONE, "in_specs": (64, 64)}, "in_specs must be a BlockSpec or a tuple of them, got (64, 64)"),
+    ({**ONE, "in_specs": (64, 64)}, "in_specs must be a BlockSpec or a tuple of them, one for each parameter, got (int, int)"),
+    ({**ONE, "in_specs": ((A, A),)}, "in_specs must be a BlockSpec or a tuple of them, one for each parameter, got (tuple)"),
+    ({**ONE, "out_specs": [A]}, "out_specs must be a BlockSpec or a tuple of them, one for each parameter, got [BlockSpec]"),
+    ({**ONE, "out_specs": 64}, "out_specs must be a BlockSpec or a tuple of them, one for each parameter, got 64"),
     ({**ONE, "grid": numpipe.persistent()}, "numpipe.persistent() is a grid for kernels that loop over tiles"),
     ({**ONE, **semantics("parallel", "sequential")}, "dimension_semantics ('parallel', 'sequential') is of 2 dimensions, but the "
                                                      "grid has 1"),
@@ -111,13 +114,57 @@ def semantics(*words: str) -> dict[str, Any]:
     ({**ONE, "grid": (-1,)}, "grid must hold non-negative ints, got (-1,)"),
     ({**ONE, "grid": lambda a: (1,), "in_specs": BlockSpec((64, 64)), "out_specs": BlockSpec((64, 64))},
      "no index map says how many dimensions it has: give dimension_semantics"),
-], ids=range(9))
+])
 def test_options_that_do_not_fit(options: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as caught:
         @numpipe.kernel(**options)
         def refused(a, c):
             c[...] = a[...]
     assert text in str(caught.value)
+
+
+@numpipe.function
+def step():
+    return numpipe.program_id(1)
+
+
+@pytest.mark.parametrize("run", ["simulate", "compiled"])
+def test_the_step_is_unknown_to_functions(run: str) -> None:
+    """They are compiled once, for all kernels: CTAs have no such index, and read it as 0."""
+    both = BlockSpec((64, 64), lambda i, k: (i, k))
+
+    @numpipe.kernel(grid=(1, 2), in_specs=both, out_specs=both, num_compute_wgs=1, **semantics("parallel", "sequential"))
+    def asks(a, c):
+        c[...] = a[...] + step()
+
+    line = step.function.__code__.co_firstlineno + 2
+    with pytest.raises(SpecError, match=rf"test_kernel_specs.py:{line}: kernel asks: program_id\(1\): dimension 1 is sequential: "
+                                        r"write program_id\(1\), with the number, in the kernel itself, and pass its value to "
+                                        r"functions\n +return numpipe.program_id\(1\)"):
+        getattr(asks, run)(np.zeros((64, 128), np.float32), np.zeros((64, 128), np.float32))
+
+
+@pytest.mark.parametrize("block, array, text", [
+    (BlockSpec((64, 64), lambda i: (i, 0), delay_release=1), np.zeros((64, 64), np.float16),
+     "out_specs[0]: delay_release=1 is for inputs"),
+    (BlockSpec((64, 64), lambda i: i), np.zeros((64, 64), np.float16),
+     "out_specs[0] for 'c': index_map must return a tuple of 2 integer block indices, got"),
+    (BlockSpec((64, 64), lambda i: (i, 0)), np.zeros((64, 64), np.float16, order="F"),
+     "out_specs[0] for 'c': the array is column-major"),
+    (BlockSpec((None, 64, 64), lambda i: (i, 0, 0)), np.zeros((64, 64), np.float16),
+     "out_specs[0] for 'c': block_shape (None, 64, 64) has 3 dimensions, the array has 2"),
+], ids=["delay", "one index", "column-major", "rank"])
+def test_blocks_of_outputs_that_cannot_be_are_blamed_on_the_definition(block: BlockSpec, array: np.ndarray, text: str) -> None:
+    @numpipe.kernel(grid=(1,), in_specs=A, out_specs=block, num_compute_wgs=1)
+    def refused(a, c):
+        c[...] = a[...]
+
+    for run in (refused.simulate, refused.compiled):
+        with pytest.raises(SpecError) as caught:
+            run(np.zeros((64, 64), np.float16), array)
+        first, shown, *_ = str(caught.value).split("\n")
+        assert text in first and ": kernel refused, pipeline at test_kernel_specs.py:" in first
+        assert shown.strip() == "def refused(a, c):"
 
 
 @pytest.mark.parametrize("index_map, text", [

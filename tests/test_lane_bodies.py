@@ -125,8 +125,10 @@ def test_a_lane_that_does_not_come_to_a_shuffle() -> None:
         emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
 
     with pytest.raises(SimulationError, match=r"warp 1: lane 0 waits in cuda\.shfl_sync at test_lane_bodies\.py:\d+ in body\S* "
-                                              r"for the lanes of the mask 0xffffffff, but lane 5 has left the body: all of"):
+                                              r"for the lanes of the mask 0xffffffff, but lane 5 has left the "
+                                              r"body: all of") as caught:
         simulate(missing)
+    assert "\n    cuda.shfl_sync(0xFFFFFFFF, 1, 0)\n" in str(caught.value), "the line of the lane that waits"
 
 
 def test_lanes_that_come_to_different_shuffles() -> None:
@@ -176,6 +178,30 @@ def test_parts_of_a_warp_may_meet_for_themselves() -> None:
     y = np.zeros((64, 64), np.float32)
     halves.simulate(integers((64, 64), np.float32), y)
     np.testing.assert_array_equal(y[:4, :16], np.broadcast_to(np.arange(15, -1, -1), (4, 16)))
+
+
+def test_shuffles_count_lanes_and_distances_modulo_32() -> None:
+    """PTX ISA, "shfl.sync": of a lane or distance the low five bits count."""
+    @by_lane
+    def far(x, y):
+        out = numpipe.scratch(SMEM((64, 64), np.float32))
+        out[...] = numpipe.zeros((64, 64), np.float32)
+        numpipe.commit_smem()
+
+        def body(indices, tile):
+            warp, lane = numpipe.lane_index() // 32, cuda.laneid
+            out[warp, lane] = cuda.shfl_up_sync(0xFFFFFFFF, lane, 33)
+            out[4 + warp, lane] = cuda.shfl_down_sync(0xFFFFFFFF, lane, -31)
+            out[8 + warp, lane] = cuda.shfl_xor_sync(0xFFFFFFFF, lane, 34)
+            out[12 + warp, lane] = cuda.shfl_sync(0xFFFFFFFF, lane, -1)
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+        y[ds(0, 64), ds(0, 64)] = out[...]
+
+    y, lane = np.zeros((64, 64), np.float32), np.arange(32)
+    far.simulate(integers((64, 64), np.float32), y)
+    for row, expected in enumerate((np.maximum(lane - 1, 0), np.minimum(lane + 1, 31), lane ^ 2, np.full(32, 31))):
+        np.testing.assert_array_equal(y[4 * row:4 * row + 4, :32], np.broadcast_to(expected, (4, 32)))
 
 
 def test_lanes_of_a_warp_that_read_what_others_stored_without_a_syncwarp() -> None:

@@ -140,6 +140,31 @@ def test_a_tile_must_be_written_by_somebody_and_by_one(how: str, error: type[Sim
     np.testing.assert_array_equal(o, np.concatenate([a[64:], a[:64]]))
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("how", ["a load", "a product"])
+def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
+    """With as many slots as blocks in between it would find its old values, and with others those of another block."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def comes_again(a, o):
+        pipe = numpipe.pipeline(
+            grid=(3, 2), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda j, k: (j, k)),),
+            out_specs=(BlockSpec((64, 64), lambda j, k: (0, k), buffer_count=slots),))
+        for (j, k), (x, y) in pipe(a, o):
+            value = x[...].astype(np.float32)
+            if j != 0 and how == "a load":
+                value = value + y[...].astype(np.float32)
+            elif j != 0:
+                value = numpipe.wgmma_wait(numpipe.wgmma(value, x, y), 0)
+            y[...] = value.astype(y.dtype)
+
+    for seed in SCHEDULES:
+        with pytest.raises(PipelineRace, match=r"(read \(tile\[…\]\)|wgmma \(.*\)) reads SMEM.*, which holds bytes that nobody has "
+                                               r"written since TMA store \(o\) by .*: write all of an output tile in every block, "
+                                               r"before it is read") as caught:
+            comes_again.simulate(integers((192, 128)), np.zeros((64, 128), F16), seed=seed)
+        assert "value = " in str(caught.value)
+
+
 def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def reads(o):

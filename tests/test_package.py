@@ -108,8 +108,8 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
 
 # ---- layers
 LAYERS = (
-    {"errors", "_source"}, {"_machine", "_op", "_numba"}, {"intrinsics"},
-    {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations"}, {"_unit"},
+    {"errors", "_frames", "_source"}, {"_machine", "_op", "_numba"}, {"intrinsics"},
+    {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations", "_budget"}, {"_unit"},
     {"inert"}, {"context", "division"}, {"arith"}, {"refs", "numbers", "lanes", "debug", "functions", "closure"}, {"fragment"},
     {"ring", "chains"}, {"steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
     {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"},

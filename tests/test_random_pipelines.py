@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from kernels_for_tests import BF16, F16, F32, SMALL, by_trip_count, operands
 
 from numpipe import Trace, cdiv
-from numpipe._unit import SMEM_BYTES
+from numpipe._budget import SMEM_BYTES
 from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from typing import Any
 
 from .. import shared
@@ -12,6 +13,8 @@ from ..errors import SpecError
 from ..functions import Function
 from .bodies import Bodies
 from .fold import MISSING, literal_node
+from .subset import mismatch
+from .subset import spelled as spelled_signature
 
 
 class Allocations(Bodies):
@@ -30,6 +33,7 @@ class Allocations(Bodies):
     def _scoped(self, node: ast.Call) -> ast.Call:
         called, *kinds, axes = self.bind(shared.run_scoped, node)
         value = self.value(called)
+        self._takes(called, value, len(kinds), node)
         facts: Facts | None = self._lifted(value, {}, called).facts if isinstance(value, Function) else None  # type: ignore[attr-defined]
         function = self.visit(called)
         if facts is None and isinstance(called, ast.Name):
@@ -40,6 +44,24 @@ class Allocations(Bodies):
         if facts is not None:
             call.facts = facts  # type: ignore[attr-defined]
         return call
+
+    def _takes(self, called: ast.expr, value: Any, count: int, node: ast.Call) -> None:
+        """The function takes a reference for each type."""
+        if value is not MISSING and not isinstance(value, Function) and not callable(value):
+            self.error(called, "run_scoped: function must be one that is nested in the kernel, or decorated with "
+                               f"@numpipe.function, got {ast.unparse(called)}")
+        places = [called] if isinstance(called, ast.Lambda) else self._binds(called.id) if isinstance(called, ast.Name) else []
+        if isinstance(value, Function):
+            signature = inspect.signature(value.function)
+        elif len(places) == 1 and isinstance(places[0], (ast.FunctionDef, ast.Lambda)):
+            signature = inspect.Signature([inspect.Parameter(argument.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+                                           for argument in places[0].args.args])
+        else:
+            return
+        wrong = mismatch(signature, count, [])
+        if wrong is not None:
+            self.error(node, f"run_scoped: {ast.unparse(called)}{spelled_signature(signature)} is called with a reference for each "
+                             f"type: {wrong}")
 
     def _type(self, node: ast.expr, always: bool) -> ast.expr:
         """A type, as its text; anything else is passed on, unless a type is wanted `always`."""

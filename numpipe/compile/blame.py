@@ -25,6 +25,15 @@ LONGEST = 300
 """characters of a reason that Numba or Python gave"""
 
 
+def written(lifted: Lifted, pattern: str) -> Position:
+    """Where a call whose text has `pattern` stands in a kernel's source, or in its functions'; else the kernel's definition."""
+    for source in lifted.sources:
+        for node in ast.walk(source.parse()):
+            if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
+                return source.position(node)
+    return lifted.sources[0].definition
+
+
 def stamp(error: NumpipeError, unit: Unit, lifted: Lifted, places: list[Position]) -> NumpipeError:
     """Put the innermost of `places` and the kernel in front of an error's message, once, and the calls on the way below it."""
     message = str(error)

@@ -62,12 +62,12 @@ class Built:
 
     name: str
     unit: Unit
-    cubin: bytes
+    cubin: bytes = field(repr=False)
     entry: str
-    log: str
+    log: str = field(repr=False)
     kernel: Any
     """Numba's kernel object"""
-    source: str
+    source: str = field(repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -151,6 +151,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
 
     for sibling in _SIBLINGS:
         importlib.import_module(f"..{sibling}", __package__)
+    from .. import programs_cuda
     from . import entry_cuda, roles
 
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
@@ -166,6 +167,12 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
     for symbol in undefined:
         unit.axis(re.sub(r"^np_axis_(index|size)_", "", symbol))
+    try:
+        programs_cuda.check_ctas(unit, kernel._codelibrary)
+    except SpecError as error:
+        written = re.escape(str(error).partition(":")[0])  # program_id(1)
+        places = [lifted.sources[0].definition, blame.written(lifted, rf"\b{written}$")]
+        raise blame.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
     return kernel
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from .. import snake
 from .._op import Op
 from ..closure import Facts
 from ..errors import NumpipeError
@@ -71,6 +72,8 @@ class Functions(Allocations, Nested):
         args = dict(zip(names, self.bind(function, node), strict=True))
         values = {name: self.value(arg) for name, arg in args.items()}
         known = {name: value for name, value in values.items() if value is not MISSING}
+        if function is snake.planar_snake and (why := snake.wrong(known.get("minor_dim"), known.get("tile_width"))):
+            self.error(node, why)  # else an index error, or a division by zero, in a line of its own source
         bound = self._lifted(function, known, node)
         left = [self.visit(args[name]) for name in bound.parameters]
         call = ast.copy_location(ast.Call(self._bind(bound, node), left, []), node)

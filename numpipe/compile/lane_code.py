@@ -17,6 +17,9 @@ from .rewriter import Rewriter
 _CALLS: dict[str, Op[..., Any]] = {operation.function.__name__: operation for operation in (
     per_lane.shfl_sync, per_lane.shfl_up_sync, per_lane.shfl_down_sync, per_lane.shfl_xor_sync, per_lane.syncwarp)}
 _VALUES: dict[str, Op[..., Any]] = {"threadIdx.x": per_lane.thread_index, "laneid": per_lane.lane_in_warp}
+_INSTEAD = {"blockIdx": "; here numpipe.program_id(axis) is the index of the CTA",
+            "gridDim": "; here numpipe.num_programs(axis) is the size of the grid",
+            "shared": "; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared memory"}
 SUPPORTED = f"threadIdx.x, laneid, {', '.join(_CALLS)}"
 
 
@@ -69,8 +72,9 @@ class LaneCode(Rewriter):
 
     def _unsupported(self, node: ast.AST, written: str) -> None:
         """In a kernel whose bodies are code for each lane; in others what reaches the memory role is refused as it always was."""
-        if (per_lane.by_lane(self.unit) and "." not in written) or written.startswith("threadIdx."):
-            self._refuse(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}")
+        if per_lane.by_lane(self.unit) or written.startswith("threadIdx."):
+            instead = _INSTEAD.get(written.partition(".")[0], "")
+            self._refuse(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}{instead}")
 
     def _lane_only(self, node: ast.AST, what: str) -> None:
         directly = len(self.scopes) == 1 and self.scopes[0][0] is self.tree and self.tree.name == self.unit.kernel

@@ -275,6 +275,8 @@ class Loops(Rewriter):
         names = [self.temporary("count") for _ in counts]
         setup: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], self.visit(c)) for n, c in zip(names, counts, strict=True)]
         loads: list[ast.expr] = [ast.Name(n, ast.Load()) for n in names]
+        setup += [ast.Expr(self.call(tile_loop.check_count, [literal_node(number, count), load], count))
+                  for number, (count, load) in enumerate(zip(counts, loads, strict=True))]
         t = self.temporary("tile")
         index = ast.Name(t, ast.Load())
         if order is MISSING or isinstance(order, StaticArray):

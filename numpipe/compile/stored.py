@@ -42,7 +42,7 @@ class _Stores:
         `outer` are the functions that it sees, by name (None: one that is passed to it); `active` those
         whose stores are being looked for.
         """
-        nodes, inner = _own(function)
+        nodes, inner = own_nodes(function)
         local = {name for name, _ in stores(function)}
         nested = {name: f for name, f in outer.items() if name not in local}
         nested |= {f.name: f for f in inner if isinstance(f, ast.FunctionDef)}
@@ -177,7 +177,7 @@ def _parameters(function: Node) -> list[str]:
     return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
-def _own(function: Node) -> tuple[list[ast.AST], list[Node]]:
+def own_nodes(function: Node) -> tuple[list[ast.AST], list[Node]]:
     """The nodes of a function, without those of functions in it; and these functions."""
     nodes: list[ast.AST] = []
     inner: list[Node] = []

@@ -27,13 +27,14 @@ from typing import Any
 from .. import programs
 from ..emit import emit_pipeline_warp_specialized
 from ..emit_single import emit_pipeline
-from ..errors import SpecError
+from ..errors import CompileError, SpecError
 from ..functions import Function
 from ..specs import BlockSpec
 from . import lambdas
 from .fold import Constants, stores
 from .lift import read
 from .positions import Source
+from .stored import own_nodes
 
 INDICES = "np__indices"
 STEPS = "np__steps_{}"
@@ -47,6 +48,11 @@ class Grid:
     rank: int
     parallel: int
     sizes: tuple[int, ...] | None
+
+    @property
+    def semantics(self) -> tuple[str, ...]:
+        """A word for each dimension, as in `CompilerParams.dimension_semantics`."""
+        return ("parallel",) * self.parallel + ("sequential",) * len(self.sequential)
 
     @property
     def sequential(self) -> range:
@@ -84,6 +90,10 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
     constants = Constants(source.namespace, {}, "", 0)
 
     def wrap(node: ast.FunctionDef) -> ast.FunctionDef:
+        for part in own_nodes(node)[0]:
+            if isinstance(part, ast.Return) and part.value is not None:
+                raise CompileError(source.position(part).stamp(f"kernel {source.name}: a kernel returns nothing: store results to "
+                                                               "its output tiles"))
         body = ast.FunctionDef(node.name, _arguments([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s)
                                                                          for s in node.body], [], None)
         if "type_params" in ast.FunctionDef._fields:  # Python 3.12

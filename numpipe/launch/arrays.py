@@ -19,18 +19,15 @@ from typing import Any, Literal, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from .._machine import ELEMENTS
 from ..errors import SpecError
 from . import driver
 
 Kind = Literal["host", "torch", "cuda"]
 Major = Literal["row", "col"]
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(name)
-    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-                 "float16", "float32", "float64")
-} | {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
-"""Element types of kernel arguments, by the name that NumPy, ml_dtypes and PyTorch share."""
+DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ELEMENTS}
+"""Element types of kernel arguments."""
 
 _exact = {dtype: dtype for dtype in DTYPES.values()}  # np.dtype.name takes a microsecond, a hash does not
 

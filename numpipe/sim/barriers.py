@@ -66,6 +66,11 @@ class Mbarrier:
     def idle(self) -> bool:
         return self.pending == self.count and not self.tx and not self.waiters
 
+    @property
+    def counted(self) -> str:
+        """How the arrivals of a report add up, where that is not what the kernel says."""
+        return " (a warpgroup's or a copy's arrival counts 4, one a warp)" if self.observed else ""
+
     def who_arrived(self) -> str:
         return ", ".join(f"{self.sm.warpgroups[w].name} x {n}" for w, n in self.arrivals)
 
@@ -76,8 +81,7 @@ class Mbarrier:
                 who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only "
                      f"{self.pending} of "
                 f"{self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was passed on "
-                "twice, "
-                "or the phase before was not waited for, or the count given to mbar_init is too small")
+                f"twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}")
         if self.phase and who.knows(self.landed) < self.phase:
             raise report.race(
                 who, f"arrives on {self.name} in phase {self.phase}, but nothing orders this after the end of phase "

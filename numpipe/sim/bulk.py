@@ -1,8 +1,7 @@
 """TMA copies in flight: loads that complete on mbarriers, stores in the bulk groups of a lane.
 
 A load may write its bytes at any moment until its mbarrier's phase completes; a store may read them at any moment until
-``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. PTX ISA, "Data Movement and Conversion "
-                                                                                  "Instructions:
+``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. PTX ISA, "Data Movement and Conversion Instructions:
 Bulk copy", "Tensor copy".
 """
 
@@ -85,13 +84,8 @@ class Groups:
         group = self._first + len(self._groups) + 1
         access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
         known = who.known()
-        key = "store", who.warpgroup
         for lo, hi in touched:
-            earlier = sm.memory.reader(key, lo, hi) if once else None
-            if earlier is not None:
-                raise report.race(access, f"TMA store ({tensor.name}) reads SMEM[{lo}:{hi}), which holds bytes that nobody has "
-                                          f"written since {earlier.tell()}: write all of an output tile in every block")
-            sm.memory.read(access, key, lo, hi, known, True)
+            sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
         store = _Store(access)
         self._open.append(store)
         who.elapse(sm.costs.tma_issue)

@@ -92,12 +92,10 @@ class _Warp:
         """Record an access, and see that no other lane of the warp is in its way."""
         who, number = self.who, lane.lane % WARP
         for byte in range(address, address + nbytes):
-            other = self.stored.get(byte, number)
-            readers = self.loaded.get(byte, ())
+            other, did = self.stored.get(byte, number), "stored"
             if write and other == number:
-                other = next((reader for reader in readers if reader != number), number)
+                other, did = next((reader for reader in self.loaded.get(byte, ()) if reader != number), number), "loaded"
             if other != number:
-                did = "stored" if byte in self.stored else "loaded"
                 raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) "
                                        f"that lane {other} has {did}, and nothing orders them: put cuda.syncwarp() between")
             if write:
@@ -169,14 +167,14 @@ class _Warp:
         self.loaded = {byte: left for byte, lanes in self.loaded.items() if (left := {n for n in lanes if not mask >> n & 1})}
 
     def _shuffled(self, number: int, stop: _Stop, stops: dict[int, _Stop]) -> Any:
-        amount = stop.amount
-        source = {"shfl_sync": amount % WARP, "shfl_up_sync": number - amount, "shfl_down_sync": number + amount,
+        amount = stop.amount % WARP  # its low five bits count (PTX ISA, "shfl.sync")
+        source = {"shfl_sync": amount, "shfl_up_sync": number - amount, "shfl_down_sync": number + amount,
                   "shfl_xor_sync": number ^ amount}[stop.operation]
         if not 0 <= source < WARP:
             source = number
         if not stop.mask >> source & 1:
             raise report.violation(self.who, f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, "
-                                             f"which is not in the mask {stop.mask:#x}: undefined on the GPU")
+                                             f"which is not in the mask {stop.mask:#x}: undefined on the GPU", stop.site)
         return stops[source].value
 
     def _stuck(self, stops: dict[int, _Stop], results: dict[int, Any]) -> NoReturn:
@@ -187,7 +185,8 @@ class _Warp:
         if first in results and results[first] is None:
             where = "has left the body"
         raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
-                                         f"{stop.mask:#x}, but lane {first} {where}: all of them must come to the same call")
+                                         f"{stop.mask:#x}, but lane {first} {where}: all of them must come to the same call",
+                               stop.site)
 
 
 def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do not look like zeros
 
+WHOLE = "write all of an output tile in every block, before it is read or stored"
+
 
 class Access:
     """One access by one agent: what must be covered (`clocks`) before another access may conflict with it.
@@ -56,13 +58,15 @@ class Access:
 
 
 class Segment:
-    """Bytes with one history: the last write, and by reader its newest read since (which covers its earlier ones)."""
+    """Bytes with one history: the last write, by reader its newest read since (which covers its earlier ones), and the read that
+    was to be the last."""
 
-    __slots__ = ("reads", "write")
+    __slots__ = ("last", "reads", "write")
 
-    def __init__(self, write: Access | None, reads: dict[Any, Access]) -> None:
+    def __init__(self, write: Access | None, reads: dict[Any, Access], last: Access | None = None) -> None:
         self.write = write
         self.reads = reads
+        self.last = last
 
 
 class SharedMemory:
@@ -92,26 +96,28 @@ class SharedMemory:
             return len(starts)
         old = self._segments[i - 1]
         starts.insert(i, at)
-        self._segments.insert(i, Segment(old.write, dict(old.reads)))
+        self._segments.insert(i, Segment(old.write, dict(old.reads), old.last))
         return i
 
-    def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
-        """Record a read of [lo, hi) by a reader that knows `known`; raises PipelineRace."""
+    def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool, last: bool = False) -> None:
+        """Record a read of [lo, hi) by a reader that knows `known`; raises PipelineRace.
+
+        `last`: any other read of these bytes, before they are written again, is an error.
+        """
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             write = segment.write
-            if write is None:
-                raise report.race(access, f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody "
-                                          "has written")
+            if write is None or segment.last is not None:
+                since = "" if segment.last is None else f" since {segment.last.tell()}"
+                mend = f": {WHOLE}" if since or last else ""
+                raise report.race(access, f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written"
+                                          f"{since}{mend}")
             for index, value in write.async_needs if asynchronous else write.needs:
                 if known[index] < value:
                     raise report.conflict(self.sm, write, access, lo, hi, known, asynchronous, write)
             segment.reads[key] = access
-
-    def reader(self, key: Any, lo: int, hi: int) -> Access | None:
-        """A read of bytes in [lo, hi) by this reader, if nobody has written them since."""
-        i, j = self._split(lo), self._split(hi)
-        return next((segment.reads[key] for segment in self._segments[i:j] if key in segment.reads), None)
+            if last:
+                segment.last = access
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
         """Record a write of [lo, hi); raises PipelineRace if an earlier write or read is not covered by `known`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from importlib.util import find_spec
 from types import CodeType, FrameType
@@ -58,7 +59,10 @@ def user_site(frame: FrameType | None = None) -> Site:
 
 def place(site: Site) -> str:
     """``gemm.py:41 in matmul``, or what can be said without a user's frame."""
-    return "(no line)" if site is None else f"{os.path.basename(site[0].co_filename)}:{site[1]} in {site[0].co_name}"
+    if site is None:
+        return "(no line)"
+    name = re.sub(r"__\d+$", "", site[0].co_name)  # nested functions are numbered where they are lifted out of a kernel
+    return f"{os.path.basename(site[0].co_filename)}:{site[1]} in {name}"
 
 
 def details(values: dict[str, Any]) -> str:
@@ -109,25 +113,26 @@ def _why(sm: SM, earlier: Access, later: Access, known: list[int], asynchronous:
     """(what is not ordered, how to mend it)"""
     if earlier.kind == "TMA load":
         assert earlier.mbar is not None
+        own = earlier.mbar.observed
         return (f"nothing tells {later.agent.title} that this copy has landed",
-                f"mbar_wait({earlier.mbar.name}, phase {earlier.phase}) by every warp that touches the bytes, before "
-                "it does")
+                f"{'barrier_wait' if own else 'wait'} for {earlier.mbar.name}, phase {earlier.phase}, before the bytes are touched"
+                + ("" if own else "; a pipeline's tile is there for its step only"))
     if earlier.kind == "wgmma":
         return (f"{_told(sm, clocks.DRAINED, earlier, known)} never told that their wgmma drained",
-                "wgmma_wait before the release, with few enough groups pending, and a release by each of the four "
-                "warps")
+                "wgmma_wait with few enough groups pending, then a release by each of the four warps: barrier_arrive, or "
+                "commit_smem before a copy of the warpgroup's own")
     if earlier.kind == "TMA store":
         return (f"the lane of {earlier.agent.title} that issued the store never told that it has read its bytes",
-                "bulk_wait(pending, read=True) by the lane that stored, then a barrier, before the bytes are written "
-                "again")
+                "wait_smem_to_gmem(n, wait_read_only=True) behind the group's commit, before the bytes are written again "
+                "(bulk_wait(pending, read=True) by the lane that stored, then a barrier)")
     late = sm.clocks.warps_of(clocks.GENERIC, earlier.needs, known)
     if asynchronous and earlier.kind.endswith("write") and not late:
         return (f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to the async "
                 "proxy",
-                "fence_proxy_async by every warp that wrote, before the barrier that comes before the "
-                f"{'copy' if 'TMA' in later.kind else 'wgmma'}")
+                "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
+                f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")
     return (f"no barrier orders {_told(sm, clocks.GENERIC, earlier, known)} before {later.agent.title}",
-            "a barrier (bar_sync, or an arrive by every warp and a wait) between the two")
+            "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another")
 
 
 _VERBS = {
@@ -194,9 +199,9 @@ def deadlock(sm: SM, why: str = "every warpgroup waits and nothing is in flight"
         elif mbar.waiters and mbar.pending:
             # one that somebody has arrived at is nearer to the cause than one that waits for a blocked warpgroup
             (hints if mbar.arrivals else idle).append(
-                f"{mbar.name} still misses {mbar.pending} of {mbar.count} arrivals in phase {mbar.phase}: a slot was "
-                "never "
-                "released, or the count is too high for those who arrive")
+                f"{mbar.name} still misses {mbar.pending} of {mbar.count} arrivals in phase {mbar.phase}: "
+                f"{'a barrier_arrive or a copy is missing' if mbar.observed else 'a slot was never released'}, or the count is too "
+                f"high for those who arrive{mbar.counted}")
     lines += [f"  {hint}" for hint in sm.named_hints()]
     lines += [f"  {hint}" for hint in sm.registers.hints()]
     lines += [f"  hint: {hint}" for hint in hints or idle]

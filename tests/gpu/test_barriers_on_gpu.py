@@ -10,6 +10,7 @@ from barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, so
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+PROCESSES = 4
 REPEATS = 20
 
 

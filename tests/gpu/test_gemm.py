@@ -25,6 +25,7 @@ from numpipe.launch import driver
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+ALONE = True  # arrays of more than 2**31 elements
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "gemm.py"
 DEFAULT, SMALL = Config(), Config(tm=128, tn=64, tk=64, slots=3)

@@ -16,6 +16,7 @@ from pipeline_sources import check_on_gpu, told
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+ALONE = True  # its shards take all cores
 
 EACH = 36
 """plans a shard"""

@@ -30,6 +30,7 @@ from numpipe._machine import REDUCTIONS
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+PROCESSES = 4
 REPEATS = 20
 
 

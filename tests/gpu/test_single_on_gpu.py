@@ -11,6 +11,7 @@ from test_warp_specialized_false import check_counts
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+PROCESSES = 4
 REPEATS = 10
 
 

@@ -11,6 +11,7 @@ from test_steps import BODIES, FORMS, PLANS, UNEQUAL
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+PROCESSES = 4
 REPEATS = 5
 
 
