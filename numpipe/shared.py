@@ -45,7 +45,8 @@ class Slots:
 
     @property
     def dtype(self) -> np.dtype:
-        return self.plan.kind.dtype
+        dtype: np.dtype = self.plan.kind.dtype
+        return dtype
 
     @property
     def at(self) -> SlotsAt:
