@@ -158,7 +158,7 @@ def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees:
     check_specs(where, outputs, labels[1])
     outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
                  for group in grouped(where, outputs, labels[1], known, slots, 0, 0))
-    tree = Tree((*(trees[0].parts or ()), *trees[1].parts)) if trees[1].parts else trees[0]
+    tree = Tree((*(trees[0].parts or ()), *(trees[1].parts or ())))  # side by side, as arrays are passed: not as one NamedTuple
     return tree, (*labels[0], *labels[1]), rings, outs
 
 
