@@ -122,7 +122,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
                             f"{where}: {name} must be a tuple of BlockSpec, got {kinds}: write (spec,)")
     if steps_of is not None:
         check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
-    slots = slots_of(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
+    slots = chosen_slots(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
     delay = constant(where, "delay_release", delay_release)
     tree, labels, rings, outs = plan_operands(where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
                                               known_grid(known, len(grid)), slots, delay, np_.unit.params.delay_release)
@@ -135,7 +135,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
 
 
 # ---- what both executions check
-def slots_of(said: int | None, params: CompilerParams, default: int) -> int:
+def chosen_slots(said: int | None, params: CompilerParams, default: int) -> int:
     """max_concurrent_steps: the pipeline's, else the kernel's, else what such pipelines have."""
     return next(slots for slots in (said, params.max_concurrent_steps, default) if slots is not None)
 

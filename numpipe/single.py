@@ -23,7 +23,7 @@ from ._op import helper, op
 from .arith import successor
 from .lanes import one_lane
 from .ring import Ring, blocks_of, delay_of, each, ends, fill, first_of, own_step, slots_of, unravel
-from .steps import begin_step, drain, end_loop, over, release_due
+from .steps import await_products, begin_step, end_loop, over, release_due
 
 
 # ---- blocks of a ring in this loop, numbered from 0 --------------------------------------------------------------
@@ -80,9 +80,9 @@ def begin_alone(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def advance_alone(loop, k, steps):  # type: ignore[no-untyped-def]
-    """Before step k of a loop: release what is drained, fill it again, wait for the next tiles; False after the last step."""
+    """As `steps.advance`: what is released is filled again at once."""
     if k < steps:
-        drain(loop)
+        await_products(loop)
         over(loop, release_due, k)
         if k > 0:
             one_lane(over, loop, fill_used, k)

@@ -186,7 +186,7 @@ def ends_empty(loop: Loop) -> bool:
 
 
 @op
-def drain(loop: Loop) -> None:
+def await_products(loop: Loop) -> None:
     """Before rings release slots: wait until only wgmmas of steps whose slots are kept are in flight.
 
     Every wgmma is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
@@ -322,14 +322,14 @@ def end_loop(loop, k):  # type: ignore[no-untyped-def]
 
 @helper
 def advance(loop, k, steps):  # type: ignore[no-untyped-def]
-    """Before step k of `steps`: release what is drained, wait for the next tiles; False after the last step.
+    """Before step k of `steps`: release what no product reads any more, wait for the next tiles; False after the last step.
 
     A slot is released `delay` steps after the last one that uses it, behind a wait that leaves only the newer steps' wgmmas in
     flight. Where the body releases, it has done so for all but the last `delay` steps when the loop ends.
     """
     over(loop, check_released, k)
     if k < steps:
-        drain(loop)
+        await_products(loop)
         over(loop, release_due, k)
         begin_step(loop, k)
         return True

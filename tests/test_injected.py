@@ -76,15 +76,16 @@ SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"  
 
 BUGS = {
     # ---- load ring, compute role
-    "release before drain": Bug(steps.advance, "drain(loop)", "pass", PipelineRace, NOT_DRAINED),
-    "release before drain, delayed": Bug(steps.advance, "drain(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
+    "release before drain": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED),
+    "release before drain, delayed": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
     "release before drain in one step of one warpgroup": Bug(
-        steps.advance, "drain(loop)", "drain(loop) if k != 3 or warpgroup() else None", PipelineRace, NOT_DRAINED),
+        steps.advance, "await_products(loop)", "await_products(loop) if k != 3 or warpgroup() else None", PipelineRace,
+        NOT_DRAINED),
     "release before drain at the end of a loop": Bug(steps.end_loop, "wgmma.wait_group(0)", "pass", PipelineRace, NOT_DRAINED),
-    "wait(1) for wait(0)": Bug(steps.drain, DRAIN, "current().wgmma_wait(1)", PipelineRace, NOT_DRAINED),
+    "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "current().wgmma_wait(1)", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0) at the end of a loop": Bug(
         steps.end_loop, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
-    "wait(2) for wait(1), delayed": Bug(steps.drain, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
+    "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
         steps.release_due, "release_used(ring, k, delay_of(ring))", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
@@ -283,8 +284,8 @@ def test_an_edit_that_the_ring_no_longer_has_is_an_error(monkeypatch):
 
 def test_an_edit_that_changes_nothing_stays_silent(monkeypatch):
     """The seam itself is not what the tests above find."""
-    for operation in (steps.advance, ring.release, ring.await_ready, ring.fill, ring.phase_of, ring.stage_bytes, steps.drain,
-                      steps.fill_begun, store_ring.put, store_ring.drain_stores):
+    for operation in (steps.advance, ring.release, ring.await_ready, ring.fill, ring.phase_of, ring.stage_bytes,
+                      steps.await_products, steps.fill_begun, store_ring.put, store_ring.drain_stores):
         name = operation.__name__
         line = f"def {name}("
         Bug(operation, line, line, PipelineRace, "").inject(monkeypatch)

@@ -111,8 +111,8 @@ def test_rings_that_do_not_fit_say_how_many_warpgroups_have_one() -> None:
 # ---- what goes wrong is found
 ADVANCE = single.advance_alone
 BUGS = {
-    "release before drain": Bug(ADVANCE, "drain(loop)", "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma "
-                                                                              "drained"),
+    "release before drain": Bug(
+        ADVANCE, "await_products(loop)", "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
     "a slot too far ahead": Bug(single.fill_used, "+ slots_of(ring)", "+ slots_of(ring) + 1", numpipe.SimulationError, "."),
     "no fill": Bug(ADVANCE, "one_lane(over, loop, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
     "no release": Bug(ADVANCE, "over(loop, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
