@@ -7,7 +7,7 @@
     pipe(a, b, allocations=shared)
     numpipe.emit_pipeline_warp_specialized(other_body, …)(d, e, allocations=shared)     # the same slots, barriers and counters
 
-A ring is never drained (`ring`), so the second pipeline's loads begin while the first one still computes: as soon as a slot is
+A ring is not drained (`ring`), so the second pipeline's loads begin while the first one still computes: as soon as a slot is
 free. That is what chains of pipelines with a START, STEADY or STOP state are for elsewhere; here it needs none.
 """
 

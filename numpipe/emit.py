@@ -272,7 +272,7 @@ def run(emitted: Emitted, *refs: Any) -> None:
 
 
 @op
-def steps_of(emitted: Emitted, refs: Any) -> Any:
+def emitted_steps(emitted: Emitted, refs: Any) -> Any:
     """The steps, as the loop form has them."""
     np_, outer = emitted.pipe.np, emitted.pipe.np.compute_only
     np_.compute_only = False  # this one's loads are issued
@@ -284,14 +284,14 @@ def steps_of(emitted: Emitted, refs: Any) -> Any:
 @helper
 def fill_steps(emitted, refs):  # type: ignore[no-untyped-def]
     """The memory role: load every step."""
-    for _ in steps_of(emitted, refs):
+    for _ in emitted_steps(emitted, refs):
         pass
 
 
 @helper
 def run_steps(emitted, refs):  # type: ignore[no-untyped-def]
     """Without a carry."""
-    for indices, tiles in steps_of(emitted, refs):
+    for indices, tiles in emitted_steps(emitted, refs):
         step(emitted, indices, tiles)
 
 
@@ -300,7 +300,7 @@ def run_carry(bound, carry):  # type: ignore[no-untyped-def]
     """``pipeline(carry)``; `bound` is what `run` knows."""
     emitted, refs = bound
     carry = first_carry(emitted, refs, carry)
-    for indices, tiles in steps_of(emitted, refs):
+    for indices, tiles in emitted_steps(emitted, refs):
         carry = next_carry(emitted, indices, tiles, carry)
     return wgmma_wait(carry, 0)  # on every way out of the loop: ptxas serialises wgmmas whose wait it does not see
 

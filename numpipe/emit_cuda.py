@@ -151,7 +151,7 @@ def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
     return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual)
 
 
-@cuda_meaning(source.steps_of)
+@cuda_meaning(source.emitted_steps)
 def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
 

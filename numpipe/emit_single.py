@@ -66,9 +66,10 @@ class Alone(Emitted):
 
 @op
 def make_alone(np_: Any, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
-               known: tuple[int | None, ...], site: str) -> Pipeline:
-    """Its pipeline, as the AST pass writes it."""
-    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, None, known, site, single=True, default=SLOTS)
+               steps_of: None, known: tuple[int | None, ...], site: str) -> Pipeline:
+    """Its pipeline, as the AST pass writes it: `make_pipeline` with another default."""
+    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site, single=True,
+                default=SLOTS)
 
 
 @op

@@ -16,9 +16,6 @@ from .inert import REASON
 from .inert_cuda import InertType
 from .pipelines_cuda import PipelineType, made
 
-STEPS_OF = 6
-"""where `make_pipeline` has steps_of, which `make_alone` has not"""
-
 
 class AloneType(EmittedType):
     def __init__(self, pipe: PipelineType, body: Any, carry: Any) -> None:
@@ -30,16 +27,9 @@ emitted_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("car
 
 
 @cuda_meaning(source.make_alone)
-def _make_alone(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, known: Any,
-                site: Any) -> Any:
-    signature, codegen = made(np_, grid, in_specs, out_specs, slots, delay, nb.types.none, known, site, single=True,
-                              default=source.SLOTS)
-    types = [ty for number, ty in enumerate(signature.args) if number != STEPS_OF]
-
-    def without(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return codegen(context, builder, signature, (*args[:STEPS_OF], nb.nothing(context), *args[STEPS_OF:]))
-
-    return signature.return_type(*types), without
+def _make_alone(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any,
+                known: Any, site: Any) -> Any:
+    return made(np_, grid, in_specs, out_specs, slots, delay, steps_of, known, site, single=True, default=source.SLOTS)
 
 
 @cuda_meaning(source.emitted_alone)

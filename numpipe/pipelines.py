@@ -127,7 +127,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
             raise no_specs(where, name, kinds)
     if steps_of is not None:
         check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
-    slots = slots_of(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
+    slots = chosen_slots(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
     delay = constant(where, "delay_release", delay_release)
     tree, labels, rings, outs = plan_operands(where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
                                               known_grid(known, len(grid)), slots, delay, np_.unit.params.delay_release)
@@ -140,7 +140,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
 
 
 # ---- what both executions check
-def slots_of(said: int | None, params: CompilerParams, default: int) -> int:
+def chosen_slots(said: int | None, params: CompilerParams, default: int) -> int:
     """max_concurrent_steps: the pipeline's, else the kernel's, else what such pipelines have."""
     return next(slots for slots in (said, params.max_concurrent_steps, default) if slots is not None)
 
@@ -163,7 +163,7 @@ def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees:
     check_specs(where, outputs, labels[1])
     outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
                  for group in grouped(where, outputs, labels[1], known, slots, 0, 0))
-    tree = Tree((*(trees[0].parts or ()), *trees[1].parts)) if trees[1].parts else trees[0]
+    tree = Tree((*(trees[0].parts or ()), *(trees[1].parts or ())))  # side by side, as arrays are passed: not as one NamedTuple
     return tree, (*labels[0], *labels[1]), rings, outs
 
 

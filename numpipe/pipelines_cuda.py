@@ -93,7 +93,7 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
     tree, labels, rings, outs = source.plan_operands(
         where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
         source.known_grid(nb.literal(known), len(grid)),
-        source.slots_of(immediate(where, "max_concurrent_steps", slots), options, default),
+        source.chosen_slots(immediate(where, "max_concurrent_steps", slots), options, default),
         immediate(where, "delay_release", delay), options.delay_release)
     pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
                         single, inert)

@@ -1,4 +1,4 @@
-"""The ring: the one place where the pipeline protocol is written.
+"""The ring: the one place where the protocol of loads is written.
 
 A *load ring* is S slots of shared memory, two mbarriers a slot, and one int32 a warpgroup: the step counter. Step s uses
 slot ``s % S``; it is that slot's phase number ``s // S``::
@@ -21,13 +21,12 @@ A ring's steps are those of its pipeline, unless its blocks depend on the first 
 a block, filled when one of these indices changes, and released when the last pipeline step that uses it is done (`begins`,
 `ends`, `step_of`).
 
-The counter runs on over tiles and pipelines: no ring is ever drained between tiles, and phase numbers tell a waiter which
-use of the slot it means (the GPU waits for the number's parity, the simulator checks that the number is the one reached).
+The counter runs on over tiles and pipelines: a ring need not be empty between them (and is not, unless `CompilerParams.drain` asks
+for that), and phase numbers tell a waiter which use of the slot it means (the GPU waits for the number's parity, the simulator
+checks that the number is the one reached).
 
-A *store ring* is private to a compute warpgroup: `store_slots` staging panels of 64 rows x 128 bytes. A tile is stored in
-batches of so many panels: `put` waits until the TMA stores of the batch before have read the panels, writes them, fences,
-and issues one TMA store a panel; they run while the warpgroup goes on. Both executions run the functions below as they
-stand.
+Both executions run the functions below as they stand. Tiles that leave a kernel go through the store ring (`store_ring`) or the
+slots of outputs (`outputs`).
 """
 
 from __future__ import annotations
@@ -38,17 +37,14 @@ from typing import Any
 import numpy as np
 
 from ._block import wrong_indices
-from ._budget import PANEL_BYTES
-from ._layout import swizzle_of
 from ._machine import TensorMap, current
 from ._op import helper, op
 from ._unit import MapRequest, RingPlan, Unit
 from .arith import quotient, remainder
 from .context import Context, counter, set_counter
 from .errors import PipelineDeadlock, PipelineRace
-from .fragment.panel import write
-from .intrinsics import barrier, cp_async_bulk, fence, mbarrier, special
-from .lanes import each_warp, one_lane
+from .intrinsics import cp_async_bulk, mbarrier
+from .lanes import each_warp
 from .refs import GmemRef, SmemTile
 
 
@@ -394,62 +390,3 @@ def release_delayed(ring, part, k):  # type: ignore[no-untyped-def]
     if (delay == 0 or k >= delay) and ends(ring, k - delay):
         note_released(ring, part, step_of(ring, k, delay))
         release(ring, part, step_of(ring, k, delay))
-
-
-# ---- store ring, compute role ------------------------------------------------------------------------------------
-@op
-def staging(ref: GmemRef, panel: int) -> Any:
-    """Address of this warpgroup's staging panel number `panel`."""
-    unit = ref.unit
-    return unit.staging_base + (unit.number(current().warpgroup) * unit.store_slots + panel) * PANEL_BYTES
-
-
-@op
-def await_staging(ref: GmemRef) -> None:
-    """Wait until the TMA stores of the last batch have read their panels."""
-    current().bulk_wait(0, read=True)
-
-
-@op
-def write_panels(ref: GmemRef, batch: Any) -> None:
-    """The batch's registers -> swizzled staging panels (stmatrix for 16-bit types)."""
-    for number, (panel, _, _) in enumerate(batch.panels()):
-        write(panel, staging(ref, number))
-
-
-@op
-def copy_out(ref: GmemRef, batch: Any, start: tuple[Any, ...]) -> None:
-    """Issue the TMA stores of a batch, as one bulk group."""
-    rows, columns = batch.axes
-    for number, (panel, down, right) in enumerate(batch.panels()):
-        tensor = tensor_map(ref, store_map(ref.index, len(start), batch.axes, panel.shape, panel.dtype.itemsize))
-        at = [int(place) for place in start]
-        at[rows] += down
-        at[columns] += right
-        cp_async_bulk.store(tensor, tuple(at), staging(ref, number))
-    cp_async_bulk.commit_group()
-
-
-def store_map(index: int, rank: int, axes: tuple[int, int], shape: tuple[int, int], itemsize: int) -> MapRequest:
-    """The tensor map of a panel's store: its rows and columns lie along two dimensions of the array, `axes`."""
-    box = [1] * rank
-    box[axes[0]], box[axes[1]] = shape
-    return MapRequest(index, tuple(box), swizzle_of(shape[1] * itemsize), written=True)
-
-
-@helper
-def put(ref, batch, start):  # type: ignore[no-untyped-def]
-    """Store a batch of panels; `start` is where the tile that the batch is a part of starts in the array."""
-    one_lane(await_staging, ref)
-    barrier.sync(1 + special.warpgroup_index(), 128)  # nobody writes before the old panels have been read
-    write_panels(ref, batch)
-    fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
-    barrier.sync(1 + special.warpgroup_index(), 128)
-    one_lane(copy_out, ref, batch, start)
-
-
-@op
-def drain_stores(np_: Context) -> None:
-    """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
-    if np_.unit.stores:
-        current().bulk_wait(0, read=False)

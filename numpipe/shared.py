@@ -44,8 +44,9 @@ class Slots:
         return self.plan.kind.shape
 
     @property
-    def dtype(self) -> Any:
-        return self.plan.kind.dtype
+    def dtype(self) -> np.dtype:
+        dtype: np.dtype = self.plan.kind.dtype
+        return dtype
 
     @property
     def at(self) -> SlotsAt:

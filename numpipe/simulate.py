@@ -15,7 +15,7 @@ from .context import Context
 from .intrinsics import setmaxnreg
 from .lanes import one_lane
 from .refs import GmemRef
-from .ring import drain_stores
+from .store_ring import drain_stores
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],

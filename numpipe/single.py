@@ -21,11 +21,9 @@ import numpy as np
 
 from ._op import helper, op
 from .arith import successor
-from .intrinsics import wgmma
 from .lanes import one_lane
-from .outputs import begin_block, end_block, over_outputs
 from .ring import Ring, blocks_of, delay_of, each, ends, fill, first_of, own_step, slots_of, unravel
-from .steps import await_begun, drain, finish, grid_of, over, release_due, release_rest
+from .steps import await_products, begin_step, end_loop, over, release_due
 
 
 # ---- blocks of a ring in this loop, numbered from 0 --------------------------------------------------------------
@@ -73,39 +71,22 @@ def fill_used(ring, k):  # type: ignore[no-untyped-def]
         fill_block(ring, block_of(ring, used) + slots_of(ring))
 
 
-@helper
-def fill_all_slots(loop):  # type: ignore[no-untyped-def]
-    """The same in all rings."""
-    over(loop, fill_slots)
-
-
-@helper
-def fill_all_used(loop, k):  # type: ignore[no-untyped-def]
-    """The same in all rings."""
-    over(loop, fill_used, k)
-
-
 # ---- the warpgroup -----------------------------------------------------------------------------------------------
 @helper
 def begin_alone(loop):  # type: ignore[no-untyped-def]
     """Before a loop."""
-    one_lane(fill_all_slots, loop)
+    one_lane(over, loop, fill_slots)
 
 
 @helper
 def advance_alone(loop, k, steps):  # type: ignore[no-untyped-def]
-    """Before step k of a loop: release what is drained, fill it again, wait for the next tiles; False after the last step."""
+    """As `steps.advance`: what is released is filled again at once."""
     if k < steps:
-        drain(loop)
+        await_products(loop)
         over(loop, release_due, k)
         if k > 0:
-            one_lane(fill_all_used, loop, k)
-        over_outputs(loop, end_block, grid_of(loop), k)
-        over_outputs(loop, begin_block, k)
-        over(loop, await_begun, k)
+            one_lane(over, loop, fill_used, k)
+        begin_step(loop, k)
         return True
-    finish(loop)
-    wgmma.wait_group(0)
-    over(loop, release_rest, k)
-    over_outputs(loop, end_block, grid_of(loop), k)
+    end_loop(loop, k)
     return False

@@ -186,7 +186,7 @@ def ends_empty(loop: Loop) -> bool:
 
 
 @op
-def drain(loop: Loop) -> None:
+def await_products(loop: Loop) -> None:
     """Before rings release slots: wait until only wgmmas of steps whose slots are kept are in flight.
 
     Every wgmma is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
@@ -304,24 +304,36 @@ def pass_by(ring, k):  # type: ignore[no-untyped-def]
 
 
 @helper
+def begin_step(loop, k):  # type: ignore[no-untyped-def]
+    """Store the blocks that ended before step k, and wait for what it needs: free slots of outputs, tiles."""
+    over_outputs(loop, end_block, grid_of(loop), k)
+    over_outputs(loop, begin_block, k)
+    over(loop, await_begun, k)
+
+
+@helper
+def end_loop(loop, k):  # type: ignore[no-untyped-def]
+    """After the last step, k - 1: release and store what is left."""
+    finish(loop)
+    wgmma.wait_group(0)
+    over(loop, release_rest, k)
+    over_outputs(loop, end_block, grid_of(loop), k)
+
+
+@helper
 def advance(loop, k, steps):  # type: ignore[no-untyped-def]
-    """Before step k of `steps`: release what is drained, wait for the next tiles; False after the last step.
+    """Before step k of `steps`: release what no product reads any more, wait for the next tiles; False after the last step.
 
     A slot is released `delay` steps after the last one that uses it, behind a wait that leaves only the newer steps' wgmmas in
     flight. Where the body releases, it has done so for all but the last `delay` steps when the loop ends.
     """
     over(loop, check_released, k)
     if k < steps:
-        drain(loop)
+        await_products(loop)
         over(loop, release_due, k)
-        over_outputs(loop, end_block, grid_of(loop), k)
-        over_outputs(loop, begin_block, k)
-        over(loop, await_begun, k)
+        begin_step(loop, k)
         return True
-    finish(loop)
-    wgmma.wait_group(0)
-    over(loop, release_rest, k)
-    over_outputs(loop, end_block, grid_of(loop), k)
+    end_loop(loop, k)
     if unequal(loop):
         while k < total_of(loop):
             over(loop, pass_by, k)

@@ -105,8 +105,8 @@ def _unequal(_context: Any, loop: Any) -> Any:
     return nb.types.boolean(loop), lambda context, builder, sig, args: nb.const(int(loop.unequal), nb.i1)
 
 
-@cuda_meaning(source.drain)
-def _drain(_context: Any, loop: Any) -> Any:
+@cuda_meaning(source.await_products)
+def _await_products(_context: Any, loop: Any) -> Any:
     pending = source.pending_groups(loop.rings, loop.groups)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

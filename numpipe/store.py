@@ -24,7 +24,7 @@ from .fragment.panel import Batch, batches, panel_columns
 from .fragment.tile import Tile
 from .inert import Inert
 from .refs import All, Ds, GmemRef
-from .ring import put
+from .store_ring import put
 
 
 def tile_axes(name: str, ndim: int, along: Sequence[bool | None], got: object) -> tuple[int, int]:

@@ -14,8 +14,8 @@ from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType, settled
 from .inert_cuda import InertType
 from .refs_cuda import AllType, DsType, GmemType, gmem_value
-from .ring import put
-from .ring_cuda import BatchType
+from .store_ring import put
+from .store_ring_cuda import BatchType
 
 I32 = nb.types.int32
 

@@ -254,7 +254,17 @@ def in_named_tuples(a, b, d, c):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@pytest.mark.parametrize("kernel", [in_tuples, in_named_tuples], ids=lambda k: k.name)
+@numpipe.kernel(num_compute_wgs=1)
+def by_name(a, b, d, c):
+    """in_specs may be a NamedTuple itself: arrays and tiles are its parts."""
+    acc = numpipe.zeros((64, 64), np.float32)
+    specs = Weights(left=BlockSpec((64, 64), lambda k: (0, k)), right=(BlockSpec((64, 64)), BlockSpec((64, 64), lambda k: (0, k))))
+    for _, (x, (y, z)) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=specs)(a, (b, d)):
+        acc = numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+@pytest.mark.parametrize("kernel", [in_tuples, in_named_tuples, by_name], ids=lambda k: k.name)
 def test_specs_arrays_and_tiles_in_tuples(kernel: Any) -> None:
     a, b, d, c = halves(64), halves(64, seed=1), halves(64, seed=2), output()
     kernel.simulate(a, b, d, c)
@@ -296,6 +306,18 @@ def test_a_chain_of_pipelines_shares_slots_barriers_and_counters(steps: int, see
     assert (c == np.concatenate([wide(a[:64]) @ wide(b[:64]).T, wide(b[64:]) @ wide(a[:64]).T])).all()
     fills = [event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"]
     assert fills == list(range(2 * steps))  # one counter
+
+
+@pytest.mark.parametrize("state", [3, -1, True, 1.0, "START"])
+@pytest.mark.parametrize("execution", ["simulate", "compiled"])
+def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def wrong(a, *, state: numpipe.Static = 0):
+        emit(lambda k, x: None, grid=(1,), pipeline_state=state, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+    given = "float64" if execution == "compiled" and isinstance(state, float) else repr(state)
+    with pytest.raises(SpecError, match=f"pipeline_state must be None, .* or an integer 0…2, got {given}"):
+        getattr(wrong, execution)(halves(64), state=state)
 
 
 @pytest.mark.parametrize("state", ["PipelineState.STOP", "1", "state", "state - 1", "wg"])
@@ -375,37 +397,3 @@ def test_a_chain_has_one_ring() -> None:
     assert rings(chained, a, a, c, 1) == [(2, 0)]
     assert chained.inspect("gate", a, a, c, 1) == ()
     assert chained.inspect("ptx", a, a, c, 1).count("mbarrier.init") == 4
-
-
-# ---- defects of the pipelines this one is modelled on
-def test_delays_of_operands_are_checked_each() -> None:
-    """Not the smallest alone: the second operand has too few slots for its delay."""
-    @numpipe.kernel
-    def delayed(a, b):
-        for _, _ in numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=2, in_specs=(
-                BlockSpec((64, 64), lambda k: (k, 0), delay_release=0),
-                BlockSpec((64, 64), lambda k: (k, 0), delay_release=3)))(a, b):
-            pass
-
-    with pytest.raises(SpecError, match=r"delay_release=3 needs more than 3 slots, got max_concurrent_steps=2"):
-        delayed.simulate(halves(64), halves(64))
-
-
-@pytest.mark.parametrize("seed", [None, *range(5)])
-def test_an_operand_without_a_delay_behind_one_with_it_keeps_the_pipeline_s(seed: int | None) -> None:
-    """And in nested tuples: nothing is reset, each has its own."""
-    @numpipe.kernel(num_compute_wgs=1)
-    def delayed(a, b, d, c):
-        acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=4, delay_release=1, in_specs=(
-            (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),), BlockSpec((64, 64), lambda k: (0, k)),
-            BlockSpec((64, 64), lambda k: (0, k), delay_release=0)))
-        for _, ((x,), y, z) in pipe((a,), b, d):
-            acc = numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
-        c[ds(0, 64), ds(0, 64)] = acc
-
-    a, b, d, c = halves(64, 384), halves(64, 384, 1), halves(64, 384, 2), output()
-    delayed.simulate(a, b, d, c, seed=seed)
-    assert (c == wide(a) @ (wide(b) + wide(d)).T).all()
-    if seed is None:
-        assert rings(delayed, a, b, d, c) == [(4, 2), (4, 1), (4, 0)]

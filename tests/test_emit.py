@@ -149,6 +149,42 @@ def test_the_final_carry_may_be_read_and_the_carry_in_flight_may_not() -> None:
         reads.compiled(a, b, c)
 
 
+@numpipe.function
+def run_it(pipe: numpipe.WarpSpecializedPipeline, a: Any, o: Any) -> None:
+    pipe(a, o)
+
+
+def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def both(a, o, c):
+        def body(indices, x, y, acc):
+            y[...] = x[...]
+            return numpipe.wgmma(acc, x, x.T)
+
+        def coroutine():
+            acc = yield numpipe.zeros((64, 64), np.float32)
+            c[ds(0, 64), ds(0, 64)] = acc
+
+        def context(pipeline: Any) -> None:
+            c[ds(64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+        specs = (BlockSpec((64, 64), lambda k: (0, k)),)
+        emit(body, grid=(cdiv(a.shape[1], 64),), carry_coroutine=coroutine, in_specs=specs, out_specs=specs)(a, o)
+        named: numpipe.ComputeContext = context
+        pipe: numpipe.WarpSpecializedPipeline = emit(
+            body, grid=(cdiv(a.shape[1], 64),), compute_context=named, in_specs=specs, out_specs=specs)
+        run_it(pipe, a, o)
+
+    for k in (0, 64, 200):
+        a, _ = arrays((64, 64, k))
+        for seed in (None, 1, 2):
+            o, c = np.full_like(a, 7), np.empty((128, 64), np.float32)
+            both.simulate(a, o, c, seed=seed)
+            np.testing.assert_array_equal(o, a)
+            np.testing.assert_allclose(c, np.concatenate([product(a, a)] * 2), atol=0.05)
+    assert both.inspect("gate", a, o, c) == ()
+
+
 # ---- grids, options, forms -------------------------------------------------------------------------------------------------
 def test_a_static_and_a_run_time_grid_of_two_dimensions() -> None:
     @numpipe.kernel(num_compute_wgs=1)

@@ -1,7 +1,7 @@
 """Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent in every one.
 
-A bug is an edit of `numpipe.ring` or `numpipe.steps`: a line left out, a number changed. The edited function keeps its file
-name, so that reports still name the user's line: the kernel's.
+A bug is an edit of `numpipe.ring`, `numpipe.steps` or `numpipe.store_ring`: a line left out, a number changed. The edited function
+keeps its file name, so that reports still name the user's line: the kernel's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from kernels_for_tests import SMALL, Config, gemm, nested_gemm, operands, product
 
-from numpipe import context, ring, steps
+from numpipe import context, lanes, ring, steps, store_ring
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
 
 SCHEDULES = (None, *range(40))  # None: the order of the virtual-time model
@@ -53,7 +53,7 @@ class Bug:
         monkeypatch.setattr(self.where, "function", scope[function.__name__])
 
 
-BUGGY = {"warpgroup": lambda: ring.current().warpgroup}
+BUGGY = {"warpgroup": lambda: ring.current().warpgroup, "one_lane": lanes.one_lane}
 DRAIN = "current().wgmma_wait(pending)"
 SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
 FENCE = "fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy"
@@ -76,15 +76,16 @@ SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"  
 
 BUGS = {
     # ---- load ring, compute role
-    "release before drain": Bug(steps.advance, "drain(loop)", "pass", PipelineRace, NOT_DRAINED),
-    "release before drain, delayed": Bug(steps.advance, "drain(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
+    "release before drain": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED),
+    "release before drain, delayed": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
     "release before drain in one step of one warpgroup": Bug(
-        steps.advance, "drain(loop)", "drain(loop) if k != 3 or warpgroup() else None", PipelineRace, NOT_DRAINED),
-    "release before drain at the end of a loop": Bug(steps.advance, "wgmma.wait_group(0)", "pass", PipelineRace, NOT_DRAINED),
-    "wait(1) for wait(0)": Bug(steps.drain, DRAIN, "current().wgmma_wait(1)", PipelineRace, NOT_DRAINED),
+        steps.advance, "await_products(loop)", "await_products(loop) if k != 3 or warpgroup() else None", PipelineRace,
+        NOT_DRAINED),
+    "release before drain at the end of a loop": Bug(steps.end_loop, "wgmma.wait_group(0)", "pass", PipelineRace, NOT_DRAINED),
+    "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "current().wgmma_wait(1)", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0) at the end of a loop": Bug(
-        steps.advance, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
-    "wait(2) for wait(1), delayed": Bug(steps.drain, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
+        steps.end_loop, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
+    "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
         steps.release_due, "release_used(ring, k, delay_of(ring))", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
@@ -165,27 +166,28 @@ BUGS = {
     "the counter restarts in the memory role": Bug(
         ring.set_steps_done, COUNTED, f"({COUNTED}) * (not ring.np.memory)", PipelineRace, OTHER_PHASE),
     # ---- store ring
-    "no proxy fence": Bug(ring.put, "fence.proxy_async()", "pass", PipelineRace,
+    "no proxy fence": Bug(store_ring.put, "fence.proxy_async()", "pass", PipelineRace,
                           r"TMA store \(c\) reads .*the writing warps did not fence"),
-    "no proxy fence by one warpgroup": Bug(ring.put, "fence.proxy_async()", "warpgroup() or fence.proxy_async()", PipelineRace,
-                                           r"TMA store \(c\) reads .* warpgroup 1 \(compute\).*the writing warps did not fence"),
+    "no proxy fence by one warpgroup": Bug(
+        store_ring.put, "fence.proxy_async()", "warpgroup() or fence.proxy_async()", PipelineRace,
+        r"TMA store \(c\) reads .* warpgroup 1 \(compute\).*the writing warps did not fence"),
     "fence after the barrier": Bug(
-        ring.put, f"{FENCE}\n    {SYNC}", f"{SYNC}\n    {FENCE}", PipelineRace, "the writing warps did not fence"),
+        store_ring.put, f"{FENCE}\n    {SYNC}", f"{SYNC}\n    {FENCE}", PipelineRace, "the writing warps did not fence"),
     "no barrier before the panels are written": Bug(
-        ring.put, f"{SYNC}  # nobody", "pass  # nobody", PipelineRace,
+        store_ring.put, f"{SYNC}  # nobody", "pass  # nobody", PipelineRace,
         r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait"),
-    "no barrier before the store": Bug(ring.put, f"{SYNC}\n    one_lane(copy_out", "one_lane(copy_out", PipelineRace,
+    "no barrier before the store": Bug(store_ring.put, f"{SYNC}\n    one_lane(copy_out", "one_lane(copy_out", PipelineRace,
                                        r"no barrier orders warp 1 of warpgroup \d \(compute\) before"),
-    "one barrier number for all warpgroups": Bug(ring.put, f"{SYNC}  # nobody", "barrier.sync(1, 128)  # nobody", PipelineRace,
-                                                 r"bar_sync 1 .* nothing orders this after the use of the barrier"),
-    "one staging panel for all warpgroups": Bug(ring.staging, "unit.number(current().warpgroup) * unit.store_slots", "0",
+    "one barrier number for all warpgroups": Bug(store_ring.put, f"{SYNC}  # nobody", "barrier.sync(1, 128)  # nobody",
+                                                 PipelineRace, r"bar_sync 1 .* nothing orders this after the use of the barrier"),
+    "one staging panel for all warpgroups": Bug(store_ring.staging, "unit.number(current().warpgroup) * unit.store_slots", "0",
                                                 PipelineRace, r"write \(staging panel\) writes .* while (TMA store \(c\)|write)"),
-    "no await_staging": Bug(ring.put, "one_lane(await_staging, ref)", "pass", PipelineRace,
+    "no await_staging": Bug(store_ring.put, "one_lane(await_staging, ref)", "pass", PipelineRace,
                             r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait\(pending, read=True\)"),
-    "no commit": Bug(ring.copy_out, "cp_async_bulk.commit_group()", "pass", PipelineRace, r"while TMA store \(c\)"),
-    "no drain at exit": Bug(ring.drain_stores, "current().bulk_wait(0, read=False)", "pass", PipelineRace,
+    "no commit": Bug(store_ring.copy_out, "cp_async_bulk.commit_group()", "pass", PipelineRace, r"while TMA store \(c\)"),
+    "no drain at exit": Bug(store_ring.drain_stores, "current().bulk_wait(0, read=False)", "pass", PipelineRace,
                             r"warpgroup \d \(compute\).*the warpgroup ends with 2 TMA stores not waited for"),
-    "drain of reads only at exit": Bug(ring.drain_stores, "read=False", "read=True", PipelineRace,
+    "drain of reads only at exit": Bug(store_ring.drain_stores, "read=False", "read=True", PipelineRace,
                                        r"the warpgroup ends with \d TMA stores? not waited for"),
 }
 
@@ -282,8 +284,8 @@ def test_an_edit_that_the_ring_no_longer_has_is_an_error(monkeypatch):
 
 def test_an_edit_that_changes_nothing_stays_silent(monkeypatch):
     """The seam itself is not what the tests above find."""
-    for operation in (steps.advance, ring.release, ring.await_ready, ring.fill, ring.put, ring.drain_stores, ring.phase_of,
-                      ring.stage_bytes, steps.drain, steps.fill_begun):
+    for operation in (steps.advance, ring.release, ring.await_ready, ring.fill, ring.phase_of, ring.stage_bytes,
+                      steps.await_products, steps.fill_begun, store_ring.put, store_ring.drain_stores):
         name = operation.__name__
         line = f"def {name}("
         Bug(operation, line, line, PipelineRace, "").inject(monkeypatch)

@@ -112,8 +112,8 @@ LAYERS = (
     {"errors", "_frames", "_source"}, {"_machine", "_op", "_numba"}, {"intrinsics"},
     {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations", "_budget"}, {"_unit"},
     {"inert"}, {"context", "division"}, {"arith"}, {"refs", "numbers", "lanes", "debug", "functions", "closure"}, {"fragment"},
-    {"ring", "chains"}, {"steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
-    {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"},
+    {"ring", "chains"}, {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"},
+    {"copies"}, {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
     {"results", "targets"}, {"kernels"}, {"bench"}, {"__init__", "__main__"},
 )

@@ -11,7 +11,7 @@ import single_kernels as kernels
 from test_injected import Bug
 
 import numpipe
-from numpipe import ArrayType, BlockSpec, PipelineRace, SpecError, ds, single
+from numpipe import ArrayType, BlockSpec, PipelineRace, SpecError, ds, single, steps
 
 HALF, FLOAT = ArrayType((8, 8), np.float16), ArrayType((8, 8), np.float32)
 SLOTS = [(1, 0), (2, 1), (3, 0), (4, 2)]
@@ -111,12 +111,12 @@ def test_rings_that_do_not_fit_say_how_many_warpgroups_have_one() -> None:
 # ---- what goes wrong is found
 ADVANCE = single.advance_alone
 BUGS = {
-    "release before drain": Bug(ADVANCE, "drain(loop)", "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma "
-                                                                              "drained"),
+    "release before drain": Bug(
+        ADVANCE, "await_products(loop)", "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
     "a slot too far ahead": Bug(single.fill_used, "+ slots_of(ring)", "+ slots_of(ring) + 1", numpipe.SimulationError, "."),
-    "no fill": Bug(ADVANCE, "one_lane(fill_all_used, loop, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
+    "no fill": Bug(ADVANCE, "one_lane(over, loop, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
     "no release": Bug(ADVANCE, "over(loop, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no wait": Bug(ADVANCE, "over(loop, await_begun, k)", "pass", PipelineRace, "."),
+    "no wait": Bug(steps.begin_step, "over(loop, await_begun, k)", "pass", PipelineRace, "."),
 }
 
 

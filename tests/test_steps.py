@@ -121,7 +121,8 @@ BUGS: dict[str, tuple[Any, str, str, Plan, type[SimulationError], str]] = {
     "not filled": (steps.fill_begun, "begins(ring, k)", "k == 0", SLOW, PipelineDeadlock, "ready"),
     "not waited for": (steps.await_begun, "begins(ring, k)", "k == 0", SLOW, PipelineRace, "wgmma|arrives on consumed"),
     "waited for before others are released": (
-        steps.advance, "drain(loop)\n", "drain(loop)\n        over(loop, await_begun, k)\n", SLOW, PipelineDeadlock, "ready"),
+        steps.advance, "await_products(loop)\n", "await_products(loop)\n        over(loop, await_begun, k)\n", SLOW,
+        PipelineDeadlock, "ready"),
     "unused tiles not released": (steps.advance, "over(loop, pass_by, k)", "None", UNEQUAL["none and more than all"],
                                   PipelineDeadlock, "consumed"),
     "unused tiles released before they land": (

@@ -52,7 +52,8 @@ class Bodies(Calls):
         body, grid, in_specs, out_specs, slots, delay, carry = self.bind(emit_single.emit_pipeline, node)
         self._index_maps_fit(grid, in_specs, out_specs)
         pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, out_specs, slots, delay)),
-                literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
+                literal_node(None, node), literal_node(self._known_grid(grid), node),
+                literal_node(self.session.site(self.source, node), node)]
         given, facts = self.facts_of(body)
         made = self.call(emit_single.emitted_alone, [self.call(emit_single.make_alone, pipe, node), given, self.visit(carry)], node)
         made.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]

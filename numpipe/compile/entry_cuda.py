@@ -27,8 +27,8 @@ from ..intrinsics import barrier, fence, griddep, mbarrier, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
 from ..refs_cuda import new_ref
-from ..ring import drain_stores
 from ..ring_cuda import smem
+from ..store_ring import drain_stores
 
 I32 = nb.types.int32
 MEMORY_SUFFIX = "_memory_role"
