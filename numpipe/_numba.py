@@ -471,7 +471,8 @@ def _deepest(error: BaseException, first: int, seen: set[int]) -> tuple[int, str
         traceback = traceback.tb_next
     lines += _line(error, first)
     if not lines:
-        lines = [int(said) for said in re.findall(r"(?:at|in) [^\n]*? \((\d+)\)", reason)[-1:] if int(said) >= first]
+        said = re.findall(r"(?:at|in) [^\n]*? \((\d+)\)", reason) or re.findall(r'File "[^"]*", line (\d+)', reason)
+        lines = [int(line) for line in said[-1:] if int(line) >= first]
     inner = [_deepest(cause, first, seen) for cause in causes if id(cause) not in seen]
     depth, told, deeper = max(inner, key=lambda found: found[0], default=(0, "", []))
     return depth + 1, told or _ANSI.sub("", reason), lines + deeper

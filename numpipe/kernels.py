@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -170,6 +170,13 @@ class Kernel:
                             + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
 
     # ---- calls
+    def __getitem__(self, launch: Any) -> NoReturn:
+        """Not how a kernel is launched here: SpecError."""
+        raise SpecError(f"kernel {self.name}: {self.name}[…](…) is how numba.cuda launches; call {self.name}(…): the grid and the "
+                        "warpgroups are said once, @numpipe.kernel(grid=…, num_compute_wgs=…), a stream is passed as stream=")
+
+    __iter__ = None  # without it Python would iterate by __getitem__
+
     @brief
     def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the outputs it allocated (or `out`)."""

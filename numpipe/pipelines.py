@@ -106,6 +106,12 @@ def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_co
     return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site)
 
 
+def no_specs(where: str, name: str, got: str) -> SpecError:
+    """The error for in_specs or out_specs that are none."""
+    mend = {"BlockSpec": ": write (spec,)", "NoneType": ": leave it out"}.get(got, "")
+    return SpecError(f"{where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
+
+
 def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
          steps_of: Any, known: tuple[int | None, ...], site: str, single: bool = False, default: int = SLOTS) -> Pipeline:
     """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role.
@@ -117,9 +123,8 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
     for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
         if not isinstance(given, tuple) or not all(isinstance(spec, BlockSpec) for spec in leaves(given)):
-            kinds = ", ".join(type(s).__name__ for s in given) if isinstance(given, tuple) else type(given).__name__
-            raise SpecError(f"{where}: {name} must be a tuple of BlockSpec, got ({kinds})" if isinstance(given, tuple) else
-                            f"{where}: {name} must be a tuple of BlockSpec, got {kinds}: write (spec,)")
+            kinds = f"({', '.join(type(spec).__name__ for spec in given)})" if isinstance(given, tuple) else type(given).__name__
+            raise no_specs(where, name, kinds)
     if steps_of is not None:
         check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
     slots = chosen_slots(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)

@@ -84,7 +84,8 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
             raise SpecError(f"{where}: grid must hold integers, got {grid}")
     for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
         if not isinstance(given, nb.types.BaseTuple) or not all(isinstance(spec, SpecType) for spec in leaves(given)):
-            raise SpecError(f"{where}: {name} must be a tuple of BlockSpec, got {given}")
+            named = {SpecType: "BlockSpec", nb.types.NoneType: "NoneType"}
+            raise source.no_specs(where, name, named.get(type(given)) or str(given))
     if not isinstance(steps_of, nb.types.NoneType):
         source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)),
                               len(out_specs) > 0)

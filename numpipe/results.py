@@ -91,7 +91,8 @@ class Results:
         unknown = [name for name in wanted if name not in known]
         if unknown:
             shown = [name for name in known if not name.startswith("np__")]  # what numpipe itself passes
-            raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but the call knows {', '.join(shown)}")
+            raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but the call knows {', '.join(shown)}: "
+                            "it is given the arguments by the names of the kernel's parameters")
         return function(**{name: known[name] for name in wanted})
 
     def array_names(self, call: Call) -> list[str]:

@@ -44,9 +44,8 @@ class Slots:
         return self.plan.kind.shape
 
     @property
-    def dtype(self) -> np.dtype:
-        dtype: np.dtype = self.plan.kind.dtype
-        return dtype
+    def dtype(self) -> Any:
+        return self.plan.kind.dtype
 
     @property
     def at(self) -> SlotsAt:

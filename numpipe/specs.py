@@ -163,7 +163,8 @@ class BlockSpec:
                             f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
         left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
         if len(left) != 2:
-            mend = "squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
+            mend = ("squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
+                    if len(shape) > 1 else "pass the array as one of two dimensions, x.reshape(rows, columns)")
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
                             f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
 
@@ -184,7 +185,8 @@ def spelled(shape: tuple[Side, ...]) -> str:
 
 def space_of(given: Any) -> str | None:
     """"SMEM" or "GMEM" for what memory_space= may be, else None."""
-    name = "SMEM" if given is None else getattr(given, "memory_space", None)
+    named = isinstance(given, (MemorySpace, type))  # numpipe.SMEM is a class too: one of its values is an allocation, no space
+    name = "SMEM" if given is None else getattr(given, "memory_space", None) if named else None
     return name if name in ("SMEM", "GMEM") else None
 
 

@@ -58,7 +58,8 @@ def constants(text: str) -> list[int]:
 
 
 def main(count: int, full_every: int) -> None:
-    """One kernel in `full_every` is built down to machine code; of the others only LLVM IR is made, where names and types live."""
+    """One kernel in `full_every` is built down to machine code, for both roles; of the others only the LLVM IR of one role is made:
+    names and types live there."""
     from numpipe.compile.build import front_end
 
     types = ArrayType((64, 64), np.float16), ArrayType((64, 64), np.float32)
@@ -67,7 +68,7 @@ def main(count: int, full_every: int) -> None:
         full = number % full_every == 0
         function = (multiplying if full else printing)(number)
         function.__name__ = f"{function.__name__}_{number}"
-        kernel = numpipe.kernel(num_compute_wgs=1)(function)
+        kernel = numpipe.kernel(num_compute_wgs=1, warp_specialized=full)(function)
         gc.disable()
         begin = time.process_time()
         if full:

@@ -182,6 +182,15 @@ def a_name_born_in_a_loop(a, b, c):
     y = x
 
 
+@refused("'tile' belongs to a step of the pipeline loop of line {line-2} and is used after it, where its slot is filled again: "
+         "take what is needed of it in the loop")
+def a_tile_read_behind_its_loop(a, b, c):
+    for (k,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        pass
+    c[:64, :64] = tile[...].astype(np.float32)
+    #             ^^^^
+
+
 # ---- leaving a pipeline loop --------------------------------------------------------------------------------------------
 @refused("'break' leaves the pipeline loop of line {line-2}: the memory role would still load the remaining steps; run all "
          "steps, or make the grid smaller")
@@ -491,3 +500,31 @@ def a_mistake_in_an_index_map(a, b, c):
 def letters_of_other_alphabets(a, b, c):
     π, größe = 3, ("é", a.nothing)
     #                   ^^^^^^^^^
+
+
+@refused(compiled="`previous` cannot be compiled: 'previous' may have no value here yet: give it one before the loop")
+def a_value_of_the_step_before(a, b, c):
+    for i in range(3):
+        if i > 0:
+            c[ds(0, 64), ds(0, 64)] = previous
+            #                         ^^^^^^^^
+        previous = numpipe.zeros((64, 64), np.float32)
+
+
+STEP = "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
+
+
+@refused(simulated="TypeError: tuple indices must be integers or slices, not ellipsis" + STEP,
+         compiled="`x[...]` cannot be compiled: '[]' is not defined for (shared-memory tile (64, 64) float16,) and ..." + STEP)
+def a_tile_that_is_still_in_its_tuple(a, b, c):
+    for k, x in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        c[ds(0, 64), ds(0, 64)] = x[...].astype(np.float32)
+        #                         ^^^^^^
+
+
+@refused(compiled="`k == 0` cannot be compiled: '==' is not defined for (int32,) and 0" + STEP)
+def an_index_that_is_still_in_its_tuple(a, b, c):
+    for k, (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        if k == 0:
+        #  ^^^^^^
+            c[ds(0, 64), ds(0, 64)] = x[...].astype(np.float32)

@@ -14,7 +14,6 @@ refused = Cases()
 COLUMNS = np.zeros((128, 64), np.float32, order="F")
 
 
-
 # ---- arrays --------------------------------------------------------------------------------------------------------------
 @refused(", pipeline at {file}:{line-1}: out_specs[0] for 'c': the array is column-major, and outputs "
          "are stored by rows: pass a row-major array, or store from registers in the body, 'c[…] = tile'", kind=SpecError,
@@ -57,6 +56,12 @@ def nan_outside_an_output(a, b, c):
 def a_number_for_a_spec(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), out_specs=(7,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got NoneType: leave it out", kind=SpecError)
+def no_outputs_said(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=None)
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line}: steps_of with out_specs: every compute warpgroup takes part in storing an output's blocks; "
@@ -129,3 +134,30 @@ def a_store_to_the_input(a, b, c):
     for (_,), (x, y) in pipe(a, c):
         x[...] = x[...]
       # ^^^^^^
+
+
+@refused("arithmetic is on float32 tiles, got float16: use .astype(np.float32) first", kind=SpecError, args=(A, B, A.copy()))
+def a_sum_in_float16(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
+        BlockSpec((64, 64), lambda k: (k, 0)),))
+    for (_,), (x, y) in pipe(a, c):
+        y[...] = x[...]
+        y[...] += x[...]
+      # ^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[…] is a view, and is not assigned to: tile[…] = value stores", kind=SpecError)
+def a_store_to_a_view(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
+    for (_,), (y,) in pipe(c):
+        y.at[:, :] = numpipe.zeros((64, 64), np.float32)
+      # ^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-1}: out_specs[0] for 'c': block_shape (None, 64, 64) has 3 dimensions, the array has 2",
+         kind=SpecError)
+def a_block_of_more_dimensions_than_the_output(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((None, 64, 64), lambda k: (k, 0, 0)),))
+    for (_,), (y,) in pipe(c):
+        #             ^^^^^^^
+        y[...] = numpipe.zeros((64, 64), np.float32)

@@ -135,8 +135,7 @@ def a_grid_that_is_negative_at_run_time(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated=", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)",
-         compiled=", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec", kind=SpecError)
+@refused(", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)", kind=SpecError)
 def one_spec_without_its_tuple(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=BlockSpec((64, 64), lambda k: (0, k)))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

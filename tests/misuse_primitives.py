@@ -143,7 +143,7 @@ def a_view_by_numbers(a, b, c):
 
 @refused("c.at[…]: copies move tiles of 2 dimensions, and 'c' has 1: pass a view of it that has 2, array.reshape(1, -1)",
          kind=SpecError, args=(A, B, np.zeros(64, np.float32)))
-def a_view_of_an_array_of_one_dimension(a, b, c):
+def a_copy_of_a_vector(a, b, c):
     _ = c.at[ds(0, 64)]
     #   ^^^^^^^^^^^^^^^
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from refusals import Cases
 
 import numpipe
-from numpipe import GMEM, BlockSpec, SpecError
+from numpipe import GMEM, SMEM, BlockSpec, SpecError
 
 refused = Cases()
 emit = numpipe.emit_pipeline_warp_specialized
@@ -36,6 +36,12 @@ def a_fill_of_what_is_not_loaded(a, b, c):
 def a_memory_space_that_is_none(a, b, c):
     spec = BlockSpec((64, 64), memory_space=a)
     #                                       ^
+
+
+@refused("BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got SMEM((64, 64), 'float16')")
+def an_allocation_for_a_memory_space(a, b, c):
+    spec = BlockSpec((64, 64), memory_space=SMEM((64, 64), "float16"))
+    #                                       ^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line}: delay_release=1 needs more than 1 slots, got buffer_count=1 of in_specs[0]: the slot "

@@ -50,6 +50,22 @@ def an_accumulator_of_another_shape(a, b, c):
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("wgmma returns the accumulator and changes nothing in place: write acc = numpipe.wgmma(acc, x, y.T)")
+def a_product_that_nothing_receives(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for (k,), (x, y) in pipe(a, b):
+        numpipe.wgmma(acc, x, y.T)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma_wait returns the accumulator and changes nothing in place: write acc = numpipe.wgmma_wait(acc, 0)")
+def a_wait_that_nothing_receives(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    numpipe.wgmma_wait(acc, 0)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused(simulated="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (tile, int, "
                    "int)",
          compiled="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (tile (64, 64) "
@@ -156,7 +172,15 @@ def a_register_tile_of_32_rows(a, b, c):
         #   ^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: a tile's dtype is float32, float16 or bfloat16, got int8", kind=SpecError, args=(A.astype("i1"), B, C))
+@refused("'np.exp' takes constants only in a kernel, and for tiles there are + - * / only: compute it before the call and pass the "
+         "result")
+def a_function_of_a_tile(a, b, c):
+    e = np.exp(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: a tile's dtype is float32, float16 or bfloat16, got int8: convert an array before the call", kind=SpecError,
+         args=(A.astype("i1"), B, C))
 def a_register_tile_of_integers(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x[...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import linecache
 import re
 from pathlib import Path
@@ -100,8 +101,8 @@ def test_the_simulator_divides_exactly_in_both() -> None:
 
 
 # ---- max_concurrent_steps, delay_release --------------------------------------------------------------------------------
-def rings(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]) -> tuple[int, int]:
-    """(slots, delay) of the ring of a pipeline, where the kernel, the pipeline and its BlockSpec say these."""
+def asking(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]) -> Any:
+    """A kernel that says something of its pipeline's ring, as the pipeline and its BlockSpec do."""
     spec = f"BlockSpec((64, 64), lambda k: (k, 0){''.join(f', {name}={value}' for name, value in block.items())})"
     options = f"grid=(cdiv(a.shape[0], 64),), in_specs=({spec},){''.join(f', {name}={value}' for name, value in pipeline.items())}"
     source = {"loop": f"    for _, (t,) in numpipe.pipeline({options})(a):\n        c[ds(0, 64), ds(0, 64)] = t[...]\n",
@@ -112,9 +113,20 @@ def rings(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: di
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     scope: dict[str, Any] = {"numpipe": numpipe, "BlockSpec": numpipe.BlockSpec, "ds": numpipe.ds, "cdiv": numpipe.cdiv}
     exec(compile(text, filename, "exec"), scope)
-    made = numpipe.kernel(scope["k"], num_compute_wgs=1, compiler_params=CompilerParams(**kernel))
-    plan, = made.compiled(A, A.copy()).unit.rings.values()
+    return numpipe.kernel(scope["k"], num_compute_wgs=1, compiler_params=CompilerParams(**kernel))
+
+
+def rings(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]) -> tuple[int, int]:
+    """(slots, delay) of the ring that is compiled."""
+    plan, = asking(form, kernel, pipeline, block).compiled(A, A.copy()).unit.rings.values()
     return plan.slots, plan.delay
+
+
+def simulated(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]) -> list[tuple[Any, ...]]:
+    """What happens in the simulator, and when."""
+    trace, a = numpipe.Trace(), np.ones((64 * 7, 64), np.float16)
+    asking(form, kernel, pipeline, block).simulate(a, np.zeros((64, 64), np.float16), trace=trace)
+    return [(event.warpgroup, event.kind, event.start, event.end) for event in trace.events]
 
 
 @pytest.mark.parametrize("form, own", [("loop", 2), ("single", 1), ("body", 2)])
@@ -125,3 +137,13 @@ def test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel(
     assert rings(form, kernel, pipeline, {}) == (3, 2)
     said = {"buffer_count": 5, "delay_release": 3}
     assert rings(form, kernel, pipeline, said) == (5, 3)
+
+
+@pytest.mark.parametrize("form", ["loop", "single", "body"])
+def test_the_simulator_heeds_the_same_order(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    less, more = {"max_concurrent_steps": 4, "delay_release": 1}, {"max_concurrent_steps": 3, "delay_release": 2}
+    said = {"buffer_count": 5, "delay_release": 3}
+    blocks = [simulated(form, {}, {}, {"buffer_count": slots, "delay_release": delay}) for slots, delay in ((4, 1), (3, 2), (5, 3))]
+    assert all(a != b for a, b in itertools.combinations(blocks, 2))
+    assert [simulated(form, less, {}, {}), simulated(form, less, more, {}), simulated(form, less, more, said)] == blocks

@@ -73,3 +73,11 @@ def test_page_shows_code_that_runs(page: str) -> None:
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf8"))
     assert not [t for t in targets if not (page.parent / t).exists()]
+
+
+def test_the_index_lists_every_page_twice() -> None:
+    """For Sphinx, and for those who read the files."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf8")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")} - {"index.md"}
+    assert {f"{line}.md" for line in index.partition("```{toctree}\n")[2].partition("```")[0].split()} == pages
+    assert set(LINK.findall(index)) == pages

@@ -293,6 +293,8 @@ def test_a_signature_of_fewer_arrays_than_the_call_has() -> None:
                                                               "numpipe.Element(size), got (64, 64.0)"),
     (lambda: numpipe.Element(0), "Element: size must be an int of 1…256 elements"),
     (lambda: numpipe.BlockSpec((64, 257), lambda k: (0, k)), "a side outside 1…256"),
+    (lambda: numpipe.BlockSpec((64,), lambda k: (k,)), "(64,) leaves a tile of 1 dimension, (64,); tiles have 2: pass the array as "
+                                                       "one of two dimensions, x.reshape(rows, columns)"),
     (lambda: numpipe.BlockSpec((1, 64, 64), lambda k: (0, 0, k)), "(1, 64, 64) leaves a tile of 3 dimensions"),
     (lambda: numpipe.BlockSpec((None,) * 4 + (64, 64), lambda k: (0, 0, 0, 0, 0, k)), "6 dimensions, and TMA addresses at most 5"),
     (lambda: numpipe.BlockSpec((64, 64), 3), "index_map must be a function of the grid indices, got 3"),
@@ -300,6 +302,13 @@ def test_a_signature_of_fewer_arrays_than_the_call_has() -> None:
 ])
 def test_specs_are_checked_where_they_are_built(make: Callable[[], Any], part: str) -> None:
     assert part in said(SpecError, make)
+
+
+def test_a_launch_as_numba_cuda_writes_it_says_how_to_call() -> None:
+    kernel = decorated()
+    assert "call k(…): the grid and the warpgroups are said once" in said(SpecError, lambda: kernel[1, 128](A, A))
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(kernel)
 
 
 @pytest.mark.parametrize("make", [numpipe.pipeline, numpipe.tiles])

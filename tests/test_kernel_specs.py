@@ -48,6 +48,16 @@ def test_overlapping_and_squeezed_blocks_and_indices_of_sequential_dimensions() 
     kernels.check_sums(target="sim")
 
 
+def test_a_parameter_may_be_named_as_the_kernel_is() -> None:
+    @numpipe.kernel(grid=(2,), in_specs=A, out_specs=A, num_compute_wgs=1)
+    def copied(a, copied):
+        copied[...] = a[...]
+
+    a, c = np.ones((128, 64), np.float16), np.zeros((128, 64), np.float16)
+    copied.simulate(a, c)
+    np.testing.assert_array_equal(a, c)
+
+
 def test_the_machine_code_is_clean() -> None:
     assert kernels.product(True, kernels.SEMANTICS[0], 2).inspect("gate", HALF, HALF) == ()
     assert kernels.sums.inspect("gate", HALF) == ()

@@ -128,6 +128,7 @@ def forgetful(how: str) -> Any:
 @pytest.mark.parametrize("how, error, message", [
     ("a step", PipelineRace, r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store \(o\) by .*: "
                              "write all of an output tile in every block"),
+    ("anything", PipelineRace, r"TMA store \(o\) reads .*, which holds bytes that nobody has written: write all of an output tile"),
     ("a half", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
     ("the order", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
 ])
@@ -174,3 +175,75 @@ def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
 
     with pytest.raises(PipelineRace, match=r"read \(tile\[…\]\) reads SMEM.*, which holds bytes that nobody has written"):
         reads.simulate(np.zeros((64, 64), F32))
+
+
+# ---- one array, loaded and stored --------------------------------------------------------------------------------
+def in_place(loaded: int, stored: int) -> Any:
+    """Step k loads block k + loaded of an array and stores block k + stored."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def moves(a):
+        pipe = numpipe.pipeline(
+            grid=(3,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k + loaded)),),
+            out_specs=(BlockSpec((64, 64), lambda k: (0, k + stored)),))
+        for _, (x, y) in pipe(a, a):
+            y[...] = x[...]
+
+    return moves
+
+
+@pytest.mark.parametrize("seed", SCHEDULES)
+def test_a_block_is_stored_over_what_was_loaded_for_it_or_before(seed: int | None) -> None:
+    a = integers((64, 256))
+    in_place(0, 0).simulate(a, seed=seed)
+    moved = a.copy()
+    in_place(1, 0).simulate(moved, seed=seed)
+    np.testing.assert_array_equal(moved[:, :192], a[:, 64:])
+
+
+MEETING = r"TMA (load|store) \(a\) (reads|writes) the array at .* while TMA (load|store) \(a\) by .* may still be"
+
+
+@pytest.mark.parametrize("seed", SCHEDULES)
+def test_a_step_that_loads_what_another_stores_is_a_race(seed: int | None) -> None:
+    with pytest.raises(PipelineRace, match=MEETING):
+        in_place(0, 1).simulate(integers((64, 256)), seed=seed)
+
+
+@pytest.mark.parametrize("seed", SCHEDULES)
+@pytest.mark.parametrize("roles", [True, False])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_later_pipeline_that_loads_what_an_earlier_one_stores_is_a_race(steps: int, roles: bool, seed: int | None) -> None:
+    @numpipe.kernel(num_compute_wgs=1, warp_specialized=roles)
+    def twice(b, a, o):
+        block = BlockSpec((64, 64), lambda k: (0, k))
+        first = numpipe.pipeline(grid=(steps,), in_specs=(block,), out_specs=(block,))
+        for _, (x, y) in first(b, a):
+            y[...] = x[...]
+        second = numpipe.pipeline(grid=(steps,), in_specs=(block,), out_specs=(block,))
+        for _, (x, y) in second(a, o):
+            y[...] = x[...]
+
+    b = integers((64, 192))
+    with pytest.raises(PipelineRace, match=MEETING + r".*: the stores of a pipeline end with the kernel"):
+        twice.simulate(b, 0 * b, 0 * b, seed=seed)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_copy_of_the_kernels_own_is_waited_for(waits: bool) -> None:
+    @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
+    def there_and_back(a, o):
+        tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
+        tile[...] = numpipe.zeros((64, 64), np.float32) + 3.0
+        numpipe.copy_smem_to_gmem(tile, a.at[ds(0, 64), ds(0, 64)])
+        if waits:
+            numpipe.wait_smem_to_gmem(0)
+        for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+            o[ds(0, 64), ds(0, 64)] = x[...]
+
+    a, o = np.zeros((64, 64), F32), np.zeros((64, 64), F32)
+    if waits:
+        there_and_back.simulate(a, o)
+        assert (o == 3).all()
+    else:
+        with pytest.raises(PipelineRace, match=MEETING):
+            there_and_back.simulate(a, o)

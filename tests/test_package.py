@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import importlib.metadata
+import re
 import subprocess
 import sys
 import zipfile
@@ -135,6 +136,30 @@ def imports(file: Path) -> set[str]:
             base = package[:len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
             found |= {base[1]} if len(base) > 1 else {alias.name for alias in node.names}
     return found
+
+
+def modules() -> dict[str, list[Path]]:
+    """Top-level modules and packages of numpipe and their files; a module's CUDA meaning belongs to it."""
+    found: dict[str, list[Path]] = {"intrinsics": list((ROOT / "intrinsics").glob("*.py"))}
+    for file in (ROOT / "numpipe").rglob("*.py"):
+        found.setdefault(file.relative_to(ROOT / "numpipe").parts[0].removesuffix(".py").removesuffix("_cuda"), []).append(file)
+    return {name: files for name, files in found.items() if not name.startswith("__")}
+
+
+def test_the_page_of_the_architecture_lists_every_module_and_imports_go_up_its_list() -> None:
+    block = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8").partition("## Layers")[2].partition("\n## ")[0]
+    known, rows = modules(), {}
+    for number, line in enumerate(block.splitlines()):
+        if line.startswith("    ") and not line.startswith("     "):
+            rows |= {name: number for name in re.split("/? {2,}|/$", line.strip()) if name in known}
+    assert rows.keys() == known.keys()
+    below = {(name, used) for name, files in known.items() for file in files for used in map(plain, imports(file))
+             if rows.get(used, 0) > rows[name]}
+    assert not below
+
+
+def plain(module: str) -> str:
+    return module.removesuffix("_cuda")
 
 
 def test_imports_go_up_the_layers_only() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pipeline_plans import Plan, allowed
 from pipeline_sources import inputs, load
+from test_misuse import MODULES
 
 from numpipe import Trace
 
@@ -71,13 +72,20 @@ def test_a_pipeline_heeds(parameter: str) -> None:
     assert (seen(without) == seen(with_it)) == (parameter in SAME)
 
 
-def test_a_chain_does_not_drain() -> None:
-    """The second pipeline's first loads begin before the first one's last step has been computed."""
+def goes_on(plan: Plan) -> bool:
+    """Whether the second pipeline's first loads begin before the first one's last step is computed."""
     trace = Trace()
-    plan = replace(CHAIN, chained="shared", slots=3)
     load(plan).simulate(*inputs(plan, (4,)), trace=trace)
     notes = [(e.details["event"], e.details["step"]) for e in sorted(trace.of("note"), key=lambda e: e.start)]
-    assert notes.index(("fill", 4)) < notes.index(("compute", 3))
+    return notes.index(("fill", 4)) < notes.index(("compute", 3))
+
+
+def test_a_chain_does_not_drain() -> None:
+    assert goes_on(replace(CHAIN, chained="shared", slots=3))
+
+
+def test_a_chain_drains_where_that_is_asked_for() -> None:
+    assert not goes_on(replace(CHAIN, chained="shared", slots=3, drain=True))
 
 
 # ---- the page
@@ -87,7 +95,11 @@ def rows() -> list[list[str]]:
 
 
 def names(file: Path) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(file.read_text(encoding="utf8"))) if isinstance(node, ast.FunctionDef)}
+    """Of the tests of a file; of a file of misuse, of the kernels that are refused."""
+    if file.name.startswith("misuse_"):
+        return {case.kernel.name for module in MODULES if module.__name__ == file.stem for case in module.refused}
+    return {node.name for node in ast.parse(file.read_text(encoding="utf8")).body if isinstance(node, ast.FunctionDef)
+            and node.name.startswith("test_")}
 
 
 @pytest.mark.parametrize("row", [row for row in rows() if row[0] != "Pallas"], ids=lambda row: row[0][:40])

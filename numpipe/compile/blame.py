@@ -21,6 +21,7 @@ from ..errors import CompileError, NumpipeError, Position, SimulationError
 from .lift import Lifted
 from .positions import FIRST, Source
 
+TUPLES = "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
 LONGEST = 300
 """characters of a reason that Numba or Python gave"""
 
@@ -134,6 +135,8 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     reason = _sentence(readable(reason, unit))
     if missing := re.search(r"has no attribute '(\w+)'$", reason):
         places[-1] = _attribute(places[-1], missing[1])
+    if _STILL_IN_TUPLE.search(reason):
+        reason += TUPLES
     start, end = places[-1].columns
     more = " …" if places[-1].end_line > places[-1].line or end - start > LONGEST else ""
     what = f"`{places[-1].text[start:min(end, start + LONGEST)]}{more}`" if end > start else "it"
@@ -163,11 +166,14 @@ _NUMBA_SAYS = (
     (r"Invalid use of getiter with parameters \((.*)\)[\s\S]*", r"a 'for' runs over a range or over a tuple of values of one type, "
                                                                  r"got \1"),
     (r"Invalid use of (.+?) with parameters [\s\S]*", r"\1 is not a function"),
+    (r"The compiler failed to analyze the bytecode\. Variable '(\w+)' is not defined[\s\S]*",
+     r"'\1' may have no value here yet: give it one before the loop"),
     (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
     (r"\btile\((\([^()]*\)), (\w+)\)", r"tile \1 \2"),
     (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )
+_STILL_IN_TUPLE = re.compile(r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and \(int32,\)$")
 _TYPE = re.compile(rf"\b({'|'.join(_SAID)})\(")
 
 
@@ -201,7 +207,8 @@ def readable(text: str, unit: Unit) -> str:
 
 def _tuples(text: str) -> str:
     """Tuple types as tuples are written."""
-    text = re.sub(r"UniTuple\(([^()]+) x (\d+)\)", lambda m: f"({', '.join([m[1]] * int(m[2]))}{',' * (m[2] == '1')})", text)
+    text = re.sub(r"UniTuple\(((?:[^()]|\([^()]*\))+) x (\d+)\)",
+                  lambda m: f"({', '.join([m[1]] * int(m[2]))}{',' * (m[2] == '1')})", text)
     return re.sub(r"\bTuple\(", "(", text)
 
 
@@ -216,6 +223,8 @@ def spoken(text: str) -> str:
     text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], text)
     text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)  # their types, as when compiled
     text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
+    text = re.sub(r"^('tuple' object has no attribute '\w+'|tuple indices must be integers or slices, not ellipsis)$",
+                  rf"\1{TUPLES}", text)
     return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)  # a nested function's, numbered while it was lifted
 
 

@@ -27,7 +27,7 @@ class Bodies(Calls):
         called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
         if called is emit.emit_pipeline_warp_specialized or called is emit_single.emit_pipeline:
             self.error(node, emit.not_called(called.__name__))
-        return self.generic_visit(node)
+        return super().visit_Expr(node)
 
     def _emit(self, node: ast.Call) -> ast.Call:
         """The loop form's pipeline, and what it calls."""

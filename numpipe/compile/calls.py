@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import context, copies, emit, pipelines, refs, registers, specs, tile_loop
 from .._op import Helper, Op
-from ..fragment import tile
+from ..fragment import mma, tile
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .subset import host_only, mismatch, spelled
@@ -44,6 +44,14 @@ def by_position_only(function: str) -> str:
 
 class Calls(Loops):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
+        if called is mma.wgmma or called is mma.wgmma_wait:
+            name = "wgmma" if called is mma.wgmma else "wgmma_wait"
+            self.error(node, f"{name} returns the accumulator and changes nothing in place: write acc = "
+                             f"{ast.unparse(node.value)}")
+        return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
         function = self.value(node.func)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 from .. import arith, emit, pipelines, ring, tile_loop
@@ -195,6 +196,9 @@ class Loops(Rewriter):
         result, names = [], self.scopes[-1][1]
         for name, places in names.items():
             here = [p for p in places if id(p) in inside]
+            if name in targets and (use := self._used_after(node, name)):
+                self.error(use, f"'{name}' belongs to a step of the pipeline loop of line {node.lineno} and is used after it, "
+                                "where its slot is filled again: take what is needed of it in the loop")
             if not here or name in targets:
                 continue
             inner_targets = {n.id for s in node.body for f in ast.walk(s) if isinstance(f, ast.For)
@@ -228,11 +232,23 @@ class Loops(Rewriter):
         return all(id(n) in inside for n in ast.walk(scope)
                    if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
 
-    def _used_after(self, loop: ast.For, name: str) -> bool:
+    def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
+        """Where a name is read behind a loop, before it is bound again."""
         end = loop.end_lineno or loop.lineno
         rebound = [getattr(p, "lineno", 0) for p in self.scopes[-1][1][name] if getattr(p, "lineno", 0) > end]
-        return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > end
-                   and not any(line <= n.lineno for line in rebound) for n in ast.walk(self.scopes[-1][0]))
+
+        def walk(node: ast.AST) -> Iterator[ast.Name]:
+            for child in ast.iter_child_nodes(node):
+                own = isinstance(child, (ast.FunctionDef, ast.Lambda)) and any(
+                    (isinstance(n, ast.arg) and n.arg == name) or (isinstance(n, ast.Name) and n.id == name
+                                                                  and isinstance(n.ctx, ast.Store)) for n in ast.walk(child))
+                if own:  # another variable of that name
+                    continue
+                if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
+                    yield child
+                yield from walk(child)
+
+        return next((n for n in walk(self.scopes[-1][0]) if n.lineno > end and not any(line <= n.lineno for line in rebound)), None)
 
     def _divisor(self, value: ast.expr, setup: list[ast.stmt], node: ast.For) -> ast.expr:
         """A divisor made before the loop."""

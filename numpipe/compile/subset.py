@@ -78,8 +78,8 @@ def host_only(function: Any, written: str) -> str | None:
         instead = _INSTEAD.get(function)
     except TypeError:
         instead = None
-    return f"'{written}' takes constants only in a kernel" + (f": {instead}" if instead else
-                                                              ": compute it before the call and pass the result")
+    tiles = ", and for tiles there are + - * / only" if isinstance(function, np.ufunc) and not instead else ""
+    return f"'{written}' takes constants only in a kernel{tiles}: {instead or 'compute it before the call and pass the result'}"
 
 
 def spelled(signature: Any) -> str:

@@ -94,7 +94,9 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
             if isinstance(part, ast.Return) and part.value is not None:
                 raise CompileError(source.position(part).stamp(f"kernel {source.name}: a kernel returns nothing: store results to "
                                                                "its output tiles"))
-        body = ast.FunctionDef(node.name, _arguments([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s)
+        parameters = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+        name = f"{node.name}_" if node.name in parameters else node.name
+        body = ast.FunctionDef(name, _arguments([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s)
                                                                          for s in node.body], [], None)
         if "type_params" in ast.FunctionDef._fields:  # Python 3.12
             setattr(body, "type_params", [])  # noqa: B010
@@ -103,8 +105,8 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
         keywords = [ast.keyword("grid", ast.Tuple([_size(grid, d) for d in grid.sequential] or [ast.Constant(1)], ast.Load()))]
         keywords += [ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
                      for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)]
-        emitted = ast.Call(ast.Name("np__emit", ast.Load()), [ast.Name(node.name, ast.Load())], keywords)
-        run = ast.Expr(ast.Call(emitted, [ast.Name(name, ast.Load()) for name in tiles], []))
+        emitted = ast.Call(ast.Name("np__emit", ast.Load()), [ast.Name(name, ast.Load())], keywords)
+        run = ast.Expr(ast.Call(emitted, [ast.Name(tile, ast.Load()) for tile in tiles], []))
         inner = {id(part) for statement in body.body for part in ast.walk(statement)}
         node.body = [*places, body, run]
         for statement in node.body:

@@ -28,7 +28,7 @@ def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
     if not pair or shape[0] % 64 or shape[1] % 8 or shape[0] < 64 or not 8 <= shape[1] <= 256:
         raise SpecError(f"{what}: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got {shape}")
     if dtype not in (FLOAT32, FLOAT16, BFLOAT16):
-        raise SpecError(f"{what}: a tile's dtype is float32, float16 or bfloat16, got {dtype}")
+        raise SpecError(f"{what}: a tile's dtype is float32, float16 or bfloat16, got {dtype}: convert an array before the call")
     return int(shape[0]), int(shape[1])
 
 

@@ -3,11 +3,15 @@
 A load may write its bytes at any moment until its mbarrier's phase completes; a store may read them at any moment until
 ``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. PTX ISA, "Data Movement and Conversion Instructions:
 Bulk copy", "Tensor copy".
+
+Where a load and a store of one CTA meet in an array, the later one must come after the end of the other. Copies of other CTAs,
+and what lanes store themselves, are not looked at.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
 from .._machine import TensorMap
 from . import barriers, report, tma
@@ -16,6 +20,9 @@ from .memory import Access
 
 if TYPE_CHECKING:
     from .port import Warpgroup
+
+STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
+              "wait_smem_to_gmem(0)")
 
 
 def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int) -> None:
@@ -26,6 +33,11 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     mbar = barriers.find(who, address, "tma_load", asynchronous=True)
     nbytes = box.nbytes
     access = Access(who, "TMA load", tensor.name, ((mbar.landed, mbar.phase + 1),), None, mbar, mbar.phase)
+    access.box, access.where = box, where
+    for store in sm.stores.get(box.memory, ()):
+        if box.meets(where, store.access):
+            raise report.race(access, f"{access.describe()} reads the array at {where} while {store.access.tell()} may still be "
+                                      f"writing it: {STORES_END}")
     known = who.known()
     for lo, hi in touched:
         sm.memory.write(access, lo, hi, known, True)
@@ -47,12 +59,13 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     who.breathe()
 
 
-class _Store:
-    __slots__ = ("read_at", "site", "what", "written_at")
+class Store:
+    """A TMA store that nobody has waited for to its end."""
 
-    def __init__(self, access: Access) -> None:
-        self.site = access.site
-        self.what = access.describe()
+    __slots__ = ("access", "memory", "read_at", "written_at")
+
+    def __init__(self, access: Access, memory: tuple[Any, ...]) -> None:
+        self.access, self.memory = access, memory
         self.read_at: int | None = None
         self.written_at: int | None = None
 
@@ -64,8 +77,8 @@ class Groups:
 
     def __init__(self, who: Warpgroup) -> None:
         self.who = who
-        self._open: list[_Store] = []
-        self._groups: list[list[_Store]] = []
+        self._open: list[Store] = []
+        self._groups: list[list[Store]] = []
         self._first = 0
         """number of the oldest group in the list; those before are written"""
         self._until = 0
@@ -86,7 +99,13 @@ class Groups:
         known = who.known()
         for lo, hi in touched:
             sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
-        store = _Store(access)
+        access.box, access.where = box, where
+        for load in sm.memory.loads(box):
+            if box.meets(where, load) and any(known[index] < value for index, value in load.needs):
+                raise report.race(access, f"{access.describe()} writes the array at {where} while {load.tell()} may still be "
+                                          f"reading it: {STORES_END}")
+        store = Store(access, box.memory)
+        sm.stores.setdefault(box.memory, []).append(store)
         self._open.append(store)
         who.elapse(sm.costs.tma_issue)
         started, left = sm.copy_port(who.time, box.nbytes)
@@ -157,6 +176,8 @@ class Groups:
         counter = who.vectors[0], who.sm.clocks.index(BULK_READ, who.first_warp)
         counter[0][counter[1]] = max(int(counter[0][counter[1]]), self._until)
         if not read:
+            for store in itertools.chain(*self._groups[:self._until - self._first]):
+                who.sm.stores[store.memory].remove(store)
             del self._groups[:self._until - self._first]
             self._first = self._until
 
@@ -166,7 +187,7 @@ class Groups:
         if left:
             raise report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not "
                                         "waited for, the first "
-                              f"{left[0].what} at {report.place(left[0].site)}"
+                              f"{left[0].access.describe()} at {report.place(left[0].access.site)}"
                               + (", and not committed" if self._open else "")
                               + "; bulk_commit and bulk_wait(0, read=False) by the lane that stored, before it "
-                                "ends", left[0].site)
+                                "ends", left[0].access.site)

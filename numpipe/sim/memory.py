@@ -7,6 +7,7 @@ replaces all segments it covers by one, so that a ring of slots stays a handful 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .barriers import Mbarrier
     from .port import Warpgroup
     from .sm import SM
+    from .tma import Box
 
 POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do not look like zeros
 
@@ -32,7 +34,7 @@ class Access:
     which have to be fenced.
     """
 
-    __slots__ = ("agent", "async_needs", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what")
+    __slots__ = ("agent", "async_needs", "box", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what", "where")
 
     def __init__(self, agent: Warpgroup, kind: str, what: str, needs: tuple[Need, ...],
                  async_needs: tuple[Need, ...] | None = None, mbar: Mbarrier | None = None, phase: int = 0) -> None:
@@ -46,6 +48,9 @@ class Access:
         self.site = report.user_site()
         self.note_ = agent.note_
         self.wait_ = agent.wait_
+        self.box: Box | None = None
+        """what a TMA copy moves, and `where` in its array"""
+        self.where: tuple[int, ...] = ()
 
     def describe(self) -> str:
         return f"{self.kind} ({self.what})" if self.what else self.kind
@@ -149,6 +154,13 @@ class SharedMemory:
             left, right = self._segments[i - 1], self._segments[i]
             if left.write is access and right.write is access and not left.reads and not right.reads:
                 del self._segments[i], self._starts[i]
+
+    def loads(self, box: Box) -> Iterator[Access]:
+        """The TMA loads that wrote what is there last, of the array that `box` is of."""
+        for segment in self._segments:
+            write = segment.write
+            if write is not None and write.box is not None and write.box.memory == box.memory:
+                yield write
 
     def forget(self, lo: int, hi: int) -> None:
         """[lo, hi) holds nothing any more (an invalidated mbarrier)."""

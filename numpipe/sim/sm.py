@@ -19,6 +19,7 @@ from .schedule import Costs, Scheduler
 
 if TYPE_CHECKING:
     from .barriers import Mbarrier
+    from .bulk import Store
     from .mma import Plan
     from .tma import Box
     from .trace import Trace
@@ -59,6 +60,8 @@ class SM:
         """uses of named barriers that have begun"""
         self.named_over: dict[int, named.Generation] = {}
         """the newest use of each that is over"""
+        self.stores: dict[tuple[Any, ...], list[Store]] = {}
+        """TMA stores that may still write to GMEM, by array"""
         self._copy_port_free = 0
         self._tensor_core_free = 0
         self.warpgroups: list[Warpgroup] = []

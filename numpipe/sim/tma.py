@@ -23,7 +23,7 @@ from . import report
 from .memory import intervals
 
 if TYPE_CHECKING:
-    from .memory import SharedMemory
+    from .memory import Access, SharedMemory
     from .port import Warpgroup
 
 MODES = (0, 32, 64, 128)
@@ -58,6 +58,18 @@ class Box:
 
     tensor: TensorMap
     nbytes: int
+
+    @functools.cached_property
+    def memory(self) -> tuple[Any, ...]:
+        """The same for all boxes of one array, through whichever of its arguments and views of equal shape they go."""
+        array = self.tensor.array
+        return array.ctypes.data, array.shape, array.strides
+
+    def meets(self, coords: tuple[int, ...], copy: Access) -> bool:
+        """Whether this box at `coords` and a copy of the same array have elements of it in common."""
+        assert copy.box is not None
+        return all(max(a, b, 0) < min(a + extent, b + other, size) for a, extent, b, other, size in zip(
+            coords, self.tensor.box, copy.where, copy.box.tensor.box, self.tensor.array.shape, strict=True))
 
     def footprint(self, address: int) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
         """(index into the 16-byte chunks of shared memory, byte intervals) of the box at `address`."""

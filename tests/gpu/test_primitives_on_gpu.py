@@ -10,6 +10,7 @@ import pytest
 from primitive_kernels import (
     column_major,
     copied,
+    first_half,
     moved,
     places,
     polled,
@@ -52,6 +53,15 @@ def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
         y = np.zeros_like(x)
         copied(x, y, target="gpu")
         np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_store_whose_predicate_is_false_stores_nothing(read: bool) -> None:
+    x = np.random.default_rng(8).standard_normal((128, 64)).astype(np.float16)
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        first_half(x, y, read=read, target="gpu")
+        np.testing.assert_array_equal(y, [*x[:64], *np.zeros((64, 64))])
 
 
 def test_register_tiles_go_out_through_slots() -> None:
