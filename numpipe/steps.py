@@ -152,6 +152,11 @@ class Loop:
         """Whether this warpgroup has the rings for itself (`single`)."""
         return any(ring.plan.private for ring in (*self.rings, *self.outs))
 
+    @property
+    def ends_empty(self) -> bool:
+        """Whether the memory role ends the loop by waiting until its rings are empty."""
+        return self.np.unit.params.drain
+
 
 # ---- what a loop is made of --------------------------------------------------------------------------------------
 @op
@@ -174,15 +179,17 @@ def total_of(loop: Loop) -> Any:
 
 
 @op
-def unequal(loop: Loop) -> bool:
-    """Whether warpgroups may run different numbers of steps."""
-    return loop.unequal
+def only_if(loop: Loop, fact: str, function: Callable[..., None], *args: Any) -> None:
+    """``function(loop, *args)`` if a fact of the loop holds ("unequal", "ends_empty"); where it does not, nothing is compiled."""
+    if getattr(loop, fact):
+        function(loop, *args)
 
 
 @op
-def ends_empty(loop: Loop) -> bool:
-    """Whether the memory role ends the loop by waiting until its rings are empty: `CompilerParams.drain`."""
-    return loop.np.unit.params.drain
+def finish(loop: Loop) -> None:
+    """The loop's end: the next one on these rings continues behind it."""
+    for ring in (*loop.rings, *loop.outs):
+        set_steps_done(ring, loop.total)
 
 
 @op
@@ -252,8 +259,13 @@ def produce(loop):  # type: ignore[no-untyped-def]
 def finish_loads(loop):  # type: ignore[no-untyped-def]
     """The memory role's end of a loop."""
     finish(loop)
-    if ends_empty(loop):
-        over(loop, await_released)
+    only_if(loop, "ends_empty", await_empty)
+
+
+@helper
+def await_empty(loop):  # type: ignore[no-untyped-def]
+    """Wait until nobody uses the slots of any ring."""
+    over(loop, await_released)
 
 
 @helper
@@ -263,13 +275,6 @@ def await_released(ring):  # type: ignore[no-untyped-def]
     for back in range(1, slots_of(ring) + 1):
         if back <= blocks:
             each(ring, "consumed", 0, await_consumed, first_of(ring) + blocks - back)
-
-
-@helper
-def finish(loop):  # type: ignore[no-untyped-def]
-    """The loop's end: the next one on these rings continues behind it."""
-    over(loop, set_steps_done, total_of(loop))
-    over_outputs(loop, set_steps_done, total_of(loop))
 
 
 # ---- compute role ------------------------------------------------------------------------------------------------
@@ -291,7 +296,15 @@ def await_begun(ring, k):  # type: ignore[no-untyped-def]
 def release_rest(ring, k):  # type: ignore[no-untyped-def]
     """After the last step, k - 1: release what has been used and not been released."""
     for back in range(unreleased(ring), -1, -1):
-        release_used(ring, k, back)
+        release_used(ring, k, np.int32(back))  # of the type of a delay: one function to compile, not two
+
+
+@helper
+def pass_rest(loop, k):  # type: ignore[no-untyped-def]
+    """Go through the steps of others, from step k on."""
+    while k < total_of(loop):
+        over(loop, pass_by, k)
+        k = successor(k)
 
 
 @helper
@@ -334,8 +347,5 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
         begin_step(loop, k)
         return True
     end_loop(loop, k)
-    if unequal(loop):
-        while k < total_of(loop):
-            over(loop, pass_by, k)
-            k = successor(k)
+    only_if(loop, "unequal", pass_rest, k)
     return False

@@ -10,7 +10,7 @@ from ._op import cuda_meaning
 from .context_cuda import ContextType
 from .intrinsics import wgmma
 from .refs_cuda import SmemType
-from .ring import slot_of, step_of, tiles_of
+from .ring import set_steps_done, slot_of, step_of, tiles_of
 from .ring_cuda import RingType
 from .steps import Place, Written, number_of
 from .trees import Tree
@@ -33,6 +33,10 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
     @property
     def single(self) -> bool:
         return any(ring.plan.private for ring in (*self.rings, *self.outs))
+
+    @property
+    def ends_empty(self) -> bool:
+        return bool(self.context.unit.params.drain)
 
     @property
     def grid(self) -> Any:
@@ -94,15 +98,29 @@ _field(source.grid_of, "grid", lambda loop: loop.grid)
 _field(source.total_of, "total", lambda loop: I32)
 
 
-@cuda_meaning(source.ends_empty)
-def _ends_empty(_context: Any, loop: Any) -> Any:
-    empty = loop.context.unit.params.drain
-    return nb.types.boolean(loop), lambda context, builder, sig, args: nb.const(int(empty), nb.i1)
+@cuda_meaning(source.only_if)
+def _only_if(typing_context: Any, loop: Any, fact: Any, function: Any, *args: Any) -> Any:
+    holds = getattr(loop, nb.literal(fact))
+    if holds:
+        nb.returns(typing_context, function, (loop, *args))
+
+    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        if holds:
+            nb.call(context, builder, function, (loop, *args), (values[0], *values[3:]))
+        return nb.nothing(context)
+
+    return nb.types.void(loop, fact, function, *args), codegen
 
 
-@cuda_meaning(source.unequal)
-def _unequal(_context: Any, loop: Any) -> Any:
-    return nb.types.boolean(loop), lambda context, builder, sig, args: nb.const(int(loop.unequal), nb.i1)
+@cuda_meaning(source.finish)
+def _finish(_context: Any, loop: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = loop_value(context, builder, loop, args[0])
+        for ring, own in all_rings(builder, loop, value):
+            nb.call(context, builder, set_steps_done, (ring, I32), (own, value.total))
+        return nb.nothing(context)
+
+    return nb.types.void(loop), codegen
 
 
 @cuda_meaning(source.await_products)

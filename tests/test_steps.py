@@ -123,7 +123,7 @@ BUGS: dict[str, tuple[Any, str, str, Plan, type[SimulationError], str]] = {
     "waited for before others are released": (
         steps.advance, "await_products(loop)\n", "await_products(loop)\n        over(loop, await_begun, k)\n", SLOW,
         PipelineDeadlock, "ready"),
-    "unused tiles not released": (steps.advance, "over(loop, pass_by, k)", "None", UNEQUAL["none and more than all"],
+    "unused tiles not released": (steps.pass_rest, "over(loop, pass_by, k)", "None", UNEQUAL["none and more than all"],
                                   PipelineDeadlock, "consumed"),
     "unused tiles released before they land": (
         steps.pass_by, "await_ready(ring, 0, step_of(ring, k, 0))", "None", UNEQUAL["none and more than all"], SimulationError,
