@@ -43,8 +43,8 @@ def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots: int, delay
     plan = Plan(*manual, slots, delay, wgs, carry, operands=2 + slots % 2)
     for steps in range(7):
         check(plan, 3, steps)
-        check(replace(plan, skip=True), 2, steps, seed=steps)
-        check(replace(plan, backwards=True), 2, steps, seed=100 + slots)
+        other = replace(plan, skip=True) if (steps + wgs + carry) % 2 else replace(plan, backwards=True)
+        check(other, 2, steps, seed=10 * steps + slots)
 
 
 @pytest.mark.parametrize("manual", MANUAL, ids=named)
@@ -63,7 +63,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plan=plans(), tiles=st.integers(1, 4), steps=st.integers(0, 9), seed=st.none() | st.integers(0, 2**16))
-@settings(max_examples=120, derandomize=True, deadline=None, database=None)
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
 def test_any_plan_computes_what_numpy_does(plan: Plan, tiles: int, steps: int, seed: int | None) -> None:
     note(source(plan))
     check(plan, tiles, steps, seed=seed)
@@ -336,7 +336,7 @@ def test_the_machine_finds_it_too(name: str, message: str, monkeypatch: pytest.M
 # ---- compiled ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("plan", [
     Plan(*manual, slots=3, delay=delay, wgs=2, carry=carry, operands=operands)
-    for manual in MANUAL for delay, carry, operands in ((0, True, 3), (1, True, 2), (2, False, 2))], ids=str)
+    for manual in MANUAL for delay, carry, operands in ((0, True, 3), (1, False, 2))], ids=str)
 def test_passes_the_build_gate(plan: Plan) -> None:
     kernel, arrays = load(source(plan)), inputs(plan, 2, 4)
     assert kernel.inspect("gate", *arrays) == ()

@@ -1,4 +1,4 @@
-"""Two hundred kernels in one process: each one's own code, in no more time and little memory each."""
+"""A hundred kernels in one process: each one's own code, in no more time and little memory each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-KERNELS, FULL_EVERY = 200, 20
+KERNELS, FULL_EVERY = 100, 10
 MIB = 1.0
 """of memory that a compile may keep: 0.4 to 0.5 as measured, 1.3 of a kernel with a pipeline; Numba forgets nothing"""
 
