@@ -68,7 +68,8 @@ def test_the_machine_code_is_clean_and_products_stay_in_flight(form: str, roles:
     assert max(map(int, waits)) == delay
 
 
-@pytest.mark.parametrize("kernel", [kernels.around_a_role_loop, kernels.in_a_single_loop, kernels.unequal(True)], ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", [kernels.around_a_role_loop, kernels.in_a_single_loop, kernels.unequal(True)],
+                         ids=lambda k: k.name)
 def test_nested_pipelines_compile_clean(kernel: Any) -> None:
     args = (HALF, HALF, FLOAT) + (3,) * (kernel.name == "unequal")
     assert kernel.inspect("gate", *args) == ()

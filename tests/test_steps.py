@@ -88,7 +88,8 @@ BODIES = [(Operand("i"), Operand("ijk")), (Operand(""), Operand("j")), tuple(EAC
 @pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
 def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool, bool], slots: int, delay: int) -> None:
     for number, grid in enumerate(GRIDS[:3] + GRIDS[5:6]):
-        check(Plan(operands, slots, delay, 1 + slots % 2, bool(number % 2), "body", *manual), grid, seed=slots if number == 0 else None)
+        plan = Plan(operands, slots, delay, 1 + slots % 2, bool(number % 2), "body", *manual)
+        check(plan, grid, seed=slots if number == 0 else None)
 
 
 @pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
@@ -148,7 +149,7 @@ def test_a_bug_is_found_in_every_schedule(name: str, monkeypatch: pytest.MonkeyP
 
 
 # ---- the GPU's code
-@pytest.mark.parametrize("name", ["slow and fast", "invariant and fast", "no two alike", "one behind"])
+@pytest.mark.parametrize("name", ["slow and fast", "no two alike", "one behind"])
 def test_passes_the_build_gate(name: str) -> None:
     plan = (PLANS | UNEQUAL)[name]
     kernel, arguments = load(source(plan)), [*inputs(plan, (2, 2, 2)), 2, 2, 2]
