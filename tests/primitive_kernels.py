@@ -100,20 +100,6 @@ def copied(x, y):
     numpipe.run_scoped(body, SMEM((ROWS, COLUMNS), x.dtype), Barrier())
 
 
-@numpipe.kernel(grid=1, num_compute_wgs=2)
-def first_half(x, y, *, read: numpipe.Static = False):
-    """Both warpgroups have 64 rows of x in shared memory, and only the first of them stores: y[:64] = x[:64]."""
-    wg = numpipe.axis_index("wg")
-
-    def body(tile, landed):
-        numpipe.copy_gmem_to_smem(x.at[ds(wg * 64, 64), ds(0, 64)], tile, landed)
-        numpipe.barrier_wait(landed)
-        numpipe.copy_smem_to_gmem(tile, y.at[ds(wg * 64, 64), ds(0, 64)], predicate=wg == 0)
-        numpipe.wait_smem_to_gmem(0, wait_read_only=read)
-
-    numpipe.run_scoped(body, SMEM((64, 64), x.dtype), Barrier())
-
-
 def reduced(operation: str) -> Any:
     """A kernel: y[i] = operation(y[i], x[i]), for each of the two CTAs once."""
     @numpipe.kernel(grid=2, num_compute_wgs=1)

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from primitive_kernels import (
     column_major,
     copied,
-    first_half,
     moved,
     places,
     polled,
@@ -33,7 +32,7 @@ from primitive_kernels import (
 )
 
 import numpipe
-from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, SwizzleTransform, Trace, planar_snake
+from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, SwizzleTransform, planar_snake
 from numpipe._machine import REDUCTIONS
 
 SEEDS = (None, *range(6))
@@ -77,25 +76,6 @@ def test_register_tiles_go_out_through_slots() -> None:
         y = np.zeros_like(x)
         squared.simulate(x, y, seed=seed)
         np.testing.assert_array_equal(y, x * x)
-
-
-def test_a_store_whose_predicate_is_false_stores_nothing() -> None:
-    x = np.random.default_rng(8).standard_normal((128, 64)).astype(np.float16)
-    for seed in SEEDS:
-        y = np.zeros_like(x)
-        first_half.simulate(x, y, seed=seed)
-        np.testing.assert_array_equal(y, [*x[:64], *np.zeros((64, 64))])
-
-
-def test_a_wait_until_tiles_are_read_is_over_before_they_have_arrived() -> None:
-    x = np.ones((128, 64), np.float16)
-    over = []
-    for read in (True, False):
-        trace = Trace()
-        first_half.simulate(x, np.zeros_like(x), read=read, trace=trace)
-        arrived, = (store.end for store in trace.of("store"))
-        over.append(trace.of("flush")[0].end < arrived)
-    assert over == [True, False]
 
 
 COMBINED: dict[str, Any] = {
@@ -339,14 +319,6 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 def test_compiled_kernels_keep_registers(kernel: Any, args: Any) -> None:
     built = kernel.compiled(*args)
     assert built.resources.clean, built.resources
-
-
-def test_what_computes_nothing_is_in_the_ptx() -> None:
-    """Prefetches, what a wait waits for, registers."""
-    assert "cp.async.bulk.prefetch.tensor.2d.L2.global" in copied.inspect("ptx", HALF, HALF)
-    for read in (True, False):
-        assert bool(re.search(r"bulk\.wait_group\.read\s+0", first_half.inspect("ptx", HALF, HALF, read=read))) == read
-    assert re.findall(r"setmaxnreg\.(\w+)\S* (\d+)", roles_by_hand.inspect("ptx", HALF, HALF)) == [("dec", "40"), ("inc", "232")]
 
 
 def test_reductions_compile_to_their_instruction() -> None:

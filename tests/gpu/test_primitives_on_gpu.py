@@ -7,10 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import test_primitives_heeded as heeded
 from primitive_kernels import (
     column_major,
     copied,
-    first_half,
     moved,
     places,
     polled,
@@ -55,13 +55,18 @@ def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
         np.testing.assert_array_equal(y, x)
 
 
-@pytest.mark.parametrize("read", [True, False])
-def test_a_store_whose_predicate_is_false_stores_nothing(read: bool) -> None:
-    x = np.random.default_rng(8).standard_normal((128, 64)).astype(np.float16)
+def test_a_predicate_chooses_which_copies_are_made() -> None:
     for _ in range(REPEATS):
-        y = np.zeros_like(x)
-        first_half(x, y, read=read, target="gpu")
-        np.testing.assert_array_equal(y, [*x[:64], *np.zeros((64, 64))])
+        y = np.full((3, 64, 64), 7, np.float32)
+        heeded.chosen(np.ones((64, 64), np.float32), y, target="gpu")
+        assert [set(part.flat) for part in y] == [{0}, {1}, {7}]
+
+
+def test_what_has_been_stored_is_loaded_again() -> None:
+    for _ in range(REPEATS):
+        y, z = np.zeros((2, 64, 64), np.float32)
+        heeded.there_and_back(False)(y, z, target="gpu")
+        assert (z == 1).all()
 
 
 def test_register_tiles_go_out_through_slots() -> None:
