@@ -12,9 +12,14 @@ from .lanes import each_warp, one_lane
 def elected(builder: Any) -> Any:
     """One lane of the warpgroup's first warp. elect.sync tells ptxas that a single lane runs: a comparison of %tid
     makes it wrap every TMA in a loop over the active lanes."""
-    first = builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0))
+    return builder.and_(builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)),
+                        one_of_warp(builder))
+
+
+def one_of_warp(builder: Any) -> Any:
+    """One lane of each warp, the same each time."""
     one = nb.emit_asm(builder, nb.i32, [], "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }", "=r")
-    return builder.and_(first, builder.icmp_unsigned("!=", one, nb.const(0)))
+    return builder.icmp_unsigned("!=", one, nb.const(0))
 
 
 @cuda_meaning(one_lane)

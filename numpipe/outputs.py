@@ -27,7 +27,7 @@ from ._op import helper, op
 from ._unit import MapRequest, RingPlan
 from .errors import SpecError
 from .intrinsics import barrier, cp_async_bulk, fence, special
-from .ring import Ring, begins, ends, note, slot_of, stage_of, start_of, step_of, tensor_map, unravel
+from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel
 
 if TYPE_CHECKING:
     from .steps import Loop
@@ -64,14 +64,8 @@ def await_slot(ring: Ring) -> None:
 
 
 @op
-def barrier_of(ring: Ring) -> int:
-    """The named barrier of the warpgroups that write a tile together."""
-    return SHARED_BARRIER
-
-
-@op
 def threads_of(ring: Ring) -> int:
-    """How many threads they have."""
+    """How many threads the warpgroups have that write a tile together."""
     return 128 * ring.np.unit.compute_wgs
 
 
@@ -100,15 +94,8 @@ def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
 @op
 def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
     """Issue the TMA stores of a slot, one a panel of each operand, to where its index map says; one bulk group."""
-    plan = ring.plan
-    stage = stage_of(ring, int(slot))
-    for number, (ref, block) in enumerate(zip(ring.refs, plan.blocks, strict=True)):
-        start, inner, layout = start_of(ring, number, indices), block.contiguous, block.layout
-        tensor = tensor_map(ref, stored_map(plan, number))
-        for panel in range(layout.panels):
-            at = block.in_memory([*start[:inner], start[inner] + panel * layout.per_panel, *start[inner + 1:]])
-            address = stage + plan.offsets[number] + panel * layout.panel_stride
-            current().tma_store(tensor, at, address, once=True)
+    for tensor, at, address in copies_of(ring, range(len(ring.refs)), indices, int(slot), stored_map):
+        current().tma_store(tensor, at, address, once=True)
     cp_async_bulk.commit_group()
 
 
@@ -125,7 +112,7 @@ def meet(ring):  # type: ignore[no-untyped-def]
     if is_private(ring):
         barrier.sync(1 + special.warpgroup_index(), 128)
     else:
-        barrier.sync(barrier_of(ring), threads_of(ring))
+        barrier.sync(SHARED_BARRIER, threads_of(ring))
 
 
 @helper

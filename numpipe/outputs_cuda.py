@@ -8,15 +8,14 @@ from . import _numba as nb
 from . import outputs as source
 from ._op import cuda_meaning
 from .intrinsics import cp_async_bulk
-from .refs_cuda import gmem_value
-from .ring_cuda import constant_of_plan, index_maps_return, ring_value, stage_of, start_of
+from .lanes_cuda import elected, one_of_warp
+from .ring_cuda import constant_of_plan, copies_of, index_maps_return, ring_value
 from .steps_cuda import loop_value
 
 I32, I64 = nb.types.int32, nb.types.int64
 
 constant_of_plan(source.several, lambda plan: plan.slots > 1, nb.types.boolean)
 constant_of_plan(source.is_private, lambda plan: bool(plan.private), nb.types.boolean)
-constant_of_plan(source.barrier_of, lambda plan: source.SHARED_BARRIER)
 
 
 @cuda_meaning(source.over_outputs)
@@ -51,17 +50,14 @@ def _await_slot(_context: Any, ring: Any) -> Any:
 @cuda_meaning(source.first_lane)
 def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> Any:
     nb.returns(typing_context, function, args)
-    first = 4 * ring.context.unit.first_compute
+    first = nb.const(4 * ring.context.unit.first_compute)
 
     def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        warp = builder.lshr(nb.thread_index(builder), nb.const(5))
         if ring.plan.private:
-            warp, first_warp = builder.and_(warp, nb.const(3)), 0
+            chosen = elected(builder)
         else:
-            first_warp = first
-        elected = nb.emit_asm(builder, nb.i32, [], "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }", "=r")
-        chosen = builder.and_(builder.icmp_unsigned("==", warp, nb.const(first_warp)),
-                              builder.icmp_unsigned("!=", elected, nb.const(0)))
+            warp = builder.lshr(nb.thread_index(builder), nb.const(5))
+            chosen = builder.and_(builder.icmp_unsigned("==", warp, first), one_of_warp(builder))
         with builder.if_then(chosen):
             nb.call(context, builder, function, args, values[2:])
         return nb.nothing(context)
@@ -77,24 +73,15 @@ def _check_start(typing_context: Any, ring: Any, indices: Any) -> Any:
 
 @cuda_meaning(source.copy_block)
 def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
-    plan, unit = ring.plan, ring.context.unit
-    returned = index_maps_return(typing_context, ring, indices)
-    maps = [unit.map_slot(source.stored_map(plan, number)) for number in range(len(plan.args))]
+    returned = dict(enumerate(index_maps_return(typing_context, ring, indices)))
+    for number in returned:
+        ring.context.unit.map_slot(source.stored_map(ring.plan, number))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
-        stage = stage_of(builder, ring, args[2])
-        for number, block in enumerate(plan.blocks):
-            start = start_of(context, builder, ring, value, number, returned[number], indices, args[1])
-            layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
-            ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
-            tensor = builder.add(ref.table, nb.const(128 * maps[number], nb.i64))
-            for panel in range(layout.panels):
-                at = list(start)
-                at[block.contiguous] = builder.add(at[block.contiguous], nb.const(panel * layout.per_panel))
-                coords = context.make_tuple(builder, place, block.in_memory(at))
-                address = builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride))
-                nb.call(context, builder, cp_async_bulk.store, (I64, place, I32), (tensor, coords, address))
+        for place, tensor, coords, address in copies_of(context, builder, ring, value, returned, indices, args[1], args[2],
+                                                        source.stored_map):
+            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32), (tensor, coords, address))
         nb.call(context, builder, cp_async_bulk.commit_group, (), ())
         return nb.nothing(context)
 

@@ -31,6 +31,7 @@ slots of outputs (`outputs`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from operator import index
 from typing import Any
 
@@ -290,16 +291,20 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
-    plan, unit = ring.plan, ring.np.unit
-    stage = stage_of(ring, slot)
-    for number in plan.parts[part]:
-        ref, block = ring.refs[number], plan.blocks[number]
-        start, layout, inner = start_of(ring, number, indices), block.layout, block.contiguous
-        tensor = tensor_map(ref, unit.load_map(plan, number))
+    for tensor, at, address in copies_of(ring, ring.plan.parts[part], indices, slot, ring.np.unit.load_map):
+        cp_async_bulk.load(address, tensor, at, ready(ring, slot, part))
+
+
+def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any,
+              request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[TensorMap, tuple[Any, ...], Any]]:
+    """(tensor map, coordinates, address in the slot) of the TMA copies of some operands: one a panel."""
+    plan, stage = ring.plan, stage_of(ring, slot)
+    for number in operands:
+        block, start = plan.blocks[number], start_of(ring, number, indices)
+        layout, inner, tensor = block.layout, block.contiguous, tensor_map(ring.refs[number], request(plan, number))
         for panel in range(layout.panels):
             at = block.in_memory([*start[:inner], start[inner] + panel * layout.per_panel, *start[inner + 1:]])
-            address = stage + plan.offsets[number] + panel * layout.panel_stride
-            cp_async_bulk.load(address, tensor, at, ready(ring, slot, part))
+            yield tensor, at, stage + plan.offsets[number] + panel * layout.panel_stride
 
 
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:

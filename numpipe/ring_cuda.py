@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from . import _numba as nb
 from . import ring as source
 from ._block import wrong_indices
 from ._op import cuda_meaning
-from ._unit import RingPlan
+from ._unit import MapRequest, RingPlan
 from .context_cuda import ContextType, compute_warpgroup, counter_pointer
 from .errors import CompileError
 from .inert import REASON
@@ -279,30 +279,35 @@ def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int
 
 @cuda_meaning(source.copy_in)
 def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
-    plan: RingPlan = ring.plan
-    unit = ring.context.unit
-    operands = plan.parts[nb.literal(part)]
+    operands = ring.plan.parts[nb.literal(part)]
     returned = index_maps_return(typing_context, ring, indices, operands)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
-        stage = stage_of(builder, ring, args[2])
         barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
-        for number, kinds in zip(operands, returned, strict=True):
-            block = plan.blocks[number]
-            start = start_of(context, builder, ring, value, number, kinds, indices, args[1])
-            layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
-            ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
-            tensor = builder.add(ref.table, nb.const(128 * unit.map_slot(unit.load_map(plan, number)), nb.i64))
-            for panel in range(layout.panels):
-                at = list(start)
-                at[block.contiguous] = builder.add(at[block.contiguous], nb.const(panel * layout.per_panel))
-                coords = context.make_tuple(builder, place, block.in_memory(at))
-                address = builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride))
-                nb.call(context, builder, cp_async_bulk.load, (I32, I64, place, I32), (address, tensor, coords, barrier))
+        for place, tensor, coords, address in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)),
+                                                        indices, args[1], args[2], ring.context.unit.load_map):
+            nb.call(context, builder, cp_async_bulk.load, (I32, I64, place, I32), (address, tensor, coords, barrier))
         return nb.nothing(context)
 
     return nb.types.void(ring, indices, I32, part), codegen
+
+
+def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
+              slot: Any, request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """`ring.copies_of`: (type of the coordinates, tensor map, coordinates, address); `operands`: what their index maps return."""
+    plan, stage = ring.plan, stage_of(builder, ring, slot)
+    for number, kinds in operands.items():
+        block = plan.blocks[number]
+        start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
+        layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
+        ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
+        tensor = builder.add(ref.table, nb.const(128 * ring.context.unit.map_slot(request(plan, number)), nb.i64))
+        for panel in range(layout.panels):
+            at = list(start)
+            at[block.contiguous] = builder.add(at[block.contiguous], nb.const(panel * layout.per_panel))
+            yield (place, tensor, context.make_tuple(builder, place, block.in_memory(at)),
+                   builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride)))
 
 
 @cuda_meaning(source.tiles_of)
