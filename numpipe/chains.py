@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ._unit import RingPlan
+from ._plans import RingPlan
 from .errors import SpecError
 from .inert import Inert
 

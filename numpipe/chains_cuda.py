@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import _numba as nb
-from ._unit import RingPlan
+from ._plans import RingPlan
 
 
 class AllocationsType(nb.types.Type):  # type: ignore[misc]

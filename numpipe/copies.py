@@ -25,7 +25,8 @@ import numpy as np
 from ._layout import Layout
 from ._machine import REDUCTIONS
 from ._op import constant, helper, op
-from ._unit import ArrayArg, MapRequest, Unit
+from ._plans import ArrayArg, MapRequest
+from ._unit import Unit
 from .allocations import ARRIVALS_A_WARPGROUP
 from .context import Context
 from .errors import SpecError

@@ -20,8 +20,9 @@ import numpy as np
 
 from . import launch, targets
 from ._frames import brief
+from ._plans import ArrayArg
 from ._source import remember
-from ._unit import ArrayArg, Unit
+from ._unit import Unit
 from .arguments import SCALAR, Call, Parameters, scalar_dtype, scalar_kind, scalar_value
 from .compile import asked, blame
 from .compile.fold import StaticArray

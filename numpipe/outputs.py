@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._machine import current
 from ._op import helper, op
-from ._unit import MapRequest, RingPlan
+from ._plans import MapRequest, RingPlan
 from .errors import SpecError
 from .intrinsics import barrier, cp_async_bulk, fence, special
 from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel

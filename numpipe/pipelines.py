@@ -23,7 +23,8 @@ import numpy as np
 
 from ._machine import current
 from ._op import constant, op
-from ._unit import RingPlan, Unit
+from ._plans import RingPlan
+from ._unit import Unit
 from .barriers import barriers_of
 from .chains import Allocations, check_count, check_shared, running
 from .closure import Facts, facts_of

@@ -11,7 +11,7 @@ from typing import Any
 from . import _numba as nb
 from . import pipelines as source
 from ._op import cuda_meaning, immediate
-from ._unit import RingPlan
+from ._plans import RingPlan
 from .barriers import barriers_of
 from .barriers_cuda import barrier_types
 from .chains import check_count, check_shared

@@ -18,7 +18,8 @@ import numpy as np
 from ._layout import Layout
 from ._machine import TensorMap
 from ._op import constant, op
-from ._unit import MapRequest, Unit
+from ._plans import MapRequest
+from ._unit import Unit
 from .errors import CompileError, SpecError
 from .inert import REASON, Inert
 

@@ -40,7 +40,8 @@ import numpy as np
 from ._block import wrong_indices
 from ._machine import TensorMap, current
 from ._op import helper, op
-from ._unit import MapRequest, RingPlan, Unit
+from ._plans import MapRequest, RingPlan
+from ._unit import Unit
 from .arith import quotient, remainder
 from .context import Context, counter, set_counter
 from .errors import PipelineDeadlock, PipelineRace

@@ -9,7 +9,7 @@ from . import _numba as nb
 from . import ring as source
 from ._block import wrong_indices
 from ._op import cuda_meaning
-from ._unit import MapRequest, RingPlan
+from ._plans import MapRequest, RingPlan
 from .context_cuda import ContextType, compute_warpgroup, counter_pointer
 from .errors import CompileError
 from .inert import REASON

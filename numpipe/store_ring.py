@@ -18,7 +18,7 @@ from ._budget import PANEL_BYTES
 from ._layout import swizzle_of
 from ._machine import current
 from ._op import helper, op
-from ._unit import MapRequest
+from ._plans import MapRequest
 from .context import Context
 from .fragment.panel import write
 from .intrinsics import barrier, cp_async_bulk, fence, special

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, cdiv, ds, ring
-from numpipe._unit import ArrayArg, RingPlan, Unit
+from numpipe._plans import ArrayArg, RingPlan
+from numpipe._unit import Unit
 
 emit = numpipe.emit_pipeline_warp_specialized
 SCHEDULES = (None, *range(20))

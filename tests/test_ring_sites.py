@@ -11,7 +11,8 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, ds
-from numpipe._unit import ArrayArg, Unit
+from numpipe._plans import ArrayArg
+from numpipe._unit import Unit
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from .. import pipelines
-from .._unit import MapRequest, Unit
+from .._plans import MapRequest
+from .._unit import Unit
 from ..errors import CompileError, NumpipeError, SpecError, TargetError
 from . import blame
 from .lift import Lifted

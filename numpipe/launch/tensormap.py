@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .._unit import MapRequest
+from .._plans import MapRequest
 from ..errors import SpecError
 from . import driver
 from .arrays import tma_obstacle, tma_strides

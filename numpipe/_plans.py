@@ -1,0 +1,170 @@
+"""Where the rings of a kernel are in shared memory, and which of its arguments' tensor maps they copy by: what a Unit hands out."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ._block import Block
+from ._layout import Layout
+from .errors import SpecError
+
+
+@dataclass(frozen=True)
+class ArrayArg:
+    """A kernel parameter that is an array, as far as compilation depends on it.
+
+    order: "row" (last dimension contiguous) or "col" (first). tma: whether TMA can address it. tma_store: whether TMA may
+    also write it: it writes whole 16-byte chunks of a row (measured on an H200), so a row must end at a multiple of
+    16 bytes, or be followed by padding of ours.
+    """
+
+    name: str
+    dtype: np.dtype
+    ndim: int
+    order: str = "row"
+    tma: bool = True
+    tma_store: bool = True
+    output: bool = True
+    """whether the call treats it as one: checks that it is writable, copies it back to the host"""
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes.
+
+    `written`: it is one of a store.
+    """
+
+    arg: int
+    box: tuple[int, ...]
+    swizzle: int
+    fill: Literal["zeros", "nan"] = "zeros"
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's shared memory.
+
+    A slot is filled in `parts`: all operands together, or one after another where the body waits for each of them
+    (`manual_ready`) or releases each (`manual_consumed`). Then every part has a ready, or consumed, barrier of its own::
+
+        manual_ready   manual_consumed   ready barriers of a slot   consumed barriers of a slot
+        no             no                all operands               all operands
+        yes            no                one an operand             all operands
+        no             yes               all operands               one an operand
+        yes            yes               one an operand             one an operand
+
+    labels  how messages call the operands
+    dims    grid dimensions, counted from the first, whose indices say which block is loaded: a slot is filled when one of them
+            changes; None: all of the grid's
+    """
+
+    name: str
+    index: int
+    slots: int
+    delay: int
+    args: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    offsets: tuple[int, ...]
+    stage_bytes: int
+    stage_stride: int
+    base: int
+    ready: int
+    consumed: int
+    manual_ready: bool = False
+    manual_consumed: bool = False
+    private: int = 0
+    """compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one"""
+    labels: tuple[str, ...] = ()
+    dims: int | None = None
+    written: ClassVar[bool] = False
+    """whether the body writes the tiles"""
+
+    @functools.cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Of the tiles in shared memory."""
+        return tuple(block.layout for block in self.blocks)
+
+    @property
+    def end(self) -> int:
+        return self.base + max(1, self.private) * self.slots * self.stage_stride
+
+    @property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """Operands that are filled together, in the order they are filled."""
+        operands = tuple(range(len(self.args)))
+        return tuple((n,) for n in operands) if self.manual_ready or self.manual_consumed else (operands,)
+
+    @property
+    def ready_parts(self) -> tuple[int, ...]:
+        """The parts that begin a ready barrier's group of operands."""
+        return tuple(range(len(self.parts))) if self.manual_ready else (0,)
+
+    @property
+    def consumed_parts(self) -> tuple[int, ...]:
+        """The parts that begin a consumed barrier's group of operands."""
+        return tuple(range(len(self.parts))) if self.manual_consumed else (0,)
+
+    def ready_at(self, part: int) -> int:
+        """Address of ready[0] of a part."""
+        return self.ready + 8 * self.slots * (part if self.manual_ready else 0)
+
+    def consumed_at(self, part: int) -> int:
+        """Address of consumed[0] of a part."""
+        return self.consumed + 8 * self.slots * (part if self.manual_consumed else 0)
+
+    def expected(self, part: int) -> int:
+        """Bytes that complete the ready barrier of a part."""
+        return sum(self.layouts[n].nbytes for n in self.parts[part]) if self.manual_ready else self.stage_bytes
+
+    def announces(self, part: int, loaded: bool) -> bool:
+        """Whether the bytes of a part's ready barrier are announced before (or after) it is loaded: see `ring.announces`."""
+        if len(self.ready_parts) == len(self.parts):
+            return not loaded
+        return loaded and part == len(self.parts) - 1
+
+    def check_shared(self, where: str, own: RingPlan, slots: int, manual: tuple[bool, bool]) -> None:
+        """Raise SpecError where another pipeline's ring, `own`, cannot use this one's slots and barriers."""
+        for what, have, want in (("slots", self.slots, slots), ("blocks in shared memory", spell(self.layouts), spell(own.layouts)),
+                                 ("barriers, which the body uses itself (ready, consumed),", self.manual, manual)):
+            if have != want:
+                raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {own.name}: {have}, "
+                                f"and it needs {want}; pipelines that share them have the same")
+
+    @property
+    def manual(self) -> tuple[bool, bool]:
+        """Whether the body waits for, and whether it releases, each operand itself."""
+        return self.manual_ready, self.manual_consumed
+
+    @property
+    def barrier_bytes(self) -> int:
+        return max(1, self.private) * self.barrier_bytes_of_one
+
+    @property
+    def barrier_bytes_of_one(self) -> int:
+        """Bytes of the barriers, those of one copy where warpgroups have copies."""
+        return 8 * self.slots * (len(self.ready_parts) + len(self.consumed_parts))
+
+
+class OutPlan(RingPlan):
+    """An output ring: slots that the body writes, without mbarriers (`outputs`)."""
+
+    written = True
+
+    @property
+    def ready_parts(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def consumed_parts(self) -> tuple[int, ...]:
+        return ()
+
+
+def spell(layouts: tuple[Layout, ...]) -> str:
+    """Layouts in messages."""
+    return ", ".join(f"{layout.shape} of {layout.itemsize} B, rows of {layout.width} B along {layout.inner}" for layout in layouts)
