@@ -13,7 +13,10 @@ A load ends on an mbarrier. A store belongs to a *bulk group* of the lane that i
     store, store, commit_group     group 1       wait_group_read(1): group 1 has left shared memory
     store,        commit_group     group 2       wait_group(0):      both are in GMEM
 
-PTX ISA, "Data Movement and Conversion Instructions: Tensor copy" and "Bulk copy".
+A load or store may say what L2 does with its lines, `eviction_policy`: ``"evict_first"`` they are the first to go,
+``"evict_last"`` the last. That is a hint: it changes no result.
+
+PTX ISA, "Data Movement and Conversion Instructions: Tensor copy" and "Bulk copy"; createpolicy.
 """
 
 from __future__ import annotations
@@ -32,6 +35,15 @@ def check_rank(operation: str, rank: int) -> None:
         raise SpecError(f"cp_async_bulk.{operation}: {rank} coordinates; a tensor map has 1 … 5 dimensions")
 
 
+EVICTION_POLICIES = ("evict_first", "evict_last")
+
+
+def check_policy(what: str, policy: object) -> None:
+    """SpecError for what is neither None nor an eviction policy."""
+    if policy is not None and policy not in EVICTION_POLICIES:
+        raise SpecError(f"{what}: eviction_policy must be 'evict_first', 'evict_last' or None, got {policy!r}")
+
+
 def _coordinates(operation: str, tensor_map: TensorMap, coords: Sequence[int]) -> tuple[int, ...]:
     check_rank(operation, len(coords))
     if len(coords) != tensor_map.array.ndim:
@@ -41,7 +53,7 @@ def _coordinates(operation: str, tensor_map: TensorMap, coords: Sequence[int]) -
 
 
 @op
-def load(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int) -> None:
+def load(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, eviction_policy: str | None = None) -> None:
     """Start copying the box at `coords` from GMEM to shared address `dst`. Scope: one elected lane.
 
     Its bytes complete on the mbarrier at address `mbar`, where they have to be announced. `dst` is aligned to 128 bytes
@@ -50,13 +62,14 @@ def load(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int) -> None:
         mbarrier.arrive_expect_tx(ready, 128 * 64 * 2)
         cp_async_bulk.load(slot, a_map, (m, k), ready)
 
-    PTX ISA: cp.async.bulk.tensor.
+    PTX ISA: cp.async.bulk.tensor, ".L2::cache_hint".
     """
+    check_policy("cp_async_bulk.load", constant("cp_async_bulk.load", "eviction_policy", eviction_policy))
     current().tma_load(dst, tensor_map, _coordinates("load", tensor_map, coords), mbar)
 
 
 @op
-def store(tensor_map: Any, coords: tuple[int, ...], src: int) -> None:
+def store(tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: str | None = None) -> None:
     """Start copying shared address `src` to the box at `coords` in GMEM. Scope: one elected lane.
 
     What lanes stored in `src` needs `fence.proxy_async` by each of them and a barrier first; `src` may be written again
@@ -65,18 +78,11 @@ def store(tensor_map: Any, coords: tuple[int, ...], src: int) -> None:
         cp_async_bulk.store(c_map, (m, n), panel)
         cp_async_bulk.commit_group()
 
-    PTX ISA: cp.async.bulk.tensor.
+    With ``eviction_policy="evict_first"``, output that nobody reads soon leaves room for inputs. PTX ISA:
+    cp.async.bulk.tensor, ".L2::cache_hint".
     """
+    check_policy("cp_async_bulk.store", constant("cp_async_bulk.store", "eviction_policy", eviction_policy))
     current().tma_store(tensor_map, _coordinates("store", tensor_map, coords), src)
-
-
-@op
-def store_evict_first(tensor_map: Any, coords: tuple[int, ...], src: int) -> None:
-    """`store` that asks L2 to drop the lines first: output nobody reads soon leaves room for inputs. Scope: one lane.
-
-    A hint: the result is the same. PTX ISA: cp.async.bulk.tensor, ".L2::cache_hint"; createpolicy.
-    """
-    current().tma_store(tensor_map, _coordinates("store_evict_first", tensor_map, coords), src)
 
 
 def check_reduction(operation: str) -> None:

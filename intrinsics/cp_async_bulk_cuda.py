@@ -28,44 +28,50 @@ def _unpacked(builder: Any, coords: Any, rank: int) -> list[Any]:
     return [builder.extract_value(coords, i) for i in range(rank)]
 
 
+def _hinted(what: str, given: Any, statement: str) -> str:
+    """`statement` with its L2 cache hint: "$hint" among the qualifiers, "$policy" as the last operand."""
+    policy = immediate(what, "eviction_policy", given)
+    cp_async_bulk.check_policy(what, policy)
+    if policy is None:
+        return statement.replace("$hint", "").replace("$policy", "")
+    hinted = statement.replace("$hint", ".L2::cache_hint").replace("$policy", ", policy")
+    return f"{{ .reg .b64 policy; createpolicy.fractional.L2::{policy}.b64 policy, 1.0; {hinted} }}"
+
+
 @cuda_meaning(cp_async_bulk.load)
-def _load(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any) -> Any:
+def _load(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: Any = None) -> Any:
     rank = _rank("load", coords)
     i32 = nb.types.int32
-    text = (f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-            f"[$0], [$1, {{{_innermost_first(3, rank)}}}], [$2];")
+    policy = eviction_policy or nb.types.none  # left out: Numba lowers None for it
+    text = _hinted("cp_async_bulk.load", policy,
+                   f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes$hint "
+                   f"[$0], [$1, {{{_innermost_first(3, rank)}}}], [$2]$policy;")
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        destination, address, coordinates, barrier = args
+        destination, address, coordinates, barrier = args[:4]
         nb.emit_asm(builder, nb.void, [destination, address, barrier, *_unpacked(builder, coordinates, rank)], text,
                     ",".join(["r,l,r", *"r" * rank, "~{memory}"]))
         return nb.nothing(context)
 
-    return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32), codegen
+    return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
 
 
-def _store_typer(operation: str, qualifier: str, policy: str, before: str = "", after: str = "") -> Any:
-    def typer(_typing: Any, tensor_map: Any, coords: Any, src: Any) -> Any:
-        rank = _rank(operation, coords)
-        i32 = nb.types.int32
-        text = (f"{before}cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group{qualifier} "
-                f"[$0, {{{_innermost_first(2, rank)}}}], [$1]{policy};{after}")
+@cuda_meaning(cp_async_bulk.store)
+def _store(_typing: Any, tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) -> Any:
+    rank = _rank("store", coords)
+    i32 = nb.types.int32
+    policy = eviction_policy or nb.types.none
+    text = _hinted("cp_async_bulk.store", policy,
+                   f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group$hint "
+                   f"[$0, {{{_innermost_first(2, rank)}}}], [$1]$policy;")
 
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            address, coordinates, source = args
-            nb.emit_asm(builder, nb.void, [address, source, *_unpacked(builder, coordinates, rank)], text,
-                        ",".join(["l,r", *"r" * rank, "~{memory}"]))
-            return nb.nothing(context)
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        address, coordinates, source = args[:3]
+        nb.emit_asm(builder, nb.void, [address, source, *_unpacked(builder, coordinates, rank)], text,
+                    ",".join(["l,r", *"r" * rank, "~{memory}"]))
+        return nb.nothing(context)
 
-        return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32), codegen
-
-    return typer
-
-
-cuda_meaning(cp_async_bulk.store)(_store_typer("store", "", ""))
-cuda_meaning(cp_async_bulk.store_evict_first)(_store_typer(
-    "store_evict_first", ".L2::cache_hint", ", policy",
-    before="{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0; ", after=" }"))
+    return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
 
 
 @cuda_meaning(cp_async_bulk.reduce)

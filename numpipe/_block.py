@@ -41,6 +41,7 @@ class Block:
     reverse   whether memory lists the dimensions the other way round (column-major arrays)
     elements  whether the contiguous dimension starts at an element of the index map's choice, which may be a wrong one
     fill      what lies outside the array reads as
+    policy    eviction policy of its copies' lines in L2 (`intrinsics.cp_async_bulk`), or None
     """
 
     layout: Layout
@@ -49,6 +50,7 @@ class Block:
     reverse: bool
     elements: bool
     fill: Literal["zeros", "nan"]
+    policy: str | None = None
 
     @property
     def rank(self) -> int:
@@ -85,7 +87,7 @@ def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
 
 
 def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: Literal["zeros", "nan"],
-        what: str, transforms: tuple[Transform, ...] = ()) -> Block:
+        what: str, transforms: tuple[Transform, ...] = (), policy: str | None = None) -> Block:
     """The blocks of an array of this type, rank and major order; raises SpecError where TMA or wgmma cannot take them."""
     if ndim != len(shape):
         raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
@@ -103,4 +105,4 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: L
     layout = block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms)
     axes = axes[::-1] if transposes(transforms) else axes
     scales = tuple(int(side) if isinstance(side, (int, np.integer)) else 1 for side in shape)
-    return Block(layout, (axes[0], axes[1]), scales, order != "row", isinstance(shape[contiguous], Element), fill)
+    return Block(layout, (axes[0], axes[1]), scales, order != "row", isinstance(shape[contiguous], Element), fill, policy)

@@ -156,10 +156,16 @@ def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
 
 
 def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
-    """Call `function` (an operation, a helper or its Numba type) while generating code -> (return type, value)."""
+    """Call `function` (an operation, a helper or its Numba type) while generating code -> (return type, value).
+
+    Arguments that are left out must be None by default.
+    """
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
-    values = [v if t == s else context.cast(builder, v, t, s) for v, t, s in zip(args, argtypes, sig.args, strict=True)]
+    left_out = sig.args[len(args):]
+    assert all(ty == types.none for ty in left_out), sig
+    values = [v if t == s else context.cast(builder, v, t, s)
+              for v, t, s in zip(args, argtypes, sig.args[:len(args)], strict=True)] + [nothing(context) for _ in left_out]
     return sig.return_type, context.get_function(fnty, sig)(builder, values)
 
 

@@ -247,10 +247,10 @@ class Unit:
                 labels: tuple[str, ...]) -> tuple[tuple[Block, ...], tuple[int, ...], int]:
         """The blocks of a slot, their offsets in it, and its bytes."""
         blocks, offsets, stride = [], [], 0
-        for label, (arg, shape, fill, known, transforms) in zip(labels, wanted, strict=True):
+        for label, (arg, shape, fill, known, transforms, policy) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
-            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms)
+            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ._op import constant, op
 from .errors import SpecError
+from .intrinsics.cp_async_bulk import check_policy
 from .params import CompilerParams as CompilerParams
 from .transforms import RECORDS as TRANSFORMS
 from .transforms import Transform
@@ -89,6 +90,8 @@ class BlockSpec:
     delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).
     oob_fill       what lies outside the array reads as: "zeros", or "nan" for float types.
     buffer_count   slots of this operand (None: 1 where its block never changes, else the pipeline's max_concurrent_steps).
+    eviction_policy  what the L2 cache does with its lines: "evict_first", they are the first to make room, "evict_last", the
+                   last; None: neither. It changes no result.
 
     An operand is loaded when its block changes, and only then. Which grid dimensions its index map reads is known from the map's
     source, if it is a lambda or a nested function: ``lambda m, k: (m, 0)`` of a grid (M, K) has a new block every K steps, and
@@ -110,6 +113,7 @@ class BlockSpec:
     delay_release: int | None = None
     oob_fill: Literal["zeros", "nan"] = "zeros"
     buffer_count: int | None = None
+    eviction_policy: Literal["evict_first", "evict_last"] | None = None
     _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
     _depends: tuple[bool, ...] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
@@ -125,8 +129,8 @@ class BlockSpec:
 
     @property
     def block(self) -> tuple[Any, ...]:
-        """What the plan of a ring depends on: sides, fill, what the index map returns where that is constant, and transforms."""
-        return self.block_shape, self.oob_fill, self._known, self.transforms
+        """What the plan of a ring depends on: all but the index map, of which only what it returns as a constant, and slots."""
+        return self.block_shape, self.oob_fill, self._known, self.transforms, self.eviction_policy
 
     def __post_init__(self) -> None:
         shape = self.block_shape
@@ -155,6 +159,7 @@ class BlockSpec:
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
+        check_policy("BlockSpec", self.eviction_policy)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
         """Two dimensions are left for the tile, of an array that TMA can address."""
@@ -171,7 +176,7 @@ class BlockSpec:
     def _check_passed_on(self) -> None:
         """Nothing is loaded of an operand in global memory, so nothing may be said of how."""
         for name, unsaid in (("block_shape", None), ("index_map", None), ("delay_release", None), ("buffer_count", None),
-                             ("transforms", ()), ("oob_fill", "zeros")):
+                             ("transforms", ()), ("oob_fill", "zeros"), ("eviction_policy", None)):
             if getattr(self, name) != unsaid:
                 raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
                                 f"out {name}={getattr(self, name)!r}")
@@ -196,17 +201,17 @@ def _is_int(value: Any) -> bool:
 
 @op
 def block_spec(block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any, oob_fill: Any,
-               buffer_count: Any, known: Any, depends: Any) -> BlockSpec:
+               buffer_count: Any, eviction_policy: Any, known: Any, depends: Any) -> BlockSpec:
     """`BlockSpec(...)` inside a kernel.
 
     `memory_space` is its name. `known`: what the index map returns, None where it is no constant; `depends`: which grid indices
     it reads.
     """
     for name, value in (("block_shape", block_shape), ("delay_release", delay_release), ("oob_fill", oob_fill),
-                        ("buffer_count", buffer_count)):
+                        ("buffer_count", buffer_count), ("eviction_policy", eviction_policy)):
         constant("BlockSpec", name, value)
     spec = BlockSpec(block_shape, index_map, memory_space=GMEM if memory_space == "GMEM" else None, transforms=transforms,
-                     delay_release=delay_release, oob_fill=oob_fill, buffer_count=buffer_count)
+                     delay_release=delay_release, oob_fill=oob_fill, buffer_count=buffer_count, eviction_policy=eviction_policy)
     object.__setattr__(spec, "_known", known)
     object.__setattr__(spec, "_depends", depends)
     return spec

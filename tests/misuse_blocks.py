@@ -103,14 +103,14 @@ def a_squeezed_block_of_8_bytes(a, b, c):
 
 
 @refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
-         "oob_fill='zeros', buffer_count=None): it has no argument 'collective_axes'")
+         "oob_fill='zeros', buffer_count=None, eviction_policy=None): it has no argument 'collective_axes'")
 def a_block_for_several_ctas(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), collective_axes=("cluster",))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
-         "oob_fill='zeros', buffer_count=None): it has no argument 'pipeline_mode'")
+         "oob_fill='zeros', buffer_count=None, eviction_policy=None): it has no argument 'pipeline_mode'")
 def a_mode_of_an_operand(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), pipeline_mode=2)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -201,6 +201,20 @@ def nan_around_integers(a, b, c):
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
+
+
+# ---- what L2 does with it ----------------------------------------------------------------------------------------------
+@refused("BlockSpec: eviction_policy must be 'evict_first', 'evict_last' or None, got 'evict_normal'", kind=SpecError)
+def a_policy_that_there_is_not(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k), eviction_policy="evict_normal")
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("BlockSpec: eviction_policy must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
+         "module or a Static field", kind=SpecError)
+def a_policy_known_at_run_time(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k), eviction_policy=a.shape[0])
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 # ---- stores ------------------------------------------------------------------------------------------------------------

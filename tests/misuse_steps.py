@@ -32,6 +32,13 @@ def a_fill_of_what_is_not_loaded(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave out "
+         "eviction_policy='evict_first'", kind=SpecError)
+def a_policy_for_what_is_not_loaded(a, b, c):
+    spec = BlockSpec(memory_space=GMEM, eviction_policy="evict_first")
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got a")
 def a_memory_space_that_is_none(a, b, c):
     spec = BlockSpec((64, 64), memory_space=a)

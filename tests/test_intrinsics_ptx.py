@@ -44,7 +44,7 @@ class Case:
 
     def call(self, keywords: bool) -> str:
         names = inspect.signature(self.op.function).parameters
-        given = [f"{name}={value}" if keywords else value for name, value in zip(names, self.arguments, strict=True)]
+        given = [f"{name}={value}" if keywords else value for name, value in zip(names, self.arguments, strict=False)]
         return f"{self.operation}({', '.join(given)})"
 
 
@@ -91,7 +91,12 @@ CASES = [
     Case("cp_async_bulk.store", ("tmap", "(i,)", "addr"), store(1, R)),
     Case("cp_async_bulk.store", ("tmap", "(i, big)", "addr"), store(2, rf"{R}, {R}")),
     Case("cp_async_bulk.store", ("tmap", "(0, 0, i, big, i)", "addr"), store(5, ", ".join([R] * 5))),
-    Case("cp_async_bulk.store_evict_first", ("tmap", "(i, 0)", "addr"),
+    Case("cp_async_bulk.load", ("addr", "tmap", "(7, i)", "bar", "None"), load(2, rf"{R}, {R}")),
+    Case("cp_async_bulk.load", ("addr", "tmap", "(7, i)", "bar", "'evict_last'"),
+         r"createpolicy\.fractional\.L2::evict_last\.b64 policy, 1\.0; "
+         r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier::complete_tx::bytes\.L2::cache_hint "
+         rf"\[{R}\], \[{RD}, {{{R}, {R}}}\], \[{R}\], policy;"),
+    Case("cp_async_bulk.store", ("tmap", "(i, 0)", "addr", "'evict_first'"),
          r"createpolicy\.fractional\.L2::evict_first\.b64 policy, 1\.0; "
          r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta"
          rf"\.bulk_group\.L2::cache_hint \[{RD}, {{{R}, {R}}}\], \[{R}\], policy;"),

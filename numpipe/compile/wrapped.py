@@ -141,7 +141,7 @@ def _arguments(names: Sequence[str]) -> ast.arguments:
 def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
     """A BlockSpec as the kernel writes it; what its index map finds outside the kernel is entered in `names`."""
     keywords = []
-    for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count"):
+    for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy"):
         names[f"np__{unique}_{option}"] = getattr(spec, option)
         keywords.append(ast.keyword(option, ast.Name(f"np__{unique}_{option}", ast.Load())))
     keywords.append(ast.keyword("index_map", _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)))

@@ -330,11 +330,11 @@ def copies(source: int, target: int, streamed: int, out: Any) -> None:
     for step in range(3):
         if leader:
             mbarrier.arrive_expect_tx(ready, 256)
-            cp_async_bulk.load(base, source, (step, 2 * step, 4 * step), ready)
+            cp_async_bulk.load(base, source, (step, 2 * step, 4 * step), ready, "evict_last")
         mbarrier.wait(ready, step, step)
         if leader:
             cp_async_bulk.store(target, (2 * step, 0, 8), base)
-            cp_async_bulk.store_evict_first(streamed, (0, 4 * step, 0), base)
+            cp_async_bulk.store(streamed, (0, 4 * step, 0), base, "evict_first")
             cp_async_bulk.commit_group()
             cp_async_bulk.wait_group_read(0)
         barrier.sync(1, 128)
