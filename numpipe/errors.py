@@ -6,6 +6,10 @@ import io
 import tokenize
 import unicodedata
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .reports import Report
 
 
 class NumpipeError(Exception):
@@ -29,7 +33,12 @@ class LaunchError(NumpipeError, RuntimeError):
 
 
 class SimulationError(NumpipeError, RuntimeError):
-    """A kernel broke a rule of the machine on the simulated SM."""
+    """A kernel broke a rule of the machine on the simulated SM.
+
+    `report` holds what was found, machine-readable (`numpipe.reports.Report`); None for errors of a kernel's own making.
+    """
+
+    report: Report | None = None
 
 
 class PipelineRace(SimulationError):
