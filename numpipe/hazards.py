@@ -58,7 +58,8 @@ _ALL = (
            "mbarrier: Tracking asynchronous operations; mbarrier.expect_tx"),
     Hazard("too-many-arrivals", "more arrive in a phase than the mbarrier counts, or for a phase that may not have begun",
            "mbarrier.arrive"),
-    Hazard("too-few-arrivals", "a phase never completes, or is not complete at the end: somebody does not arrive", "mbarrier.arrive"),
+    Hazard("too-few-arrivals", "a phase never completes, or is not complete at the end: somebody does not arrive",
+           "mbarrier.arrive"),
     Hazard("named-barrier-mismatch", "a named barrier is used with other threads or another number than its other users think",
            "bar{.cta}, barrier{.cta}"),
     # ---- whole warpgroups, whole CTAs
