@@ -1,0 +1,130 @@
+"""Accumulators: read while products run, and handed to the tensor cores without wgmma.fence."""
+
+from __future__ import annotations
+
+import numpy as np
+from sim_pipelines import descriptor
+
+import numpipe
+from numpipe import SMEM, Barrier, BlockSpec, ds
+from numpipe._machine import Mma, current
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier
+from numpipe.lanes import one_lane
+
+from .catalogue import F16, F32, integers, kernel, machine, zeros
+
+X = integers(64, 64)
+SQUARE = X.astype(F32) @ X.astype(F32)
+GRAM = X.astype(F32) @ X.astype(F32).T
+MEND = "commit, then wgmma_wait with few enough groups pending"
+
+
+# ---- read in flight
+@kernel("accumulator-in-flight", rf"the accumulator of the wgmma at accumulators.py:\d+ .*is read before wgmma_wait has covered "
+        rf"it: batch 1, drained up to 0; {MEND}", X, zeros(64, 64, dtype=F32), gives=SQUARE)
+def stored_before_it_was_waited_for(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
+    if mended:
+        acc = numpipe.wgmma_wait(acc, 0)
+    y[ds(0, 64), ds(0, 64)] = acc
+
+
+@kernel("accumulator-in-flight", rf"the accumulator of the wgmma at .* is read before wgmma_wait has covered it: batch 2, drained "
+        rf"up to 1; {MEND}", X, zeros(64, 64, dtype=F32), gives=2 * SQUARE)
+def the_newest_of_two_left_in_flight(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    first = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
+    second = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
+    second = numpipe.wgmma_wait(second, 0 if mended else 1)
+    y[ds(0, 64), ds(0, 64)] = first + second
+
+
+@kernel("accumulator-in-flight", rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {MEND}.*slot=0 step=0", X,
+        zeros(64, 64, dtype=F32), gives=SQUARE)
+def read_in_the_step_that_issued_it(x, y, *, mended: numpipe.Static):
+    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
+        acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
+        if mended:
+            acc = numpipe.wgmma_wait(acc, 0)
+        y[ds(0, 64), ds(0, 64)] = acc * 1.0
+
+
+@kernel("accumulator-in-flight", r"is read after a later wgmma, at accumulators.py:\d+ .*, took over its registers; read the "
+        r"newest one", X, zeros(64, 64, dtype=F32), gives=2 * SQUARE)
+def read_after_a_later_product_took_its_registers(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    first = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
+    second = numpipe.wgmma_wait(numpipe.wgmma(first, tile, tile), 0)
+    if mended:
+        y[ds(0, 64), ds(0, 64)] = second
+    else:
+        y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(first, 0)
+
+
+# ---- the machine
+READY = 60 * 1024
+STEPS = tuple((descriptor(32 * i, 16, 1024, 128), descriptor(32 * i, 16, 1024, 128)) for i in range(4))
+BATCH = Mma(64, F16, "k", "k", (STEPS,))
+
+
+def loaded(x):
+    one_lane(load, x)
+    barrier.sync(0, 128)
+    mbarrier.wait(READY, 0, -1)
+
+
+def load(x):
+    mbarrier.init(READY, 1)
+    fence.mbarrier_init()
+    mbarrier.arrive_expect_tx(READY, x.nbytes)
+    cp_async_bulk.load(0, x, (0, 0), READY)
+
+
+@machine("accumulator-in-flight", rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {MEND}", X, gives=GRAM)
+def waited_for_a_product_that_was_not_committed(mended, x, out):
+    loaded(x)
+    wg = current()
+    wg.wgmma_fence()
+    acc = wg.wgmma(np.zeros((64, 64), F32), BATCH)
+    if mended:
+        wg.wgmma_commit()
+    wg.wgmma_wait(0)
+    out.array[...] = acc.read()
+
+
+@machine("missing-wgmma-fence", r"wgmma on registers that something else has written, without a wgmma_fence in between.*: "
+         r"wgmma_fence before the first wgmma of a group", X, gives=GRAM)
+def no_fence_before_the_first_product(mended, x, out):
+    loaded(x)
+    wg = current()
+    if mended:
+        wg.wgmma_fence()
+    acc = wg.wgmma(np.zeros((64, 64), F32), BATCH)
+    wg.wgmma_commit()
+    wg.wgmma_wait(0)
+    out.array[...] = acc.read()
+
+
+@machine("missing-wgmma-fence", "wgmma on an accumulator that was read since the last wgmma_fence; the fence orders register "
+         "accesses", X, gives=2 * GRAM)
+def no_fence_after_the_accumulator_was_read(mended, x, out):
+    loaded(x)
+    wg = current()
+    wg.wgmma_fence()
+    acc = wg.wgmma(np.zeros((64, 64), F32), BATCH)
+    wg.wgmma_commit()
+    wg.wgmma_wait(0)
+    assert acc.read().any()
+    if mended:
+        wg.wgmma_fence()
+    acc = wg.wgmma(acc, BATCH)
+    wg.wgmma_commit()
+    wg.wgmma_wait(0)
+    out.array[...] = acc.read()

@@ -1,0 +1,285 @@
+"""mbarriers: their initialisation, phases, bytes and arrivals."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import SMEM, Barrier, BlockSpec, PipelineDeadlock, SimulationError, ds
+from numpipe._machine import current
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, memory
+from numpipe.lanes import one_lane
+
+from .catalogue import F32, integers, kernel, machine, zeros
+
+X = integers(64, 192)
+PANEL = integers(64, 64)
+ONE = np.ones((64, 64), F32)
+DONE = np.array([7])
+READY, FREE = 60 * 1024, 60 * 1024 + 8
+emit = numpipe.emit_pipeline_warp_specialized
+
+
+def begin(*counts, fenced=True):
+    """Lane 0 makes an mbarrier of each count, from READY on."""
+    for number, count in enumerate(counts):
+        mbarrier.init(READY + 8 * number, count)
+    if fenced:
+        fence.mbarrier_init()
+
+
+def panel(x, coords, nbytes, address=0):
+    mbarrier.arrive_expect_tx(READY, nbytes)
+    cp_async_bulk.load(address, x, coords, READY)
+
+
+# ---- initialisation
+@machine("missing-init-fence", r"tma_load on mbarrier at 61440, whose initialisation at barriers.py:\d+ in begin the TMA may not "
+         r"see; fence_mbarrier_init by the lane that initialised it", PANEL, gives=DONE)
+def the_first_copy_of_an_unfenced_barrier(mended, x, out):
+    one_lane(lambda: begin(1, fenced=mended))
+    barrier.sync(0, 128)
+    one_lane(panel, x, (0, 0), x.nbytes)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+@machine("missing-init-fence", r"(mbarrier\w*|mbar_\w+) on (SMEM\[61440\], where no mbarrier has been initialised yet; initialise "
+         r"it, fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders its initialisation at .* before; bar_sync "
+         r"between the two)", gives=DONE, warpgroups=2)
+def a_barrier_used_before_the_cta_has_met(mended, out):
+    if current().warpgroup == 0:
+        one_lane(begin, 128)
+    if mended:
+        barrier.sync(0, 256)
+    if current().warpgroup == 0:
+        mbarrier.arrive(READY)
+    else:
+        mbarrier.wait(READY, 0, -1)
+        out[0] = 7
+
+
+@machine("barrier-reinitialised", r"mbar_init on mbarrier at 61440, live since barriers.py:\d+ in begin; mbar_inval it first",
+         gives=DONE, error=SimulationError)
+def initialised_twice(mended, out):
+    one_lane(begin, 128)
+    barrier.sync(0, 128)
+    mbarrier.arrive(READY)
+    mbarrier.wait(READY, 0, -1)
+    barrier.sync(0, 128)
+    if mended:
+        one_lane(mbarrier.inval, READY)
+    one_lane(begin, 1)
+    barrier.sync(0, 128)
+    one_lane(mbarrier.arrive, READY)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+@machine("barrier-reinitialised", r"mbar_inval on mbarrier at 61440 in the middle of phase 0: 4 of 8 arrivals pending", gives=DONE,
+         error=SimulationError, warpgroups=2)
+def invalidated_while_somebody_has_still_to_arrive(mended, out):
+    machine_ = current()
+    if machine_.warpgroup == 0:
+        one_lane(begin, 8)
+    barrier.sync(0, 256)
+    if machine_.warpgroup == 0:
+        machine_.scoped("warps", mbarrier.arrive, (READY,))
+        if mended:
+            mbarrier.wait(READY, 0, -1)
+            barrier.sync(1, 128)
+        one_lane(mbarrier.inval, READY)
+        barrier.sync(0, 256)
+    else:
+        if not mended:
+            barrier.sync(0, 256)
+        machine_.scoped("warps", mbarrier.arrive, (READY,))
+        if mended:
+            barrier.sync(0, 256)
+        out[0] = 7
+
+
+@machine("barrier-reinitialised", r"TMA load \(x\) fills SMEM\[57344:65536\), where mbarrier \(mbarrier at 61440\) is in use "
+         r".*place mbarriers outside the slots", PANEL, gives=DONE, error=SimulationError)
+def a_slot_over_its_own_barrier(mended, x, out):
+    one_lane(begin, 1)
+    barrier.sync(0, 128)
+    one_lane(panel, x, (0, 0), x.nbytes, 0 if mended else 56 * 1024)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+# ---- phases
+@machine("wrong-phase", r"waited for phase 2 of mbarrier at 61440 for step 3, and passed on the stale phase 0, which has the same "
+         r"parity", gives=DONE)
+def a_phase_two_ahead(mended, out):
+    one_lane(begin, 128)
+    barrier.sync(0, 128)
+    mbarrier.arrive(READY)
+    mbarrier.wait(READY, 0, 0)
+    mbarrier.wait(READY, 0 if mended else 2, 3)
+    out[0] = 7
+
+
+@kernel("wrong-phase", r"waited for phase 0 of barrier @ barriers.py:\d+, but the mbarrier has already reached phase 1: the phase "
+        r"was missed", X, zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE + 1]), num_compute_wgs=2,
+        warp_specialized=False)
+def a_warpgroup_that_waits_for_every_second_phase(x, y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    turn, back = numpipe.scratch((Barrier(), Barrier()))
+    if wg == 0:
+        numpipe.barrier_arrive(turn)
+        numpipe.barrier_wait(turn)
+        if mended:
+            numpipe.barrier_wait(back)
+        numpipe.barrier_arrive(turn)
+        numpipe.barrier_wait(turn)
+        if not mended:
+            numpipe.barrier_arrive(back)
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+    else:
+        if mended:
+            numpipe.barrier_wait(turn)
+            numpipe.barrier_arrive(back)
+        else:
+            numpipe.barrier_wait(back)
+        numpipe.barrier_wait(turn)
+        y[ds(64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 2.0
+
+
+@kernel("phase-unobserved", r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait for each phase",
+        zeros(64, 64, dtype=F32), gives=ONE)
+def a_phase_that_nobody_waits_for(y, *, mended: numpipe.Static):
+    done = numpipe.scratch(Barrier())
+    numpipe.barrier_arrive(done)
+    if mended:
+        numpipe.barrier_wait(done)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("phase-unobserved", r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+: .*wait for each phase",
+        X, zeros(64, 64), gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
+def the_last_phase_is_not_waited_for(x, y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    tile, landed, read = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier()))
+    if wg == 0:
+        for k in range(2):
+            numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64 - k * 64, 64)], tile, landed)
+            numpipe.barrier_wait(landed)
+            numpipe.barrier_arrive(read)
+            if mended or k == 0:
+                numpipe.barrier_wait(read)
+        y[ds(0, 64), ds(0, 64)] = tile[...]
+
+
+# ---- bytes
+@machine("wrong-expect-tx", r"(4096 more than phase 0 expects \(4096 announced\)|completes with 1 of its copies still in flight: "
+         r"expect_tx announced 4096)", PANEL, gives=DONE, error=SimulationError)
+def too_few_bytes_announced(mended, x, out):
+    one_lane(begin, 1)
+    barrier.sync(0, 128)
+    one_lane(panel, x, (0, 0), x.nbytes if mended else x.nbytes // 2)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+@machine("wrong-expect-tx", r"mbarrier at 61440 still misses 4096 bytes and no copy is in flight: expect_tx announced 12288 bytes, "
+         r"the copies of this phase brought 8192", PANEL, gives=DONE, error=PipelineDeadlock)
+def too_many_bytes_announced(mended, x, out):
+    one_lane(begin, 1)
+    barrier.sync(0, 128)
+    one_lane(panel, x, (0, 0), x.nbytes if mended else x.nbytes * 3 // 2)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+# ---- arrivals
+@kernel("too-many-arrivals", r"on barrier @ barriers.py:\d+.*(nothing orders this after the end of phase 0|phase 0 has only 0 of 4 "
+        r"pending)", X, zeros(64, 64, dtype=F32), gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32), error=SimulationError)
+def two_copies_on_a_barrier_of_one(x, y, *, mended: numpipe.Static):
+    half = SMEM((64, 64), np.float16)
+    left, right, landed = numpipe.scratch((half, half, Barrier(num_arrivals=2 if mended else 1)))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], left, landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], right, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), left, right), 0)
+
+
+@kernel("too-many-arrivals", r"arrives on barrier @ barriers.py:\d+ in phase 1, but nothing orders this after the end of phase 0",
+        zeros(64, 64, dtype=F32), gives=ONE)
+def arrives_for_a_phase_that_may_not_have_begun(y, *, mended: numpipe.Static):
+    done = numpipe.scratch(Barrier())
+    numpipe.barrier_arrive(done)
+    if mended:
+        numpipe.barrier_wait(done)
+    numpipe.barrier_arrive(done)
+    numpipe.barrier_wait(done)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("too-many-arrivals", r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
+        r"x @ barriers.py:\d+ for step 0", X, zeros(64, 64, dtype=F32), gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
+def a_slot_released_twice(x, y, *, mended: numpipe.Static):
+    def body(indices, tile, free, acc):
+        acc = acc + tile[...].astype(np.float32)
+        numpipe.barrier_arrive(free)
+        if not mended:
+            numpipe.barrier_arrive(free)
+        return acc
+
+    def compute(pipeline):
+        y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    emit(body, grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute,
+         manual_consumed_barriers=True)(x)
+
+
+@kernel("too-few-arrivals", r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
+        r"x @ barriers.py:\d+ for step 0", X, zeros(64, 64, dtype=F32), gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
+        error=PipelineDeadlock)
+def a_slot_that_is_never_released(x, y, *, mended: numpipe.Static):
+    def body(indices, tile, free, acc):
+        acc = acc + tile[...].astype(np.float32)
+        if mended:
+            numpipe.barrier_arrive(free)
+        return acc
+
+    def compute(pipeline):
+        y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    emit(body, grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute,
+         manual_consumed_barriers=True)(x)
+
+
+@kernel("too-few-arrivals", r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a barrier_arrive or a copy "
+        r"is missing, or the count is too high", X, zeros(64, 64), gives=X[:, :64], error=PipelineDeadlock)
+def one_copy_on_a_barrier_of_two(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(num_arrivals=1 if mended else 2)))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = tile[...]
+
+
+@kernel("too-few-arrivals", r"the CTA ends in the middle of phase 0 of barrier @ barriers.py:\d+: 4 of 8 arrivals missing "
+        r".*num_arrivals is too high", zeros(64, 64, dtype=F32), gives=ONE)
+def ends_in_the_middle_of_a_phase(y, *, mended: numpipe.Static):
+    done = numpipe.scratch(Barrier(num_arrivals=1 if mended else 2))
+    numpipe.barrier_arrive(done)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+    if mended:
+        numpipe.barrier_wait(done)
+
+
+@machine("too-few-arrivals", r"mbarrier at 61440 still misses 3 of 4 arrivals in phase 0", gives=DONE, error=PipelineDeadlock,
+         warpgroups=2)
+def one_warp_arrives_for_four(mended, out):
+    machine_ = current()
+    if machine_.warpgroup == 0:
+        one_lane(begin, 4)
+        one_lane(memory.store_word, 0, 7)
+    barrier.sync(0, 256)
+    if machine_.warpgroup == 0:
+        machine_.scoped("warps" if mended else "one", mbarrier.arrive, (READY,))
+    else:
+        mbarrier.wait(READY, 0, -1)
+        out[0] = memory.load_word(0)

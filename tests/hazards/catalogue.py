@@ -1,0 +1,104 @@
+"""The catalogue of hazards: broken kernels, each beside its mended twin, which differs in as little as can be.
+
+An entry is one function with a flag, `mended`. Most are kernels as users write them. Where the language makes a mistake
+impossible, because the ring, the entry or an automatic barrier sees to it, the entry is a body on the operations of
+`numpipe.intrinsics` instead, run by every warpgroup of a simulated CTA.
+
+Not here: `operand-in-flight` (a wgmma's operand in registers, overwritten while it is read) and arrivals from other CTAs of a
+cluster. The language has neither yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import CompilerParams, PipelineRace, SimulationError
+from numpipe._machine import TensorMap
+from numpipe.sim import simulate
+
+NOT_YET = ("operand-in-flight",)
+"""names of `numpipe.hazards` that no kernel can have yet"""
+BARE = CompilerParams(unsafe_no_auto_barriers=True)
+F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A broken kernel and its twin.
+
+    hazard    its name in `numpipe.hazards`
+    says      a regular expression that the report matches: what conflicts, and the mend
+    error     the exception's type
+    function  that holds the mistake
+    run       ``run(mended, seed)`` simulates it, and returns what it has computed
+    gives     what that should be
+    """
+
+    hazard: str
+    says: str
+    error: type[SimulationError]
+    function: Callable[..., Any]
+    run: Callable[[bool, int | None], np.ndarray]
+    gives: Any
+
+
+ENTRIES: dict[str, Entry] = {}
+
+
+def _add(entry: Entry) -> None:
+    name = entry.function.__name__
+    assert name not in ENTRIES, f"two entries are called {name}"
+    ENTRIES[name] = entry
+
+
+def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
+           mend: dict[str, Any] | None = None, **options: Any) -> Callable[..., Any]:
+    """A kernel of the arrays `given`, of which the last is its result. `mend`: options that only the twin has."""
+    options = {"grid": 1, "num_compute_wgs": 1, **options}
+
+    def attach(function: Callable[..., Any]) -> Callable[..., Any]:
+        built = {mended: numpipe.kernel(**{**options, **(mend or {} if mended else {})})(function) for mended in (False, True)}
+
+        def run(mended: bool, seed: int | None) -> np.ndarray:
+            arrays = [array.copy() for array in given]
+            built[mended].simulate(*arrays, seed=seed, mended=mended)
+            return arrays[-1]
+
+        _add(Entry(hazard, says, error, function, run, gives))
+        return function
+
+    return attach
+
+
+def machine(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
+            warpgroups: int = 1, grid: tuple[int, int, int] = (1, 1, 1), box: tuple[int, int] = (64, 64)) -> Callable[..., Any]:
+    """A body on intrinsics: ``function(mended, *maps, out)``, with tensor maps of the arrays `given` and an array for the result.
+
+    It is run by each warpgroup of CTAs with 64 KiB of shared memory.
+    """
+    def attach(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(mended: bool, seed: int | None) -> np.ndarray:
+            out = np.zeros_like(gives)
+            maps = [TensorMap(array, box, 128, "xyz"[number]) for number, array in enumerate(given)]
+            stored = TensorMap(out, box, 128, "out") if out.ndim == 2 else out
+            simulate(lambda _: function(mended, *maps, stored), grid=grid, warpgroups=warpgroups, smem_bytes=65536, seed=seed)
+            return out
+
+        _add(Entry(hazard, says, error, function, run, gives))
+        return function
+
+    return attach
+
+
+def integers(*shape: int, dtype: Any = F16) -> np.ndarray:
+    """Small ones: sums and products are exact."""
+    return np.random.default_rng(0).integers(-3, 4, shape).astype(dtype)
+
+
+def zeros(*shape: int, dtype: Any = F16) -> np.ndarray:
+    return np.zeros(shape, dtype)

@@ -1,0 +1,242 @@
+"""Slots: filled again while somebody reads, read before they are filled, read when they are somebody else's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import SMEM, Barrier, BlockSpec, ds
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, memory
+from numpipe.lanes import one_lane
+
+from .catalogue import BARE, F32, integers, kernel, machine, zeros
+
+A, B = integers(64, 192), integers(64, 192)
+PRODUCT = (A.astype(F32) @ B.astype(F32).T)
+X = integers(64, 192)
+emit = numpipe.emit_pipeline_warp_specialized
+
+
+# ---- filled again
+@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their "
+        r"wgmma drained.*mend: +wgmma_wait with few enough groups pending", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+def released_before_the_product_has_drained(a, b, c, *, mended: numpipe.Static):
+    def body(indices, a_tile, b_tile, a_free, b_free, acc):
+        acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+        if mended:
+            acc = numpipe.wgmma_wait(acc, 0)
+        numpipe.barrier_arrive(a_free)
+        numpipe.barrier_arrive(b_free)
+        return acc
+
+    def compute(pipeline):
+        c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
+    emit(body, grid=(3,), max_concurrent_steps=1, in_specs=specs, compute_context=compute, manual_consumed_barriers=True)(a, b)
+
+
+@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*mend: +wgmma_wait "
+        r"with few enough groups", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+def one_product_too_many_left_in_flight(a, b, c, *, mended: numpipe.Static):
+    def body(indices, a_tile, b_tile, a_free, b_free, acc):
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 1 if mended else 2)
+        numpipe.barrier_arrive(a_free)
+        numpipe.barrier_arrive(b_free)
+        return acc
+
+    def compute(pipeline):
+        c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
+    emit(body, grid=(3,), max_concurrent_steps=2, delay_release=1, in_specs=specs, compute_context=compute,
+         manual_consumed_barriers=True)(a, b)
+
+
+@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*mend: +a "
+        "barrier between the two: commit_smem", X, zeros(64, 64), gives=X[:, :64] + X[:, 64:128], compiler_params=BARE)
+def loaded_again_while_other_warps_read(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    first = tile[...]
+    if mended:
+        numpipe.commit_smem()
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = (first.astype(np.float32) + tile[...].astype(np.float32)).astype(np.float16)
+
+
+@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while TMA store \(y\).*mend: +wait_smem_to_gmem\(n, "
+        r"wait_read_only=True\)", X, zeros(64, 128), gives=X[:, :128])
+def loaded_again_while_a_store_reads(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    for k in range(2):
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(k * 64, 64)], tile, landed)
+        numpipe.barrier_wait(landed)
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(k * 64, 64)])
+        if mended:
+            numpipe.wait_smem_to_gmem(0, wait_read_only=True)
+
+
+@kernel("refilled-while-read", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
+        r"SMEM.* while TMA load \(x\)).*barrier @ slots.py.*mend: ", X, zeros(128, 64),
+        gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
+def loaded_again_while_another_warpgroup_reads(x, y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier()))
+    if wg == 0:
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+        numpipe.barrier_wait(landed)
+        if mended:
+            numpipe.barrier_wait(free)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, again)
+        numpipe.barrier_wait(again)
+        y[ds(0, 64), ds(0, 64)] = tile[...]
+    else:
+        numpipe.barrier_wait(landed)
+        y[ds(64, 64), ds(0, 64)] = tile[...]
+        if mended:
+            numpipe.barrier_arrive(free)
+
+
+@kernel("refilled-while-read", r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*mend: +wgmma_wait with few "
+        r"enough", X, zeros(64, 64, dtype=F32), gives=X[:, :64].astype(F32) @ X[:, :64].astype(F32) + 1)
+def written_while_a_product_reads(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
+    if mended:
+        acc = numpipe.wgmma_wait(acc, 0)
+    tile[...] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
+    acc = numpipe.wgmma_wait(acc, 0)
+    y[ds(0, 64), ds(0, 64)] = acc + tile[...].astype(np.float32)
+
+
+# ---- read too early
+@kernel("read-before-ready", r"read \(tile\[…\]\) reads SMEM.* while TMA load \(x\).*nothing tells warpgroup 0 \(compute\) that "
+        r"this copy has landed.*mend: +barrier_wait for barrier @ slots.py:\d+, phase 0", X, zeros(64, 64), gives=X[:, :64])
+def read_before_the_copy_has_landed(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    if mended:
+        numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = tile[...]
+
+
+@kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.* while TMA load \(x\).*mend: +barrier_wait for barrier\[1\] @ "
+        r"slots.py:\d+, phase 0", X, zeros(64, 64, dtype=F32), gives=X[:, 64:128].astype(F32) @ X[:, 64:128].astype(F32))
+def multiplied_out_of_another_slot_than_was_waited_for(x, y, *, mended: numpipe.Static):
+    tiles, landed = numpipe.scratch((SMEM((2, 64, 64), np.float16), Barrier(num_barriers=2)))
+    for k in range(2):
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(k * 64, 64)], tiles.at[k], landed.at[k])
+    numpipe.barrier_wait(landed.at[0])
+    if mended:
+        numpipe.barrier_wait(landed.at[1])
+    y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tiles.at[1], tiles.at[1]), 0)
+
+
+@kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
+        r"of a, b @ slots.py:\d+ phase 0.*mend: +wait for ready\[0\])", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+def a_body_that_waits_for_one_of_two_operands(a, b, c, *, mended: numpipe.Static):
+    def body(indices, a_tile, b_tile, a_ready, b_ready, acc):
+        numpipe.barrier_wait(a_ready)
+        if mended:
+            numpipe.barrier_wait(b_ready)
+        return numpipe.wgmma(acc, a_tile, b_tile.T)
+
+    def compute(pipeline):
+        c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
+    emit(body, grid=(3,), in_specs=specs, compute_context=compute, manual_ready_barriers=True)(a, b)
+
+
+@kernel("read-before-ready", r"TMA store \(y\) reads SMEM.* while TMA load \(x\).*mend: +barrier_wait for barrier", X,
+        zeros(64, 64), gives=X[:, :64])
+def stored_before_it_has_landed(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    if mended:
+        numpipe.barrier_wait(landed)
+    numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
+
+
+@kernel("read-before-ready", r"TMA load \(x\) fills SMEM.* while TMA load \(x\) .*may still be writing.*mend: +barrier_wait for "
+        r"barrier", X, zeros(64, 64), gives=X[:, 64:128])
+def loaded_over_a_load_in_flight(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(num_arrivals=1 if mended else 2)))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    if mended:
+        numpipe.barrier_wait(landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = tile[...]
+
+
+READY = 60 * 1024
+
+
+def load_words(x):
+    mbarrier.init(READY, 1)
+    fence.mbarrier_init()
+    mbarrier.arrive_expect_tx(READY, x.nbytes)
+    cp_async_bulk.load(0, x, (0, 0), READY)
+
+
+@machine("read-before-ready", r"read \(load_word\) reads SMEM\[0:4\) while TMA load \(x\).*mend: +wait for mbarrier at 61440, "
+         r"phase 0", integers(64, 64, dtype=np.int16),
+         gives=np.array([int(integers(64, 64, dtype=np.int16)[0, :2].view(np.int32)[0])]), box=(64, 64))
+def waited_for_by_one_warp_and_read_by_four(mended, x, out):
+    one_lane(load_words, x)
+    barrier.sync(0, 128)
+    if mended:
+        mbarrier.wait(READY, 0, -1)
+    else:
+        one_lane(mbarrier.wait, READY, 0, -1)
+    out[0] = memory.load_word(0)
+
+
+# ---- read too late
+@kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
+        r"load \(x\)).*(slot=0 step=0|ready\[0\] of x).*mend: ", X, zeros(64, 64, dtype=F32),
+        gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
+def read_after_it_was_released(x, y, *, mended: numpipe.Static):
+    def body(indices, tile, free, acc):
+        if mended:
+            acc = acc + tile[...].astype(np.float32)
+            numpipe.barrier_arrive(free)
+        else:
+            numpipe.barrier_arrive(free)
+            acc = acc + tile[...].astype(np.float32)
+        return acc
+
+    def compute(pipeline):
+        y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    emit(body, grid=(3,), max_concurrent_steps=1, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute,
+         manual_consumed_barriers=True)(x)
+
+
+@kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
+        r"SMEM.* while TMA load \(x\)).*barrier @ slots.py.*mend: ", X, zeros(128, 64),
+        gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
+def handed_back_before_it_was_read(x, y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier()))
+    if wg == 0:
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+        numpipe.barrier_wait(landed)
+        numpipe.barrier_wait(free)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, again)
+        numpipe.barrier_wait(again)
+        y[ds(0, 64), ds(0, 64)] = tile[...]
+    else:
+        numpipe.barrier_wait(landed)
+        if mended:
+            y[ds(64, 64), ds(0, 64)] = tile[...]
+            numpipe.barrier_arrive(free)
+        else:
+            numpipe.barrier_arrive(free)
+            y[ds(64, 64), ds(0, 64)] = tile[...]

@@ -1,0 +1,58 @@
+"""Every broken kernel of the catalogue is reported in every schedule, by its hazard's name; its mended twin is silent and right."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+from hazards import accumulators, barriers, proxies, slots, stores, whole
+from hazards.catalogue import ENTRIES, NOT_YET, Entry
+from numpipe.errors import SimulationError
+from numpipe.hazards import HAZARDS
+
+TOPICS = accumulators, barriers, proxies, slots, stores, whole
+SCHEDULES = (None, *range(40))  # None: the order of the virtual-time model
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def reported(entry: Entry, seed: int | None) -> SimulationError:
+    with pytest.raises(SimulationError) as caught:
+        entry.run(False, seed)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_schedule_reports_it_by_name(name: str) -> None:
+    entry = ENTRIES[name]
+    file = inspect.getsourcefile(entry.function)
+    assert file is not None
+    for seed in SCHEDULES:
+        error = reported(entry, seed)
+        text = str(error)
+        assert isinstance(error, entry.error) and re.search(entry.says, text, re.DOTALL), f"seed {seed}: {type(error)} {text}"
+        assert text.startswith(f"{file}:"), f"the report begins with a line of the kernel's file: {text}"
+        report = getattr(error, "report", None)
+        assert report is None or report.hazard == entry.hazard, f"seed {seed}: {report}: {text}"
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_mended_twin_is_silent_and_right(name: str) -> None:
+    entry = ENTRIES[name]
+    for seed in SCHEDULES:
+        np.testing.assert_array_equal(entry.run(True, seed), entry.gives, err_msg=f"seed {seed}")
+
+
+def test_every_hazard_is_in_the_catalogue() -> None:
+    assert {entry.hazard for entry in ENTRIES.values()} == HAZARDS.keys() - set(NOT_YET)
+    assert len(ENTRIES) >= 40
+
+
+def test_every_entry_stands_in_a_topic() -> None:
+    assert {entry.function.__module__ for entry in ENTRIES.values()} == {topic.__name__ for topic in TOPICS}

@@ -1,0 +1,212 @@
+"""Named barriers, instructions for whole warpgroups, registers, deadlocks, and operands that the hardware does not take."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import SMEM, Barrier, PipelineDeadlock, SimulationError, ds
+from numpipe._machine import current
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, memory, setmaxnreg, wgmma
+from numpipe.lanes import one_lane
+
+from .catalogue import F32, integers, kernel, machine, zeros
+
+DONE = np.array([7])
+ONE = np.ones((64, 64), F32)
+PANEL = integers(64, 64)
+READY = 60 * 1024
+
+
+# ---- named barriers
+@machine("named-barrier-mismatch", r"bar_sync 1 with (256|384) threads, but whole.py:\d+ in \w+ uses it with (256|384) at the same "
+         r"time; every participant must give the same number", gives=DONE, error=SimulationError, warpgroups=3)
+def warpgroups_that_count_differently(mended, out):
+    if current().warpgroup < 2:
+        barrier.sync(1, 256 if mended else 256 + 128 * current().warpgroup)
+    out[0] = 7
+
+
+@machine("named-barrier-mismatch", r"bar_sync 1 with 128 threads, but nothing orders this after the use of the barrier at .*take "
+         r"another barrier", gives=DONE, warpgroups=2)
+def two_warpgroups_with_one_barrier_for_themselves(mended, out):
+    barrier.sync(1 + current().warpgroup if mended else 1, 128)
+    out[0] = 7
+
+
+@machine("named-barrier-mismatch", r"named barrier [12]: 128 of 256 threads .at whole.py:.*named barrier [12]: 128 of 256 threads "
+         r".at whole.py:", r"whole.py:", gives=DONE, error=PipelineDeadlock, warpgroups=2)
+def two_numbers_for_one_meeting(mended, out):
+    barrier.sync(1 if mended else 1 + current().warpgroup, 256)
+    out[0] = 7
+
+
+@machine("named-barrier-mismatch", r"bar_(sync|arrive) 1 with 256 threads, but nothing orders this after the use of the barrier at "
+         r".*wait for the end of that use", gives=DONE, warpgroups=2)
+def a_turn_given_twice(mended, out):
+    for _ in range(2):
+        if current().warpgroup == 0:
+            barrier.arrive(1, 256)
+            if mended:
+                barrier.sync(2, 256)
+        else:
+            barrier.sync(1, 256)
+            if mended:
+                barrier.arrive(2, 256)
+    out[0] = 7
+
+
+# ---- all lanes
+@machine("divergent-aligned", r"bar_sync needs all 128 lanes of the warpgroup, but lanes='one'; call it outside one_lane",
+         gives=DONE, error=SimulationError)
+def a_barrier_by_one_lane(mended, out):
+    if mended:
+        barrier.sync(1, 128)
+    else:
+        one_lane(barrier.sync, 1, 128)
+    out[0] = 7
+
+
+@machine("divergent-aligned", r"wgmma_wait needs all 128 lanes of the warpgroup, but lanes='warps'", gives=DONE,
+         error=SimulationError)
+def products_waited_for_by_a_lane_of_each_warp(mended, out):
+    current().scoped("all" if mended else "warps", wgmma.wait_group, (0,))
+    out[0] = 7
+
+
+@machine("divergent-aligned", r"setmaxnreg needs all 128 lanes of the warpgroup, but lanes='one'", gives=DONE,
+         error=SimulationError)
+def registers_given_back_by_one_lane(mended, out):
+    if mended:
+        setmaxnreg.dec(40)
+    else:
+        one_lane(setmaxnreg.dec, 40)
+    out[0] = 7
+
+
+# ---- registers
+@machine("register-budget", r"registers: 240 \+ 240 \+ 32 per lane = 512 x 128 = 65536 wanted, the CTA holds 64512: this can never "
+         r"be granted; the counts of the warpgroups must add up to at most 504", gives=DONE, error=PipelineDeadlock, warpgroups=3)
+def eight_registers_too_many(mended, out):
+    if current().warpgroup == 2:
+        setmaxnreg.dec(24 if mended else 32)
+    else:
+        setmaxnreg.inc(240)
+    out[0] = 7
+
+
+@kernel("register-budget", r"registers: 168 \+ 232 \+ 232 per lane = .* wanted, the CTA holds 64512: this can never be "
+        r"granted|setmaxnreg.inc to 232 registers: 8192 wanted", zeros(64, 64, dtype=F32), gives=ONE, error=PipelineDeadlock,
+        num_compute_wgs=3, warp_specialized=False)
+def nobody_gives_registers_back(y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    if wg == 0:
+        if mended:
+            numpipe.set_max_registers(40, "decrease")
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+    else:
+        numpipe.set_max_registers(232, "increase")
+
+
+# ---- deadlocks
+@kernel("deadlock", r"every warpgroup waits and nothing is in flight.*warpgroup 0 \(compute\): blocked on .*whole.py:\d+ phase "
+        r"0.*warpgroup 1 \(compute\): blocked on .*whole.py:\d+ phase 0", zeros(64, 64, dtype=F32), gives=ONE,
+        error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
+def each_waits_for_the_other(y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    first, second = numpipe.scratch((Barrier(), Barrier()))
+    if wg == 0:
+        if mended:
+            numpipe.barrier_arrive(first)
+        numpipe.barrier_wait(second)
+        if not mended:
+            numpipe.barrier_arrive(first)
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+    else:
+        numpipe.barrier_wait(first)
+        numpipe.barrier_arrive(second)
+
+
+@machine("deadlock", r"every warpgroup waits.*bar_sync 1: 128 of 256 threads have arrived \(warpgroup 0 \(compute\)\).*blocked on "
+         r"mbarrier at 61440 phase 0", gives=DONE, error=PipelineDeadlock, warpgroups=2)
+def a_named_barrier_against_an_mbarrier(mended, out):
+    if current().warpgroup == 0:
+        one_lane(mbarrier.init, READY, 128)
+    barrier.sync(0, 256)
+    if current().warpgroup == 0:
+        if mended:
+            mbarrier.arrive(READY)
+        barrier.sync(1, 256)
+        if not mended:
+            mbarrier.arrive(READY)
+    else:
+        mbarrier.wait(READY, 0, -1)
+        barrier.sync(1, 256)
+    out[0] = 7
+
+
+@machine("deadlock", r"\d+ tests in a row failed while nothing else happened", gives=DONE, error=PipelineDeadlock)
+def polls_for_an_arrival_that_comes_behind(mended, out):
+    current().sm.poll_limit = 100
+    one_lane(mbarrier.init, READY, 128)
+    barrier.sync(0, 128)
+    if mended:
+        mbarrier.arrive(READY)
+    while not mbarrier.test_wait(READY, 0):
+        pass
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+# ---- operands
+def panel(x, coords, address):
+    mbarrier.init(READY, 1)
+    fence.mbarrier_init()
+    mbarrier.arrive_expect_tx(READY, x.nbytes)
+    cp_async_bulk.load(address, x, coords, READY)
+
+
+@machine("illegal-instruction", r"tma_load of x at coordinates \(0, 3\): the innermost is 6 bytes into a row; it must be a "
+         r"multiple of 16", PANEL, gives=DONE, error=SimulationError)
+def a_load_from_the_middle_of_a_chunk(mended, x, out):
+    one_lane(panel, x, (0, 8 if mended else 3), 0)
+    barrier.sync(0, 128)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+@machine("illegal-instruction", r"tma_load of x at SMEM\[64\]; the TMA needs a multiple of 128", PANEL, gives=DONE,
+         error=SimulationError)
+def a_slot_that_is_not_aligned(mended, x, out):
+    one_lane(panel, x, (0, 0), 1024 if mended else 64)
+    barrier.sync(0, 128)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+@kernel("illegal-instruction", r"tma_store of y at coordinates \(0, -64\): a store starts at no negative one", PANEL,
+        zeros(64, 64), gives=PANEL, error=SimulationError)
+def a_store_before_the_array(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0 if mended else x.shape[0] - 128, 64)])
+
+
+# ---- bounds
+@machine("out-of-bounds", r"tma_load of x touches SMEM\[62464:70656\), but the CTA has 65536 bytes of shared memory", PANEL,
+         gives=DONE, error=SimulationError)
+def a_slot_beyond_the_shared_memory(mended, x, out):
+    one_lane(panel, x, (0, 0), 0 if mended else 61 * 1024)
+    barrier.sync(0, 128)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+@machine("out-of-bounds", r"store_word touches SMEM\[65536:65540\), but the CTA has 65536 bytes", gives=DONE, error=SimulationError)
+def a_counter_beyond_the_shared_memory(mended, out):
+    at = 65532 if mended else 65536
+    one_lane(memory.store_word, at, 7)
+    barrier.sync(0, 128)
+    out[0] = memory.load_word(at)
+
