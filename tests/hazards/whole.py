@@ -34,8 +34,8 @@ def two_warpgroups_with_one_barrier_for_themselves(mended, out):
     out[0] = 7
 
 
-@machine("named-barrier-mismatch", r"named barrier [12]: 128 of 256 threads .at whole.py:.*named barrier [12]: 128 of 256 threads "
-         r".at whole.py:", r"whole.py:", gives=DONE, error=PipelineDeadlock, warpgroups=2)
+@machine("named-barrier-mismatch", r"named barrier [12]: 128 of 256 threads \(at whole.py:.*named barrier [12]: 128 of 256 threads "
+         r"\(at whole.py:", gives=DONE, error=PipelineDeadlock, warpgroups=2)
 def two_numbers_for_one_meeting(mended, out):
     barrier.sync(1 if mended else 1 + current().warpgroup, 256)
     out[0] = 7
