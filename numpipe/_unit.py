@@ -26,7 +26,7 @@ from ._block import Block, cut
 from ._budget import PANEL_BYTES, SMEM_BYTES, too_much
 from ._layout import ATOM
 from ._plans import ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
-from .allocations import Barrier, BarrierPlan, Scratch, barriers, nbytes, place, said
+from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
 
@@ -273,14 +273,16 @@ class Unit:
         if free - 8 * copies * barriers(kind) < sum(plan.barrier_bytes for plan in self.rings.values()):
             raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {HEADER} bytes for all barriers of a CTA "
                             "hold, 8 bytes each: use fewer slots or barriers")
-        groups = sum(len(part.barriers) for part in self.scratch.values())
+        first = groups = sum(len(part.barriers) for part in self.scratch.values())
+        several = allocations(kind) > 1
 
         def barrier(of: Barrier) -> BarrierPlan:
             nonlocal free, groups
             free, groups = free - 8 * copies * of.count, groups + 1
             if groups > PHASES:
                 raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
-            return BarrierPlan(of, free, 0 if shared else 8 * of.count, groups - 1, site)
+            return BarrierPlan(of, free, 0 if shared else 8 * of.count, groups - 1,
+                               f"{site} ({groups - first - 1})" if several else site)
 
         tree = place(kind, base, 0 if shared else size, barrier)
         plan = self.scratch[key] = Scratch(f"{said(kind)} @ {site}", kind, tree, base, size, copies)

@@ -302,6 +302,11 @@ def barriers(kind: Any) -> int:
     return sum(part.count for part in _leaves(kind) if isinstance(part, Barrier))
 
 
+def allocations(kind: Any) -> int:
+    """Barriers of a type, as the kernel allocates them: each of one or several mbarriers."""
+    return sum(isinstance(part, Barrier) for part in _leaves(kind))
+
+
 def place(kind: Any, base: int, own: int, barrier: Callable[[Barrier], BarrierPlan]) -> Any:
     """The plans of a type's parts, for tiles from `base` on."""
     if isinstance(kind, tuple):

@@ -139,6 +139,9 @@ def _not_landed(this: _Conflict) -> _Told:
     cause = f"nothing tells {later.agent.title} that this copy has landed"
     ready = f"{fill.mbar.name}, phase {fill.phase}"
     if this.slot is None:
+        stale = _filled_over(this)
+        if stale is not None:
+            return stale
         own = fill.mbar.observed
         return _Told("read-before-ready", cause, f"{'barrier_wait' if own else 'wait'} for {ready}, before the bytes are touched"
                      + ("" if own else "; a pipeline's tile is there for its step only"))
@@ -150,6 +153,21 @@ def _not_landed(this: _Conflict) -> _Told:
         return _Told("read-before-ready", cause, f"fill slot {slot} of {plan.name} again when {ready} has been waited for")
     return _Told("read-before-ready", cause, f"wait for {ready}{_by_hand(plan)}, before step "
                  f"{loaded if loaded is not None else '?'} reads slot {slot} of {plan.name}")
+
+
+def _filled_over(this: _Conflict) -> _Told | None:
+    """Another warpgroup reads what it has waited for, and these bytes have been filled again since."""
+    fill, reader, read = this.earlier, this.later, this.earlier.over
+    if fill.agent is reader.agent or reader.kind == "TMA load" or fill.mbar is None or read is None or read.mbar is None or any(
+            this.known[index] < value for index, value in read.needs):
+        return None
+    free, first = _freed_by(this.sm, fill, None), this.sm.clocks.index(clocks.GENERIC, reader.agent.first_warp)
+    if free is not None and free.done[read.mbar.landed] > read.phase and (free.done[first:first + 4] > 0).all():
+        return _Told("read-after-release", f"{reader.agent.title} arrived on {free.name} before it reads",
+                     f"read before the arrival on {free.name}; if the next tile is meant, wait for {fill.mbar.name}, phase "
+                     f"{fill.phase}")
+    return _Told("refilled-while-read", f"nothing tells {fill.agent.title} that {reader.agent.title} has read",
+                 "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy")
 
 
 def _outlived(this: _Conflict, used: int, loaded: int, cause: str) -> _Told:
@@ -192,7 +210,7 @@ def _not_drained(this: _Conflict) -> str:
 
 def _read_when_free(this: _Conflict) -> _Told | None:
     """An ordinary read that came when its warp had arrived on the barrier for which the copy has waited."""
-    free = _freed_by(this)
+    free = _freed_by(this.sm, this.later, this.slot)
     if free is None or this.filled is None or this.filled.mbar is None:
         return None
     if free.done[this.filled.mbar.landed] <= this.filled.phase:  # who arrived there had not yet waited for what is read
@@ -203,11 +221,10 @@ def _read_when_free(this: _Conflict) -> _Told | None:
                  f"read before the arrival on {free.name}: it says that the bytes may be overwritten")
 
 
-def _freed_by(this: _Conflict) -> Mbarrier | None:
+def _freed_by(sm: SM, fill: Access, filled: tuple[RingPlan, int] | None) -> Mbarrier | None:
     """The barrier that frees the bytes: the ring's, or the one that the copying warpgroup waited for last."""
-    sm, fill = this.sm, this.later
-    if this.slot is not None:
-        plan, slot = this.slot
+    if filled is not None:
+        plan, slot = filled
         for mbar in sm.mbarriers.values():
             at = report.place_of(sm, mbar)
             if at is not None and at.plan is not None and (at.kind, at.plan.ready, at.slot) == ("consumed", plan.ready, slot):

@@ -34,7 +34,7 @@ class Access:
     which have to be fenced.
     """
 
-    __slots__ = ("agent", "async_needs", "box", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what", "where")
+    __slots__ = ("agent", "async_needs", "box", "kind", "mbar", "needs", "note_", "over", "phase", "site", "wait_", "what", "where")
 
     def __init__(self, agent: Warpgroup, kind: str, what: str, needs: tuple[Need, ...],
                  async_needs: tuple[Need, ...] | None = None, mbar: Mbarrier | None = None, phase: int = 0) -> None:
@@ -50,6 +50,8 @@ class Access:
         self.wait_ = agent.wait_
         self.box: Box | None = None
         """what a TMA copy moves, and `where` in its array"""
+        self.over: Access | None = None
+        """of a TMA load: what had written the bytes before it"""
         self.where: tuple[int, ...] = ()
 
     def describe(self) -> str:
@@ -134,6 +136,10 @@ class SharedMemory:
                         self._check_reads(segment, access, lo, hi, known, asynchronous)
                         raise conflicts.conflict(self.sm, earlier, access, lo, hi, known, asynchronous, earlier)
             self._check_reads(segment, access, lo, hi, known, asynchronous)
+        if access.mbar is not None:
+            access.over = self._segments[i].write
+            if access.over is not None:
+                access.over.over = None  # of one is enough, and a chain of all would never be freed
         self._segments[i:j] = [Segment(access, {})]
         self._starts[i:j] = [lo]
         self._merge(i + 1, access)

@@ -121,8 +121,8 @@ def a_phase_two_ahead(mended, out):
     out[0] = 7
 
 
-@kernel("wrong-phase", r"waited for phase 0 of barrier @ barriers.py:\d+, but the mbarrier has already reached phase 1: the phase "
-        r"was missed", X, zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE + 1]), num_compute_wgs=2,
+@kernel("wrong-phase", r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but the mbarrier has already reached phase 1: the "
+        r"phase was missed", X, zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE + 1]), num_compute_wgs=2,
         warp_specialized=False)
 def a_warpgroup_that_waits_for_every_second_phase(x, y, *, mended: numpipe.Static):
     wg = numpipe.axis_index("wg")
@@ -157,8 +157,8 @@ def a_phase_that_nobody_waits_for(y, *, mended: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("phase-unobserved", r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+: .*wait for each phase",
-        X, zeros(64, 64), gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
+@kernel("phase-unobserved", r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+ \(1\): .*wait for each "
+        r"phase", X, zeros(64, 64), gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
 def the_last_phase_is_not_waited_for(x, y, *, mended: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, read = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier()))

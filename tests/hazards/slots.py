@@ -18,8 +18,9 @@ emit = numpipe.emit_pipeline_warp_specialized
 
 
 # ---- filled again
-@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their "
-        r"wgmma drained.*mend: +wgmma_wait with few enough groups pending", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*warps 0, 1, 2, 3 of "
+        r"warpgroup 0 \(compute\) never told that their wgmma drained.*mend: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
+        r"still read slot 0 of a, b @ slots.py:\d+", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
 def released_before_the_product_has_drained(a, b, c, *, mended: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
@@ -36,8 +37,9 @@ def released_before_the_product_has_drained(a, b, c, *, mended: numpipe.Static):
     emit(body, grid=(3,), max_concurrent_steps=1, in_specs=specs, compute_context=compute, manual_consumed_barriers=True)(a, b)
 
 
-@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*mend: +wgmma_wait "
-        r"with few enough groups", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*mend: "
+        r"+delay_release=2 and max_concurrent_steps of 3 or more is needed: wgmma_wait\(2\) leaves 2 groups reading slot [01] of "
+        r"a, b", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
 def one_product_too_many_left_in_flight(a, b, c, *, mended: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 1 if mended else 2)
@@ -53,8 +55,8 @@ def one_product_too_many_left_in_flight(a, b, c, *, mended: numpipe.Static):
          manual_consumed_barriers=True)(a, b)
 
 
-@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*mend: +a "
-        "barrier between the two: commit_smem", X, zeros(64, 64), gives=X[:, :64] + X[:, 64:128], compiler_params=BARE)
+@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*mend: "
+        r"+commit_smem between the last read and the copy", X, zeros(64, 64), gives=X[:, :64] + X[:, 64:128], compiler_params=BARE)
 def loaded_again_while_other_warps_read(x, y, *, mended: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -67,7 +69,7 @@ def loaded_again_while_other_warps_read(x, y, *, mended: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = (first.astype(np.float32) + tile[...].astype(np.float32)).astype(np.float16)
 
 
-@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while TMA store \(y\).*mend: +wait_smem_to_gmem\(n, "
+@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while TMA store \(y\).*mend: +wait_smem_to_gmem\(0, "
         r"wait_read_only=True\)", X, zeros(64, 128), gives=X[:, :128])
 def loaded_again_while_a_store_reads(x, y, *, mended: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
@@ -80,8 +82,8 @@ def loaded_again_while_a_store_reads(x, y, *, mended: numpipe.Static):
 
 
 @kernel("refilled-while-read", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
-        r"SMEM.* while TMA load \(x\)).*barrier @ slots.py.*mend: ", X, zeros(128, 64),
-        gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
+        r"SMEM.* while TMA load \(x\)).*mend: +barrier_arrive by the readers, behind their last read, and barrier_wait before the "
+        r"copy", X, zeros(128, 64), gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
 def loaded_again_while_another_warpgroup_reads(x, y, *, mended: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier()))
@@ -100,8 +102,8 @@ def loaded_again_while_another_warpgroup_reads(x, y, *, mended: numpipe.Static):
             numpipe.barrier_arrive(free)
 
 
-@kernel("refilled-while-read", r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*mend: +wgmma_wait with few "
-        r"enough", X, zeros(64, 64, dtype=F32), gives=X[:, :64].astype(F32) @ X[:, :64].astype(F32) + 1)
+@kernel("refilled-while-read", r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*mend: +wgmma_wait\(0\), then "
+        r"commit_smem, before the store", X, zeros(64, 64, dtype=F32), gives=X[:, :64].astype(F32) @ X[:, :64].astype(F32) + 1)
 def written_while_a_product_reads(x, y, *, mended: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -200,7 +202,8 @@ def waited_for_by_one_warp_and_read_by_four(mended, x, out):
 
 # ---- read too late
 @kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
-        r"load \(x\)).*(slot=0 step=0|ready\[0\] of x).*mend: ", X, zeros(64, 64, dtype=F32),
+        r"load \(x\)).*slot=0 step=[01].*mend: +read it before barrier_arrive: the tile of step [01], slot 0 of x @ slots.py:\d+, "
+        r"was released by barrier_arrive, and step [12] is loaded there", X, zeros(64, 64, dtype=F32),
         gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
 def read_after_it_was_released(x, y, *, mended: numpipe.Static):
     def body(indices, tile, free, acc):
@@ -220,7 +223,8 @@ def read_after_it_was_released(x, y, *, mended: numpipe.Static):
 
 
 @kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
-        r"SMEM.* while TMA load \(x\)).*barrier @ slots.py.*mend: ", X, zeros(128, 64),
+        r"SMEM.* while TMA load \(x\)).*warpgroup 1 \(compute\) arrived on barrier @ slots.py:\d+ \(2\) before (the read|it "
+        r"reads).*mend: +read before the arrival on barrier @ slots.py:\d+ \(2\)", X, zeros(128, 64),
         gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
 def handed_back_before_it_was_read(x, y, *, mended: numpipe.Static):
     wg = numpipe.axis_index("wg")

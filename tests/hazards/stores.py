@@ -15,12 +15,11 @@ from .catalogue import F16, F32, integers, kernel, machine, zeros
 
 X = integers(64, 192)
 ONE, TWO = np.ones((64, 64), F32), np.full((64, 64), 2, F32)
-MEND = r"mend: +wait_smem_to_gmem\(n, wait_read_only=True\) behind the group's commit"
 
 
 # ---- the source of a store
-@kernel("store-source-reused", rf"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*{MEND}",
-        zeros(64, 128, dtype=F32), gives=np.concatenate([ONE, TWO], axis=1))
+@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*mend: +wait_smem_to_gmem\(0, "
+        r"wait_read_only=True\) behind the group's commit", zeros(64, 128, dtype=F32), gives=np.concatenate([ONE, TWO], axis=1))
 def written_again_while_a_store_reads(y, *, mended: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     for k in range(2):
@@ -30,8 +29,9 @@ def written_again_while_a_store_reads(y, *, mended: numpipe.Static):
             numpipe.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-@kernel("store-source-reused", rf"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*{MEND}",
-        zeros(64, 192, dtype=F32), gives=np.concatenate([ONE, TWO, 3 * ONE], axis=1))
+@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*mend: +wait_smem_to_gmem\(1, "
+        r"wait_read_only=True\) behind the group's commit", zeros(64, 192, dtype=F32),
+        gives=np.concatenate([ONE, TWO, 3 * ONE], axis=1))
 def one_group_too_many_left_unread(y, *, mended: numpipe.Static):
     tiles = numpipe.scratch(SMEM((2, 64, 64), np.float32))
     for k in range(3):
@@ -43,8 +43,9 @@ def one_group_too_many_left_unread(y, *, mended: numpipe.Static):
         numpipe.copy_smem_to_gmem(tiles.at[k % 2], y.at[ds(0, 64), ds(k * 64, 64)])
 
 
-@kernel("store-source-reused", rf"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*{MEND}",
-        zeros(64, 128, dtype=F32), gives=np.concatenate([ONE, TWO], axis=1))
+@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*mend: +commit_smem_to_gmem_group "
+        r"behind the store, then wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit", zeros(64, 128, dtype=F32),
+        gives=np.concatenate([ONE, TWO], axis=1))
 def waited_for_a_group_that_was_not_committed(y, *, mended: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     for k in range(2):

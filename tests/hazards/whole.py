@@ -109,9 +109,9 @@ def nobody_gives_registers_back(y, *, mended: numpipe.Static):
 
 
 # ---- deadlocks
-@kernel("deadlock", r"every warpgroup waits and nothing is in flight.*warpgroup 0 \(compute\): blocked on .*whole.py:\d+ phase "
-        r"0.*warpgroup 1 \(compute\): blocked on .*whole.py:\d+ phase 0", zeros(64, 64, dtype=F32), gives=ONE,
-        error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
+@kernel("deadlock", r"every warpgroup waits and nothing is in flight.*warpgroup 0 \(compute\): blocked on barrier @ whole.py:\d+ "
+        r"\(1\) phase 0.*warpgroup 1 \(compute\): blocked on barrier @ whole.py:\d+ \(0\) phase 0", zeros(64, 64, dtype=F32),
+        gives=ONE, error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
 def each_waits_for_the_other(y, *, mended: numpipe.Static):
     wg = numpipe.axis_index("wg")
     first, second = numpipe.scratch((Barrier(), Barrier()))
@@ -184,7 +184,7 @@ def a_slot_that_is_not_aligned(mended, x, out):
     out[0] = 7
 
 
-@kernel("illegal-instruction", r"tma_store of y at coordinates \(0, -64\): a store starts at no negative one", PANEL,
+@kernel("out-of-bounds", r"tma_store of y at coordinates \(0, -64\): a store starts at no negative one", PANEL,
         zeros(64, 64), gives=PANEL, error=SimulationError)
 def a_store_before_the_array(x, y, *, mended: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
