@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from greenlet import getcurrent
+
 from .. import deadlocks
 from ..errors import PipelineDeadlock, PipelineRace, SimulationError, at
 from ..reports import Barrier, Line, Party, Report
@@ -197,9 +199,10 @@ def _waiting(agent: Warpgroup) -> Party:
     sm, blocked = agent.sm, agent.blocked
     if agent.greenlet.dead:
         return Party(deadlocks.FINISHED, agent.warpgroup, agent.role, sm.cta)
+    frame = sys._getframe() if agent.greenlet is getcurrent() else agent.greenlet.gr_frame  # it polls, and has come here itself
     what = "nothing: it polls" if blocked is None else blocked.text()
     waiting = Party(f"blocked on {what}{context(agent.note_, None)}", agent.warpgroup, agent.role, sm.cta,
-                    _lines_of(agent.greenlet.gr_frame))
+                    _lines_of(frame))
     mbar: Mbarrier | None = getattr(blocked, "mbar", None)
     if mbar is None:
         return waiting

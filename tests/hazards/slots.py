@@ -202,8 +202,8 @@ def waited_for_by_one_warp_and_read_by_four(mended, x, out):
 
 # ---- read too late
 @kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
-        r"load \(x\)).*slot=0 step=[01].*mend: +read it before barrier_arrive: the tile of step [01], slot 0 of x @ slots.py:\d+, "
-        r"was released by barrier_arrive, and step [12] is loaded there", X, zeros(64, 64, dtype=F32),
+        r"load \(x\)).*slot=0 step=[01].*mend: +read the tile of step [01] before barrier_arrive: slot 0 of x @ slots.py:\d+ was "
+        r"released by barrier_arrive, and step [12] is loaded there", X, zeros(64, 64, dtype=F32),
         gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
 def read_after_it_was_released(x, y, *, mended: numpipe.Static):
     def body(indices, tile, free, acc):

@@ -38,8 +38,8 @@ def test_every_schedule_reports_it_by_name(name: str) -> None:
         text = str(error)
         assert isinstance(error, entry.error) and re.search(entry.says, text, re.DOTALL), f"seed {seed}: {type(error)} {text}"
         assert text.startswith(f"{file}:"), f"the report begins with a line of the kernel's file: {text}"
-        report = getattr(error, "report", None)
-        assert report is None or report.hazard == entry.hazard, f"seed {seed}: {report}: {text}"
+        report = error.report
+        assert report.hazard == entry.hazard, f"seed {seed}: {report.hazard}: {text}"
 
 
 @pytest.mark.parametrize("name", ENTRIES)
