@@ -37,6 +37,7 @@ class Entry:
     function  that holds the mistake
     run       ``run(mended, seed)`` simulates it, and returns what it has computed
     gives     what that should be
+    machine   whether it is a body on intrinsics
     """
 
     hazard: str
@@ -45,6 +46,7 @@ class Entry:
     function: Callable[..., Any]
     run: Callable[[bool, int | None], np.ndarray]
     gives: Any
+    machine: bool = False
 
 
 ENTRIES: dict[str, Entry] = {}
@@ -89,7 +91,7 @@ def machine(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[
             simulate(lambda _: function(mended, *maps, stored), grid=grid, warpgroups=warpgroups, smem_bytes=65536, seed=seed)
             return out
 
-        _add(Entry(hazard, says, error, function, run, gives))
+        _add(Entry(hazard, says, error, function, run, gives, True))
         return function
 
     return attach

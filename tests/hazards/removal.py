@@ -1,9 +1,13 @@
 """Where synchronising operations are called from, and runs in which one of these places is left out.
 
-Everything that synchronises goes through a method of the simulated machine (`SYNCHRONISES`), whichever operation of the registry
-it is: an intrinsic, or an ``@op`` whose GPU meaning stands in a ``_cuda`` sibling. A *place* is the method and the calls that
-led to it: lines of numpipe, innermost first, out to the user's line. So one line of a helper, `outputs.meet`, is a place for each
-of those who call it.
+Everything that synchronises ends in a method of the simulated machine (`SYNCHRONISES`), whichever operation of the registry it
+comes through: an intrinsic, or an ``@op`` whose GPU meaning stands in a ``_cuda`` sibling. (`barrier.warp_sync` alone does not: the
+simulator's warps are never apart.) A *place* is the operation and the line that calls it; where that line is in a helper that only
+passes a synchronisation on (`PASSED_ON`), the line that calls the helper too: the one barrier in `outputs.meet` is a place for each
+of its callers.
+
+Places are found by running kernels (`places_of`), and beside that in the source (`written`), so that a place which no kernel comes
+to is seen.
 """
 
 from __future__ import annotations
@@ -16,85 +20,190 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpipe
 from numpipe._op import Op
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, setmaxnreg, wgmma
 from numpipe.sim.port import Warpgroup
 
 ROOT = Path(numpipe.__file__).parent
 EXAMPLES = ROOT.parent / "examples"
+INTRINSICS = Path(barrier.__file__).parent
+
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
                 "bar_arrive", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit", "wgmma_wait")
-"""Methods of `Machine`. Without `mbar_test`, which gives an answer: it is no wait, one follows it."""
-MACHINERY = ("sim", "_op.py", "lanes.py", "closure.py", "per_lane.py", "emit.py", "pipelines.py")
-"""files and folders whose frames only pass a call on"""
+"""Methods of `Machine`. Not `mbar_test`: that is a question, whose answer cannot be left out; a wait follows it."""
+OPERATIONS = (
+    mbarrier.arrive, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.wait, fence.mbarrier_init, fence.proxy_async,
+    barrier.sync, barrier.arrive, barrier.warp_sync, setmaxnreg.inc, setmaxnreg.dec, cp_async_bulk.commit_group,
+    cp_async_bulk.wait_group, cp_async_bulk.wait_group_read, wgmma.fence, wgmma.fence_accumulators, wgmma.commit_group,
+    wgmma.wait_group, wgmma.wait)
+"""The intrinsics that synchronise."""
+PASSED_ON = (
+    "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit", "copies.commit_group", "copies.fence_and_meet",
+    "copies.meet", "copies.wait_stores", "fragment.mma.wgmma_wait", "fragment.order.before_access", "fragment.order.before_async",
+    "outputs.await_slot", "outputs.meet", "phases.arrive", "phases.wait", "registers.set_registers", "ring.await_consumed",
+    "ring.await_ready", "ring.release", "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products",
+    "steps.await_released", "store_ring.await_staging", "store_ring.drain_stores")
+"""Helpers that synchronise and do nothing else."""
+APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "outputs.first_lane", "outputs.over_outputs", "refs.__getitem__",
+           "refs.__setitem__", "ring.each", "steps.only_if", "steps.over")
+"""Functions that only call what they are given."""
+PUBLIC = (numpipe.commit_smem, numpipe.commit_smem_to_gmem_group, numpipe.wait_smem_to_gmem, numpipe.set_max_registers)
+"""What a kernel says of these; the others are operations."""
+ELSEWHERE = "bench", "compile", "intrinsics", "launch", "sim"
+"""folders of numpipe without protocol"""
+LOOP = "the end of a loop (compile.loops)"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A method, and lines as ``module.function:line``, innermost first; the last is the user's, "loop" where that is a `for`."""
+    """An operation and the lines that led to it, ``module.function:line``, innermost first."""
 
-    method: str
+    operation: str
     calls: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.method} < {' < '.join(self.calls)}"
+        return " < ".join((self.operation, *self.calls))
+
+    @property
+    def name(self) -> str:
+        """Without the numbers of lines."""
+        return " < ".join((self.operation, *(call.partition(":")[0] for call in self.calls)))
 
 
-_names: dict[tuple[Any, int], str | None] = {}
+# ---- while a kernel runs
+_names: dict[tuple[Any, int], tuple[str, bool]] = {}
 
 
-def _name(frame: FrameType) -> str | None:
-    """How a frame is called in a place; None for machinery. A name that ends in "!" is the user's."""
+def _name(frame: FrameType) -> tuple[str, bool]:
+    """How a frame is called in a place, "" for machinery; and whether it is numpipe's."""
     key = frame.f_code, frame.f_lineno
     if key not in _names:
-        _names[key] = _named(frame)
+        _names[key] = _named(Path(frame.f_code.co_filename), frame.f_code.co_name, frame.f_lineno)
     return _names[key]
 
 
-def _named(frame: FrameType) -> str | None:
-    code, file = frame.f_code, Path(frame.f_code.co_filename)
+def _named(file: Path, function: str, line: int) -> tuple[str, bool]:
     if file.is_relative_to(ROOT):
         inside = file.relative_to(ROOT)
-        if inside.parts[0] in ("sim", "_op.py", "lanes.py"):
-            return None
-        return f"{'.'.join(inside.with_suffix('').parts)}.{code.co_name}:{frame.f_lineno}"
-    if file.parent.name == "intrinsics":
-        return None
-    line = linecache.getline(str(file), frame.f_lineno).strip()
-    loop = "loop" if line.startswith("for ") else "call"
-    return f"{file.name}:{frame.f_lineno} {loop}!" if file.is_relative_to(EXAMPLES) else f"kernel {loop}!"
+        machinery = inside.parts[0] in ELSEWHERE or inside.name in ("_op.py", "lanes.py")
+        return "" if machinery else f"{'.'.join(inside.with_suffix('').parts)}.{function}:{line}", True
+    if file.is_relative_to(INTRINSICS) or file == Path(__file__):
+        return "", True
+    if linecache.getline(str(file), line).strip().startswith("for "):  # the wait that the AST pass writes behind a pipeline's loop
+        return LOOP, False
+    return f"{file.name}:{line}" if file.is_relative_to(EXAMPLES) else "a kernel", False
 
 
-def place_of(method: str, frame: FrameType | None) -> Place:
-    calls = []
+def place_of(operation: str, frame: FrameType | None) -> Place:
+    calls: list[str] = []
     while frame is not None:
-        name = _name(frame)
-        if name is not None:
-            calls.append(name.rstrip("!"))
-            if name.endswith("!"):
+        name, own = _name(frame)
+        function = name.partition(":")[0]
+        if name and function not in APPLIES and not (calls and calls[-1].startswith(f"{function}:")):  # once for a recursion
+            calls.append(name)
+            if not own or function not in PASSED_ON:
                 break
         frame = frame.f_back
-    return Place(method, tuple(calls))
+    return Place(operation, tuple(calls))
+
+
+def lines_to(frame: FrameType | None) -> Iterator[str]:
+    """All lines of numpipe that led to a frame, as ``file:line``."""
+    while frame is not None:
+        if _name(frame)[0]:
+            yield f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
 
 
 @contextmanager
-def watched(seen: Callable[[Place], bool]) -> Iterator[None]:
-    """Calls ``seen(place)`` before each synchronising operation of a simulation, which is left out if it says so."""
-    originals = {method: getattr(Warpgroup, method) for method in SYNCHRONISES}
-
-    def patched(method: str, original: Any) -> Any:
+def watched(seen: Callable[[str, FrameType], bool]) -> Iterator[None]:
+    """Calls ``seen(operation, frame of the caller)`` before each synchronising operation, which is left out where it says so."""
+    def patched(name: str, original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            return None if seen(place_of(method, sys._getframe(1))) else original(*args, **kwargs)
+            operation = f"{name}.{args[1]}" if name == "setmaxnreg" else name
+            return None if seen(operation, sys._getframe(1)) else original(*args, **kwargs)
 
         return call
 
-    for method, original in originals.items():
-        setattr(Warpgroup, method, patched(method, original))
+    methods = {name: getattr(Warpgroup, name) for name in SYNCHRONISES}
+    meet = barrier.warp_sync.function
+    for name, method in methods.items():
+        setattr(Warpgroup, name, patched(name, method))
+    barrier.warp_sync.function = patched("warp_sync", meet)
     try:
         yield
     finally:
-        for method, original in originals.items():
-            setattr(Warpgroup, method, original)
+        barrier.warp_sync.function = meet
+        for name, method in methods.items():
+            setattr(Warpgroup, name, method)
+
+
+def places_of(run: Callable[[], Any]) -> tuple[set[Place], set[str]]:
+    """The places that a run comes to, and all lines of numpipe on the way there."""
+    places, lines = set(), set()
+
+    def seen(operation: str, frame: FrameType) -> bool:
+        places.add(place_of(operation, frame))
+        lines.update(lines_to(frame))
+        return False
+
+    with watched(seen):
+        run()
+    return places, lines
+
+
+@contextmanager
+def without(place: Place) -> Iterator[None]:
+    """While it lasts a place does nothing."""
+    with watched(lambda operation, frame: operation == place.operation and place_of(operation, frame) == place):
+        yield
+
+
+# ---- in the source
+def written() -> set[str]:
+    """``file:line`` of every line of numpipe's protocol, and of the examples, that names what synchronises."""
+    modules = {path: _module(path) for path in sorted(ROOT.rglob("*.py"))
+               if not path.stem.endswith("_cuda") and path.relative_to(ROOT).parts[0] not in ELSEWHERE}
+    modules |= {path: importlib.import_module(path.stem) for path in sorted(EXAMPLES.glob("*.py"))}
+    helpers = {_helper(name) for name in PASSED_ON}
+    return {f"{path}:{line}" for path, module in modules.items()
+            for line in _lines(ast.parse(path.read_text(encoding="utf8")), module, helpers, frozenset())}
+
+
+def _lines(node: ast.AST, module: ModuleType, helpers: set[Any], bound: frozenset[str]) -> Iterator[int]:
+    """Lines below a node; `bound`: names that are variables of a function there, whatever the module has under them."""
+    if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        arguments = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+        bound |= arguments | {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if not (isinstance(node, ast.Name) and node.id in bound) and _synchronises(node, module, helpers):
+        yield node.lineno  # type: ignore[attr-defined]
+    for child in ast.iter_child_nodes(node):
+        yield from _lines(child, module, helpers, bound)
+
+
+def _module(path: Path) -> ModuleType:
+    return importlib.import_module(".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"))
+
+
+def _helper(name: str) -> Any:
+    module, _, function = name.rpartition(".")
+    return getattr(importlib.import_module(f"numpipe.{module}"), function)
+
+
+def _synchronises(node: ast.AST, module: ModuleType, helpers: set[Any]) -> bool:
+    """Whether an expression is such an operation; a method of the machine by its name alone."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        return _is_one(getattr(module, node.id, None), helpers)
+    if not isinstance(node, ast.Attribute):
+        return False
+    if isinstance(node.value, ast.Name) and isinstance(getattr(module, node.value.id, None), ModuleType):
+        return _is_one(getattr(getattr(module, node.value.id), node.attr, None), helpers)
+    return node.attr in SYNCHRONISES
+
+
+def _is_one(value: Any, helpers: set[Any]) -> bool:
+    return value in helpers or value in OPERATIONS if isinstance(value, Op) else value in PUBLIC

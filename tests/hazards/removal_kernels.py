@@ -10,8 +10,6 @@ import barrier_plans
 import batched_gemm
 import copy_pipeline
 import emitted_kernels
-import gemm
-import gemm_body
 import gemm_single
 import kernels_for_tests as pipelines
 import numpy as np
@@ -21,8 +19,13 @@ import primitive_kernels
 import single_kernels
 import test_drain
 
+import gemm
+import gemm_body
 import numpipe
-from numpipe import CompilerParams
+from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
+
+from . import accumulators, barriers, proxies, slots, stores, whole
+from .catalogue import ENTRIES
 
 Run = Callable[[int | None], Any]
 F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
@@ -48,6 +51,11 @@ def out(*shape: int, dtype: Any = F16) -> np.ndarray:
     return np.zeros(shape, dtype)
 
 
+def drained(result: np.ndarray, trace: numpipe.Trace) -> Any:
+    """With drain=True loads begin behind all releases of the pipeline before: that is part of what such a kernel does."""
+    return [result, np.array(test_drain.empty_between(trace))]
+
+
 A, B = ints(256, 320), ints(64, 320)
 run("a ring, two warpgroups", pipelines.gemm(2, 1, 1), A, B, cfg=SMALL)
 run("a ring with delay_release", pipelines.gemm(1, 1, 1), A[:128], B, cfg=replace(SMALL, tm=64, delay=1, slots=3))
@@ -67,9 +75,9 @@ for manual in ((True, True), (True, False), (False, True)):
 for form in ("loop", "body"):
     for roles in (True, False) if form == "body" else (False,):
         run(f"single-stream {form} {roles}", single_kernels.gemm(form, roles, 2, 0, 2), *single_kernels.operands(256, 320))
-for drain in (False, True):
-    for name in test_drain.KERNELS:
-        run(f"{name}, drain={drain}", test_drain.made(name, CompilerParams(drain=drain)), *test_drain.inputs(), 5, 4)
+for name in test_drain.KERNELS:
+    run(name, test_drain.made(name, CompilerParams()), *test_drain.inputs(), 5, 4)
+    RUNS[f"{name}, drained"] = lambda seed, name=name: drained(*test_drain.run(name, test_drain.DRAINED, 5, 4, seed))
 run("primitives", primitive_kernels.single_stream, A[:64], B)
 run("shared tiles", primitive_kernels.shared_tiles, A[:128], B, slots=2)
 run("copies", primitive_kernels.copied, A, out(256, 320))
@@ -77,6 +85,7 @@ run("copies of a union", primitive_kernels.united, A[:128, :64], out(128, 64))
 run("a poll", primitive_kernels.polled, A[:64, :64], out(2, 64, 64))
 run("copies out", primitive_kernels.squared, ints(128, 96, dtype=F32), out(128, 96, dtype=F32))
 run("roles by hand", primitive_kernels.roles_by_hand, A[:128], B, slots=2)
+run("outputs of one slot of each warpgroup", output_kernels.alone, A[:128], out(128, 320), slots=1)
 for name in ("turned", "sent", "squared", "in_place", "turned_twice"):
     run(f"automatic barriers, {name}", ordered_kernels.SAFE[name], ints(128, 128), out(128, 128))
 run("examples/gemm.py", gemm.matmul, A, ints(128, 320), cfg=gemm.Config(tm=128, tn=64, slots=2))
@@ -85,3 +94,70 @@ run("examples/gemm_single.py", gemm_single.matmul, A[:128], ints(256, 320), cfg=
 run("examples/batched_gemm.py", batched_gemm.batched_matmul, ints(2, 128, 320), ints(2, 64, 320),
     cfg=batched_gemm.Config(tn=64, slots=2))
 run("examples/copy_pipeline.py", copy_pipeline.copy, ints(64, 1000), cfg=copy_pipeline.Config(run=2))
+
+
+# ---- what the others leave to automatic barriers, or do not do
+@numpipe.kernel(grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
+def by_hand(y):
+    """Stores a tile three times, with barriers said one by one."""
+    tile = numpipe.scratch(SMEM((64, 64), np.float32))
+    for k in range(3):
+        tile[...] = numpipe.zeros((64, 64), np.float32) + k
+        numpipe.commit_smem()
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(k * 64, 64)])
+        numpipe.wait_smem_to_gmem(0, wait_read_only=True)
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def loaded_over(x, y):
+    """Loads a tile that the warps have read, then one that they have written."""
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    first = tile[...].astype(np.float32)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    second = tile[...].astype(np.float32)
+    tile[...] = first.astype(np.float16)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(128, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = first + second + tile[...].astype(np.float32)
+
+
+def unused(ready: bool, consumed: bool) -> Any:
+    @numpipe.kernel(num_compute_wgs=1)
+    def sums(a, b, y):
+        """A body that neither uses b nor waits for it."""
+        def without_barriers(indices, x, y_, x_ready, y_ready, acc):
+            numpipe.barrier_wait(x_ready)
+            return acc + x[...].astype(np.float32)
+
+        def with_barriers(indices, x, y_, x_ready, y_ready, x_free, y_free, acc):
+            numpipe.barrier_wait(x_ready)
+            acc = acc + x[...].astype(np.float32)
+            numpipe.barrier_arrive(x_free)
+            numpipe.barrier_arrive(y_free)
+            return acc
+
+        def compute(pipeline):
+            y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+        numpipe.emit_pipeline_warp_specialized(
+            with_barriers if consumed else without_barriers, grid=(5,), compute_context=compute, manual_ready_barriers=ready,
+            manual_consumed_barriers=consumed, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),) * 2)(a, b)
+
+    return sums
+
+
+alone = numpipe.kernel(output_kernels.alone.function, num_compute_wgs=2,
+                       compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
+run("outputs of one slot of each warpgroup, bare", alone, A[:128], out(128, 320), slots=1)
+run("barriers by hand", by_hand, out(64, 192, dtype=F32))
+run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
+for consumed in (False, True):
+    run(f"an operand that is not used, {consumed}", unused(True, consumed), A[:64], B, out(64, 64, dtype=F32))
+
+# ---- the mended twins of the catalogue
+TOPICS = accumulators, barriers, proxies, slots, stores, whole
+for name, entry in ((name, entry) for name, entry in ENTRIES.items() if not entry.machine):
+    RUNS[f"{name}, mended"] = lambda seed, entry=entry: entry.run(True, seed)

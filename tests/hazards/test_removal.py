@@ -1,0 +1,133 @@
+"""Every operation that synchronises, in numpipe and its examples, left out one at a time: each is missed, and reported.
+
+What is left out on the simulated machine is found as some kernel runs (`removal_kernels`), or named below with what makes it
+redundant. Two things are beyond it. The kernel's entry (mbarrier.init, its fence, the barrier of the CTA) is no call of an
+operation: the simulator's barriers appear as the entry leaves them. And the lanes of a simulated warp are never apart, where
+the GPU's meet behind each access to a tile (bar.warp.sync).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hazards.removal import LOOP, Place, places_of, without, written
+from hazards.removal_kernels import RUNS
+from numpipe.errors import SimulationError
+
+SEEDS = (None, 1)
+HINT = ("setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous Instructions: setmaxnreg). Who does "
+        "not raise the number goes on with that of the launch, and ptxas compiles for it")
+WAITED = ("wgmma.wait_group waits until no more than N of the newest groups are pending (wgmma.wait_group). The loop's end has "
+          "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers")
+REDUNDANT = {
+    "setmaxnreg.inc < simulate.body": HINT,
+    "setmaxnreg.inc < registers.set_registers < a kernel": HINT,
+    f"wgmma_wait < fragment.mma.wgmma_wait < {LOOP}": WAITED,
+    "wgmma_wait < fragment.mma.wgmma_wait < emit.run_carry": WAITED,
+    "warp_sync < phases.arrive < barriers.barrier_arrive < a kernel":
+        "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
+        "body by lanes, ends with one of its own, so that nothing is left for this one to order",
+}
+SEEN_IN_THE_RESULT = {"mbar_wait < ring.await_consumed < steps.await_released < steps.await_empty < steps.finish_loads"}
+"""CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and does not keep the promise"""
+
+
+@dataclass
+class Found:
+    """What a removal was found by: a run, and the hazard's name ("" for a wrong result); `run` is "" where nothing found it."""
+
+    run: str = ""
+    hazard: str = ""
+
+
+@dataclass
+class Survey:
+    """The places that the runs come to, with the runs; their lines; and what each run computes."""
+
+    places: dict[Place, list[str]] = field(default_factory=dict)
+    lines: set[str] = field(default_factory=set)
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str) -> None:
+        def kept() -> None:
+            self.results[name] = RUNS[name](None)
+
+        places, lines = places_of(kept)
+        self.lines |= lines
+        for place in places:
+            self.places.setdefault(place, []).append(name)
+
+    def missed(self, place: Place, name: str, seed: int | None) -> str | None:
+        """The hazard that a run reports without a place, "" for another result; None if nothing tells."""
+        try:
+            with without(place):
+                result = RUNS[name](seed)
+        except SimulationError as error:
+            assert error.report is not None
+            return error.report.hazard
+        wanted, got = (made if isinstance(made, list) else [made] for made in (self.results[name], result))
+        return None if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(wanted, got, strict=True)) else ""
+
+    def found(self, place: Place) -> Found:
+        """By the first run that tells."""
+        for name in self.places[place]:
+            hazard = self.missed(place, name, None)
+            if hazard is not None:
+                return Found(name, hazard)
+        return Found()
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@pytest.fixture(scope="module")
+def survey() -> Survey:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+        made = Survey()
+        for name in reversed(RUNS):  # the small ones, which stand last, are tried first
+            made.add(name)
+        return made
+
+
+def test_a_kernel_comes_to_every_place_that_the_source_has(survey: Survey) -> None:
+    assert not written() - survey.lines
+
+
+def test_a_place_that_no_kernel_comes_to_is_seen() -> None:
+    one = Survey()
+    one.add("a ring, two warpgroups")
+    left = {line.rpartition("/")[2].partition(":")[0] for line in written() - one.lines}
+    assert {"copies.py", "phases.py", "outputs.py", "single.py", "steps.py", "ring.py"} <= left and "store_ring.py" not in left
+
+
+def test_every_removal_is_reported(survey: Survey) -> None:
+    found = {place: survey.found(place) for place in survey.places}
+    silent = {place.name for place, by in found.items() if not by.run}
+    assert silent == set(REDUNDANT), sorted(map(str, silent ^ set(REDUNDANT)))
+    assert len(REDUNDANT) <= 5
+    assert {place.name for place, by in found.items() if by.run and not by.hazard} == SEEN_IN_THE_RESULT
+    for place, by in found.items():
+        for seed in SEEDS if by.run else ():
+            assert survey.missed(place, by.run, seed) is not None, f"{place} in {by.run}, seed {seed}"
+
+
+@pytest.mark.soak
+def test_every_removal_is_reported_in_every_schedule(survey: Survey) -> None:
+    for place in survey.places:
+        by = survey.found(place)
+        for seed in range(40) if by.run else ():
+            assert survey.missed(place, by.run, seed) is not None, f"{place} in {by.run}, seed {seed}"
+
+
+def test_left_out_is_what_is_asked_for_and_nothing_else(survey: Survey) -> None:
+    """The seam itself is not what is found: without a place that a kernel does not come to, it is as it was."""
+    name = "a ring, two warpgroups"
+    elsewhere = next(place for place, names in survey.places.items() if name not in names)
+    assert survey.missed(elsewhere, name, None) is None
