@@ -34,7 +34,8 @@ class Access:
     which have to be fenced.
     """
 
-    __slots__ = ("agent", "async_needs", "box", "epoch", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what", "where")
+    __slots__ = ("agent", "async_needs", "box", "epoch", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what",
+                 "where")
 
     def __init__(self, agent: Warpgroup, kind: str, what: str, needs: tuple[Need, ...],
                  async_needs: tuple[Need, ...] | None = None, mbar: Mbarrier | None = None, phase: int = 0) -> None:
