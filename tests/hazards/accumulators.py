@@ -99,7 +99,7 @@ def waited_for_a_product_that_was_not_committed(mended, x, out):
     out.array[...] = acc.read()
 
 
-@machine("missing-wgmma-fence", r"wgmma on registers that something else has written, without a wgmma_fence in between.*: "
+@machine("missing-wgmma-fence", r"wgmma on registers that something else has written, without a wgmma_fence in between .*; "
          r"wgmma_fence before the first wgmma of a group", X, gives=GRAM)
 def no_fence_before_the_first_product(mended, x, out):
     loaded(x)

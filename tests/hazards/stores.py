@@ -136,8 +136,8 @@ def store(out, wait):
         cp_async_bulk.wait_group_read(0)
 
 
-@machine("exit-in-flight", r"warpgroup 0 \(compute\): the warpgroup ends with 1 TMA store not waited for, the first TMA store "
-         r"\(out\) at stores.py:\d+ in store; bulk_commit and bulk_wait\(0, read=False\)", PANEL, gives=PANEL)
+@machine("exit-in-flight", r"the warpgroup ends with 1 TMA store not waited for, the first TMA store \(out\) at stores.py:\d+ in "
+         r"store; wait_smem_to_gmem\(0\) behind the last group's commit, before it ends", PANEL, gives=PANEL)
 def ends_with_a_store_that_was_only_read(mended, x, out):
     one_lane(load, x)
     barrier.sync(0, 128)
