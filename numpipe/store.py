@@ -104,4 +104,4 @@ def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
     if rows > 0 and columns > 0:
         where: list[Any] = list(start)
         where[axes[0]], where[axes[1]] = slice(row, row + rows), slice(column, column + columns)
-        current().gmem_write(array, tuple(where), tile.value[:rows, :columns], f"store to {ref.name}")
+        current().gmem_write(array, tuple(where), tile.value[:rows, :columns], ref.name)

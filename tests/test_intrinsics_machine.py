@@ -103,7 +103,7 @@ REQUESTS = [
     (lambda: setmaxnreg.inc(232), ("setmaxnreg", "inc", 232)),
     (lambda: setmaxnreg.dec(40), ("setmaxnreg", "dec", 40)),
     (lambda: memory.store_word(16, 7), ("store_word", 16, 7)),
-    (lambda: griddep.wait(), ("note", "griddepcontrol.wait")),
+    (lambda: griddep.wait(), ("grid_dependency_wait",)),
     (lambda: griddep.launch_dependents(), ("note", "griddepcontrol.launch_dependents")),
 ]
 

@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import PipelineDeadlock, PipelineRace, SimulationError, at
+from ..reports import Report
 from . import clocks
 
 if TYPE_CHECKING:
@@ -86,21 +87,23 @@ def stamped(error: type[SimulationError], site: Site, message: str) -> Simulatio
     return error(message if site is None else at(site[0].co_filename, site[1], message))
 
 
-def race(access_or_agent: Access | Warpgroup, message: str, site: Site = None) -> SimulationError:
+def race(access_or_agent: Any, message: str, site: Site = None, *, hazard: str = "") -> SimulationError:
     """A PipelineRace of one agent, with the context it was in."""
-    return _failure(PipelineRace, access_or_agent, message, site)
+    return _failure(PipelineRace, access_or_agent, message, site, hazard)
 
 
-def violation(access_or_agent: Access | Warpgroup, message: str, site: Site = None) -> SimulationError:
+def violation(access_or_agent: Any, message: str, site: Site = None, *, hazard: str = "") -> SimulationError:
     """A broken rule that is not a race."""
-    return _failure(SimulationError, access_or_agent, message, site)
+    return _failure(SimulationError, access_or_agent, message, site, hazard)
 
 
-def _failure(error: type[SimulationError], who: Any, message: str, site: Site) -> SimulationError:
+def _failure(error: type[SimulationError], who: Any, message: str, site: Site, hazard: str) -> SimulationError:
     agent = getattr(who, "agent", who)
     where = context(who.note_, who.wait_)
-    return stamped(error, site or getattr(who, "site", None) or user_site(sys._getframe(2)),
+    made = stamped(error, site or getattr(who, "site", None) or user_site(sys._getframe(2)),
                    f"{agent.title}: {message}{where}")
+    made.report = Report(hazard, str(made))
+    return made
 
 
 # ---- two accesses to the same bytes -----------------------------------------------------------------------------
