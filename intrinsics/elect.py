@@ -19,11 +19,10 @@ def elect_sync() -> bool:
             cp_async_bulk.load(slot, a_map, (m, k), ready)
 
     A simulated warpgroup is one thread of control and cannot branch by lane: there this is True where one lane already
-    executes, and a RuntimeError elsewhere. PTX ISA: elect.sync.
+    executes, and a SimulationError elsewhere. PTX ISA: elect.sync.
     """
     machine = current()
     if machine.lanes != "one":
-        raise RuntimeError(
-            f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane takes diverges within the warpgroup, "
-            "which the simulated SM does not do: use numpipe's one_lane(function, ...) for the branch")
+        machine.refuse(f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane takes diverges within the warpgroup, which "
+                       "the simulated SM does not do: use numpipe's one_lane(function, ...) for the branch", "divergent-aligned")
     return True

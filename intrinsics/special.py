@@ -15,11 +15,24 @@ from numpipe._machine import current
 from numpipe._op import op, ptx
 
 
+class LaneValues(np.ndarray):
+    """A value that differs by lane, on the simulated SM. A branch on it is one that some lanes take, and is refused."""
+
+    def __bool__(self) -> bool:
+        if self.size > 1:
+            current().refuse(
+                f"a branch on a value of each of {self.size} lanes, of which some take it: the simulated SM runs them together, and "
+                "on the GPU .aligned instructions (wgmma, bar.sync, setmaxnreg, stmatrix) in it hang or are undefined: use "
+                "one_lane(function, …) or each_warp(function, …) for what one lane does, and bodies with lowering_semantics=Lane for "
+                "code of each lane", "divergent-aligned")
+        return bool(np.ndarray.__bool__(self))
+
+
 def _own_lanes() -> Any:
     lanes = current().lanes
     if lanes == "one":
         return np.int32(0)
-    return np.arange(0, 128, 32 if lanes == "warps" else 1, dtype=np.int32)
+    return np.arange(0, 128, 32 if lanes == "warps" else 1, dtype=np.int32).view(LaneValues)
 
 
 @op

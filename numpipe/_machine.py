@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -104,6 +104,9 @@ class Machine(Protocol):
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Run ``function(*args)`` with `lanes` executing; narrowing only ("one" inside "all", never back)."""
+
+    def collective(self, operation: str) -> None:
+        """Report unless all lanes execute: `operation` is ``.aligned``."""
 
     # ---- mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")
     def mbar_init(self, address: int, count: int, name: str = "") -> None:
@@ -202,6 +205,9 @@ class Machine(Protocol):
     def note(self, event: str, **details: Any) -> None:
         """A line for the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
 
+    def refuse(self, message: str, hazard: str) -> NoReturn:
+        """Report what an operation has found itself: SimulationError with a report of that hazard (`numpipe.hazards`)."""
+
 
 class Lane(Protocol):
     """One lane of a warpgroup that runs code of its own (`Machine.each_lane`); of the operations it has only these."""
@@ -225,6 +231,9 @@ class Lane(Protocol):
 
     def syncwarp(self, mask: int) -> None:
         """Meet the lanes of `mask`."""
+
+    def refuse(self, message: str, hazard: str) -> NoReturn:
+        """As `Machine.refuse`."""
 
 
 _current: contextvars.ContextVar[Machine] = contextvars.ContextVar("numpipe machine")

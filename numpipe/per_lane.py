@@ -208,8 +208,8 @@ class LaneTile:
         row, column = (int(part) for part in parts)
         rows, columns = self.shape
         if not (0 <= row < rows and 0 <= column < columns):
-            raise SimulationError(f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does not look, and takes "
-                                  "whatever lies there")
+            lane("tile[i, j]").refuse(f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does not look, and takes "
+                                      "whatever lies there", "out-of-bounds")
         return int(swizzled(np.asarray(self.tile.address + element_offset(self.tile.layout, row, column)), self.tile.layout.width))
 
     def __getitem__(self, index: Any) -> Any:

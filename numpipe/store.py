@@ -85,11 +85,13 @@ def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
     start = tuple(int(part.start if isinstance(part, Ds) else part) for part in parts)
     row, column = (start[axis] for axis in axes)
     if row < 0 or column < 0:
-        raise SpecError(f"'{ref.name}[…] = tile': negative start ({row}, {column})")
+        current().refuse(f"'{ref.name}[…] = tile': negative start ({row}, {column}): " + (
+            "a TMA store stops the kernel there" if through_tma(target, axes) else "the GPU writes what lies inside"), "out-of-bounds")
     for axis, (place, size) in enumerate(zip(start, array.shape, strict=True)):
         if axis not in axes and not 0 <= place < size:
-            raise SpecError(f"'{ref.name}[…] = tile': index {place} along dimension {axis} is outside the array's {size}" +
-                            ("; a TMA store stops the kernel there" if place < 0 else "; the GPU writes nothing there"))
+            current().refuse(f"'{ref.name}[…] = tile': index {place} along dimension {axis} is outside the array's {size}" +
+                             ("; a TMA store stops the kernel there" if place < 0 else "; the GPU writes nothing there"),
+                             "out-of-bounds")
     through = through_tma(target, axes)
     if column * ref.dtype.itemsize % 16 and through:
         raise SpecError(f"'{ref.name}[…] = tile': column {column} of {ref.dtype} is {column * ref.dtype.itemsize} B into a row; "

@@ -15,7 +15,7 @@ import pytest
 
 from numpipe import _machine, intrinsics
 from numpipe._machine import Machine, Mma, TensorMap
-from numpipe.errors import SpecError
+from numpipe.errors import SimulationError, SpecError
 from numpipe.intrinsics import (
     barrier,
     convert,
@@ -53,6 +53,13 @@ class Recorder:
         self.lanes = lanes
         self.requests: list[tuple[Any, ...]] = []
         self.answers: dict[str, Any] = {}
+
+    def collective(self, operation: str) -> None:
+        if self.lanes != "all":
+            self.refuse(f"{operation} with lanes={self.lanes!r}", "divergent-aligned")
+
+    def refuse(self, message: str, hazard: str) -> None:
+        raise SimulationError(f"{hazard}: {message}")
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         signature = inspect.signature(getattr(Machine, name))
@@ -330,8 +337,17 @@ def test_elected_lane_is_one_that_executes_alone(machine: Recorder) -> None:
 @pytest.mark.parametrize("lanes", ["all", "warps"])
 def test_electing_among_many_points_to_one_lane(machine: Recorder, lanes: str) -> None:
     machine.lanes = lanes
-    with pytest.raises(RuntimeError, match=f"lanes='{lanes}'.*one_lane"):
+    with pytest.raises(SimulationError, match=f"divergent-aligned: .*lanes='{lanes}'.*one_lane"):
         elect.elect_sync()
+
+
+@pytest.mark.parametrize("value", [special.lane_index, special.thread_index])
+def test_a_branch_that_some_lanes_take_is_refused(machine: Recorder, value: Callable[[], Any]) -> None:
+    machine.lanes = "warps"
+    with pytest.raises(SimulationError, match="divergent-aligned: a branch on a value of each of 4 lanes.*one_lane"):
+        bool(value() % 2 == 0)
+    machine.lanes = "one"
+    assert value() % 32 == 0
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
@@ -369,10 +385,11 @@ def test_illegal_operand_is_an_error_in_cpython(call: Callable[[], Any], message
         call()
 
 
-def test_stmatrix_needs_whole_warps(machine: Recorder) -> None:
+@pytest.mark.parametrize("call", [lambda: stmatrix.store_x1(PER_LANE, PER_LANE), lambda: ldmatrix.load_x2(PER_LANE)])
+def test_stmatrix_and_ldmatrix_need_whole_warps(machine: Recorder, call: Callable[[], Any]) -> None:
     machine.lanes = "one"
-    with pytest.raises(SpecError, match="lanes='one'"):
-        stmatrix.store_x1(PER_LANE, PER_LANE)
+    with pytest.raises(SimulationError, match="divergent-aligned: .*matrix with lanes='one'"):
+        call()
 
 
 @pytest.mark.parametrize(("call", "instead"), [

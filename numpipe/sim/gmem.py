@@ -411,7 +411,8 @@ class GlobalMemory:
             why = f"nothing tells {touch.agent.name} that the store has reached the array", STORES_END
         else:
             why = (f"nothing tells {touch.agent.name} that this copy has landed",
-                   f"wait for {mbar.name}, phase {earlier.phase}, before the array is written there")
+                   f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there" if mbar.observed else
+                   STORES_END)
         return _failure(report.race, access, touch, "array-in-transfer", (
             f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
             f"may still be {doing} it"), why, earlier)

@@ -1,7 +1,8 @@
 """Lanes with code of their own: 128 greenlets for a call, of which those of a warp meet at shuffles and `syncwarp`.
 
 The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask are at the same line, they go
-on. Accesses count as their warp's; lanes of one warp are told apart until they meet at a `syncwarp`: before that, none may touch
+on. A lane that has left, or waits elsewhere, is reported, and so is one that loads an element again and again: lanes run one by one,
+and a store that it waits for comes from none of them. Accesses count as their warp's; lanes of one warp are told apart until they meet at a `syncwarp`: before that, none may touch
 bytes that another of them has stored. (A shuffle orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
 """
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .port import Warpgroup
 
 WARP = 32
+SPINS = 50_000
+"""loads of one address, and nothing else, that a lane does before it counts as waiting"""
 _SHARED = ("warpgroup", "role", "cta", "grid", "unit", "name", "title", "note_", "wait_")
 """what a lane has of its warpgroup"""
 
@@ -47,6 +50,7 @@ class Lane:
     def __init__(self, warp: _Warp, lane: int) -> None:
         self.lane = lane
         self._warp = warp
+        self._address, self._again = -1, 0
 
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:
@@ -55,10 +59,18 @@ class Lane:
                         "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+        self._again = self._again + 1 if address == self._address else 0
+        self._address = address
+        if self._again > SPINS:
+            raise report.violation(self._warp.who, (
+                f"lane {self.lane % WARP} of warp {self._warp.number} has loaded {what} at SMEM[{address}] {SPINS} times, and done "
+                "nothing else: it waits for a store that nothing orders before its loads; lanes of a warp wait for each other at "
+                "cuda.syncwarp(), warpgroups at barriers, outside the body"), hazard="deadlock")
         self._warp.touch(self, address, dtype.itemsize, what, False)
         return self._warp.who.sm.memory.bytes[address:address + dtype.itemsize].view(dtype)[0]
 
     def store(self, address: int, value: Any, what: str) -> None:
+        self._address = -1
         self._warp.touch(self, address, value.dtype.itemsize, what, True)
         self._warp.who.sm.memory.bytes[address:address + value.dtype.itemsize].view(value.dtype)[0] = value
 
@@ -68,10 +80,14 @@ class Lane:
     def syncwarp(self, mask: int) -> None:
         self._meet(_Stop("syncwarp", mask, None, 0))
 
+    def refuse(self, message: str, hazard: str) -> NoReturn:
+        raise report.violation(self._warp.who, message, hazard=hazard)
+
     def _meet(self, stop: _Stop) -> Any:
+        self._address = -1
         if not stop.mask >> self.lane % WARP & 1:
             raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
-                                                   "it is not in")
+                                                   "it is not in", hazard="divergent-aligned")
         return self._warp.hub.switch(stop)
 
 
@@ -97,7 +113,8 @@ class _Warp:
                 other, did = next((reader for reader in self.loaded.get(byte, ()) if reader != number), number), "loaded"
             if other != number:
                 raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) "
-                                       f"that lane {other} has {did}, and nothing orders them: put cuda.syncwarp() between")
+                                       f"that lane {other} has {did}, and nothing orders them: put cuda.syncwarp() between",
+                                  hazard="unordered-accesses")
             if write:
                 self.stored[byte] = number
             else:
@@ -174,7 +191,8 @@ class _Warp:
             source = number
         if not stop.mask >> source & 1:
             raise report.violation(self.who, f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, "
-                                             f"which is not in the mask {stop.mask:#x}: undefined on the GPU", stop.site)
+                                             f"which is not in the mask {stop.mask:#x}: undefined on the GPU", stop.site,
+                                   hazard="divergent-aligned")
         return stops[source].value
 
     def _stuck(self, stops: dict[int, _Stop], results: dict[int, Any]) -> NoReturn:
@@ -186,7 +204,7 @@ class _Warp:
             where = "has left the body"
         raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
                                          f"{stop.mask:#x}, but lane {first} {where}: all of them must come to the same call",
-                               stop.site)
+                               stop.site, hazard="divergent-aligned")
 
 
 def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

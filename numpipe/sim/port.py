@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import numpy as np
 from greenlet import GreenletExit, greenlet
@@ -191,7 +191,7 @@ class Warpgroup:
     def collective(self, operation: str) -> None:
         if self.lanes != "all":
             raise report.violation(self, f"{operation} needs all 128 lanes of the warpgroup, but lanes={self.lanes!r}; "
-                                   "call it outside one_lane, each_warp and the memory role")
+                                   "call it outside one_lane, each_warp and the memory role", hazard="divergent-aligned")
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         outer = self.lanes
@@ -312,3 +312,6 @@ class Warpgroup:
             self.note_ = event, details
         if self.sm.trace is not None:
             self.sm.trace.add(self, self.time, self.time, "note", event=event, **details)
+
+    def refuse(self, message: str, hazard: str) -> NoReturn:
+        raise report.violation(self, message, hazard=hazard)

@@ -102,7 +102,16 @@ class SM:
 
     def named_hints(self) -> list[str]:
         return [f"named barrier {g.barrier}: {128 * len(g.arrived)} of {g.threads} threads (at {report.place(g.site)})"
-                for g in self.named.values() if g.waiters]
+                f"{self._never_comes(g)}" for g in self.named.values() if g.waiters]
+
+    def _never_comes(self, generation: named.Generation) -> str:
+        """Which warpgroups have ended without this barrier, as far as it needs them."""
+        ended = [w.name for w in self.warpgroups if w.greenlet.dead and w not in generation.arrived]
+        left = sum(not w.greenlet.dead and w not in generation.arrived for w in self.warpgroups)
+        if 128 * (len(generation.arrived) + left) >= generation.threads:
+            return ""
+        return (f"; {', '.join(ended)} ha{'ve' if len(ended) > 1 else 's'} ended without it: all {generation.threads} threads come to "
+                "the barrier, on every path")
 
     # ---- running
     def run(self) -> None:
