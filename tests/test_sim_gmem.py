@@ -187,7 +187,7 @@ def test_what_the_call_allocates_is_written_before_it_is_read() -> None:
     a = np.ones((64, 128), F32)
     silent(lambda seed: reads.simulate(a, out=a.copy(), seed=seed))
     reported(lambda seed: reads.simulate(a, seed=seed), "uninitialised-read",
-             r"reads o\[0:64, 0:64\], which nobody has written: 'o' is allocated by the call \(out_type\)", r"mend:   pass 'o'",
+             r"TMA load \(o\) reads o\[0:64, 0:32\], which nobody has written: 'o' is allocated by the call \(out_type\)", r"mend:   pass 'o'",
              kind=SimulationError)
 
 
@@ -200,7 +200,7 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
 
     a = np.ones((64, 32), F32)
     silent(lambda seed: adds.simulate(a, out=a.copy(), seed=seed))
-    reported(lambda seed: adds.simulate(a, seed=seed), "uninitialised-read", r"writes o\[0:64, 0:32\], which nobody has written",
+    reported(lambda seed: adds.simulate(a, seed=seed), "uninitialised-read", r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which nobody has written",
              kind=SimulationError)
 
 
@@ -219,7 +219,7 @@ def test_the_written_part_may_be_read() -> None:
 
     a = np.ones((64, 64), F32)
     silent(lambda seed: kernel(0).simulate(a, seed=seed))
-    reported(lambda seed: kernel(1).simulate(a, seed=seed), "uninitialised-read", r"reads b\[0:64, 64:128\], which nobody",
+    reported(lambda seed: kernel(1).simulate(a, seed=seed), "uninitialised-read", r"TMA load \(b\) reads b\[0:64, 64:96\], which nobody",
              kind=SimulationError)
 
 
@@ -242,7 +242,7 @@ def test_a_tile_sticks_out_at_the_end_only(order: Any) -> None:
 
 @pytest.mark.parametrize("index, told", [
     ((slice(0, 4), slice(60, 65)), "elements 60 … 64 along dimension 1 of an array that has 64"),
-    ((slice(-2, 2), slice(0, 8)), "elements -2 … 1 along dimension 0"), ((16, slice(0, 8)), "elements 16 … 16 along dimension 0"),
+    ((slice(-2, 2), slice(0, 8)), "elements -2 … 1 along dimension 0 of an array that has 16"), ((16, slice(0, 8)), "elements 16 … 16 along dimension 0 of an array that has 16"),
 ])
 def test_ordinary_stores_are_not_clipped(index: Any, told: str) -> None:
     def run(seed: int | None, index: Any) -> None:
@@ -257,9 +257,7 @@ def test_ordinary_stores_are_not_clipped(index: Any, told: str) -> None:
 # ---- within a CTA -----------------------------------------------------------------------------------------------
 def load(machine: Machine, tensor: TensorMap, coords: tuple[int, ...], address: int = 0, phase: int = 0, wait: bool = True) -> None:
     """By the elected lane."""
-    if phase == 0:
-        machine.mbar_init(BAR, 1, "landed")
-        machine.fence_mbarrier_init()
+    machine.mbar_init_at_entry(BAR, 1, "landed")
     machine.mbar_arrive_expect_tx(BAR, tensor.nbytes)
     machine.tma_load(address, tensor, coords, BAR)
     if wait:

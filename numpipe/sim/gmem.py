@@ -359,8 +359,8 @@ class GlobalMemory:
     def _initialised(self, access: Access, touch: Touch, written: Codes) -> None:
         if not written.all():
             raise _failure(report.violation, access, touch, "uninitialised-read", (
-                f"{_VERBS[touch.kind]} {touch.where(_box(written == 0, touch.index))}, which nobody has written: '{touch.what}' is "
-                "allocated by the call (out_type) and holds anything"), (
+                f"{touch.describe()} {'changes' if touch.reduction else 'reads'} {touch.where(_box(written == 0, touch.index))}, which "
+                f"nobody has written: '{touch.what}' is allocated by the call (out_type) and holds anything"), (
                 "nothing was stored there before",
                 f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read"), None)
 
