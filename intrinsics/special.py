@@ -11,8 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from numpipe._machine import current
+from numpipe._machine import current, failure
 from numpipe._op import op, ptx
+from numpipe.errors import SimulationError
+
+
+_INSTEAD = ("use one_lane(function, …) or each_warp(function, …) for what one lane does, and a body with lowering_semantics=Lane for "
+            "code of each lane")
 
 
 class LaneValues(np.ndarray):
@@ -20,11 +25,10 @@ class LaneValues(np.ndarray):
 
     def __bool__(self) -> bool:
         if self.size > 1:
-            current().refuse(
-                f"a branch on a value of each of {self.size} lanes, of which some take it: the simulated SM runs them together, and "
-                "on the GPU .aligned instructions (wgmma, bar.sync, setmaxnreg, stmatrix) in it hang or are undefined: use "
-                "one_lane(function, …) or each_warp(function, …) for what one lane does, and bodies with lowering_semantics=Lane for "
-                "code of each lane", "divergent-aligned")
+            raise failure(
+                SimulationError, "divergent-aligned", f"a branch on a value that each of {self.size} lanes has its own of: some may "
+                "take it, but the simulated SM runs them together, and on the GPU .aligned instructions in it (wgmma, bar.sync, "
+                f"setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}", _INSTEAD, "branches by lane")
         return bool(np.ndarray.__bool__(self))
 
 

@@ -19,9 +19,12 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
+
+from .errors import SimulationError
+from .reports import Party, Report
 
 Lanes = Literal["all", "warps", "one"]
 Role = Literal["memory", "compute"]
@@ -205,9 +208,6 @@ class Machine(Protocol):
     def note(self, event: str, **details: Any) -> None:
         """A line for the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
 
-    def refuse(self, message: str, hazard: str) -> NoReturn:
-        """Report what an operation has found itself: SimulationError with a report of that hazard (`numpipe.hazards`)."""
-
 
 class Lane(Protocol):
     """One lane of a warpgroup that runs code of its own (`Machine.each_lane`); of the operations it has only these."""
@@ -232,9 +232,6 @@ class Lane(Protocol):
     def syncwarp(self, mask: int) -> None:
         """Meet the lanes of `mask`."""
 
-    def refuse(self, message: str, hazard: str) -> NoReturn:
-        """As `Machine.refuse`."""
-
 
 _current: contextvars.ContextVar[Machine] = contextvars.ContextVar("numpipe machine")
 
@@ -245,6 +242,14 @@ def current() -> Machine:
         return _current.get()
     except LookupError:
         raise RuntimeError("this operation works inside a kernel only: call it from a @numpipe.kernel function") from None
+
+
+def failure(error: type[SimulationError], hazard: str, message: str, mend: str, did: str, **where: Any) -> SimulationError:
+    """An error of an operation above the simulator, which carries a report; `did` and `where` are its `reports.Party`'s."""
+    machine, made = current(), error(message)
+    now = Party(did, machine.warpgroup, machine.role, machine.cta, **where)
+    made.report = Report(hazard, message, now, cause=message.partition("; ")[0], mend=mend)
+    return made
 
 
 def enter(machine: Machine) -> None:

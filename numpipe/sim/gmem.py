@@ -23,7 +23,6 @@ PTX ISA, "Memory Consistency Model: Data-races", "cp.reduce.async.bulk", "gridde
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._machine import TensorMap
-from ..errors import SimulationError
-from ..reports import Line, Party
+from ..errors import PipelineRace, SimulationError
+from ..reports import Party, Report
 from . import report
 from .memory import Access
 
@@ -93,8 +92,10 @@ class Touch:
                 + report.context(self.note_, self.wait_))
 
     def party(self) -> Party:
-        lines = () if self.site is None else (Line(self.site[0].co_filename, self.site[1], self.site[0].co_name),)
-        return Party(f"{self.describe()} of {self.where()}", self.agent.warpgroup, self.agent.role, self.agent.cta, lines)
+        ring = None if self.note_ is None else self.note_[1].get("ring")
+        return Party(f"{self.describe()} of {self.where()}", self.agent.warpgroup, self.agent.role, self.agent.cta,
+                     () if self.site is None else (report.line_of(self.site),), ring, report.noted(self.note_, "slot"),
+                     report.noted(self.note_, "step"))
 
 
 class Region:
@@ -358,7 +359,7 @@ class GlobalMemory:
 
     def _initialised(self, access: Access, touch: Touch, written: Codes) -> None:
         if not written.all():
-            raise _failure(report.violation, access, touch, "uninitialised-read", (
+            raise _failure(SimulationError, access, touch, "uninitialised-read", (
                 f"{touch.describe()} {'changes' if touch.reduction else 'reads'} {touch.where(_box(written == 0, touch.index))}, which "
                 f"nobody has written: '{touch.what}' is allocated by the call (out_type) and holds anything"), (
                 "nothing was stored there before",
@@ -379,7 +380,7 @@ class GlobalMemory:
 
     def _before_wait(self, access: Access, touch: Touch) -> SimulationError:
         verb = {"TMA load": "read"}.get(touch.kind, "written")
-        return _failure(report.race, access, touch, "read-before-grid-dependency", (
+        return _failure(PipelineRace, access, touch, "read-before-grid-dependency", (
             f"{touch.where()} is {verb} by {touch.describe()} of {touch.agent.name} before griddepcontrol.wait: the kernel ahead in "
             "the stream may not have ended"), (
             f"nothing orders it after a griddepcontrol.wait of {touch.agent.name}, or of a warpgroup that has told it",
@@ -404,7 +405,7 @@ class GlobalMemory:
               why: tuple[str, str]) -> SimulationError:
         """`text` has a place for the elements that the two have in common."""
         common = touch.where(_box(codes == earlier.code, touch.index))
-        return _failure(report.race, access, touch, hazard, f"{touch.describe()} {text.format(common)}", why, earlier)
+        return _failure(PipelineRace, access, touch, hazard, f"{touch.describe()} {text.format(common)}", why, earlier)
 
     def _in_transfer(self, access: Access, touch: Touch, earlier: Touch, doing: str, mbar: Mbarrier | None = None) -> SimulationError:
         if mbar is None:
@@ -413,7 +414,7 @@ class GlobalMemory:
             why = (f"nothing tells {touch.agent.name} that this copy has landed",
                    f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there" if mbar.observed else
                    STORES_END)
-        return _failure(report.race, access, touch, "array-in-transfer", (
+        return _failure(PipelineRace, access, touch, "array-in-transfer", (
             f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
             f"may still be {doing} it"), why, earlier)
 
@@ -422,28 +423,18 @@ STORE = "store"
 _VERBS = {"TMA load": "reads", "TMA store": "writes", STORE: "writes"}
 
 
-def _failure(kind: Callable[..., SimulationError], access: Access, touch: Touch, hazard: str, text: str, why: tuple[str, str],
+def _failure(kind: type[SimulationError], access: Access, touch: Touch, hazard: str, text: str, why: tuple[str, str],
              earlier: Touch | None) -> SimulationError:
     """The error: who, what, where, why and the mend."""
     cause, mend = why
-    lines = [text, f"  now:    {touch.tell()}"]
+    sm, site = access.agent.sm, touch.site
+    lines = [f"{access.agent.title}: {text}", f"  now:    {touch.tell()}"]
     if earlier is not None:
         lines.append(f"  before: {earlier.tell()}")
     lines += [f"  {cause}", f"  mend:   {mend}"]
-    error = kind(_Silent(access), "\n".join(lines), touch.site, hazard=hazard)
-    if error.report is not None:
-        error.report = dataclasses.replace(error.report, now=touch.party(), before=None if earlier is None else earlier.party(),
-                                           cause=cause, mend=mend)
-    return error
-
-
-class _Silent:
-    """An access whose place in the pipeline the text has told."""
-
-    note_ = wait_ = None
-
-    def __init__(self, access: Access) -> None:
-        self.agent, self.site = access.agent, access.site
+    found = Report(hazard, "\n".join(lines), touch.party(), None if earlier is None else earlier.party(), cause=cause, mend=mend,
+                   kernel=report.kernel_of(sm))
+    return report.failed(kind, found, None if site is None else report.line_of(site))
 
 
 def _bounds(array: npt.NDArray[Any]) -> tuple[int, int]:

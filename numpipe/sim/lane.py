@@ -80,9 +80,6 @@ class Lane:
     def syncwarp(self, mask: int) -> None:
         self._meet(_Stop("syncwarp", mask, None, 0))
 
-    def refuse(self, message: str, hazard: str) -> NoReturn:
-        raise report.violation(self._warp.who, message, hazard=hazard)
-
     def _meet(self, stop: _Stop) -> Any:
         self._address = -1
         if not stop.mask >> self.lane % WARP & 1:
@@ -114,7 +111,7 @@ class _Warp:
             if other != number:
                 raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) "
                                        f"that lane {other} has {did}, and nothing orders them: put cuda.syncwarp() between",
-                                  hazard="unordered-accesses")
+                                  hazard="unordered-accesses", span=(address, address + nbytes))
             if write:
                 self.stored[byte] = number
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from greenlet import GreenletExit, greenlet
@@ -186,7 +186,7 @@ class Warpgroup:
         if self.lanes != "one":
             raise report.violation(self, f"{operation} is executed by {_COUNT[self.lanes]} lanes "
                                          f"(lanes={self.lanes!r}) and would "
-                                   f"happen {_COUNT[self.lanes]} times; call it under one_lane")
+                                   f"happen {_COUNT[self.lanes]} times; call it under one_lane", hazard="divergent-aligned")
 
     def collective(self, operation: str) -> None:
         if self.lanes != "all":
@@ -196,7 +196,8 @@ class Warpgroup:
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         outer = self.lanes
         if _WIDTH[lanes] > _WIDTH[outer]:
-            raise report.violation(self, f"lanes={lanes!r} inside lanes={outer!r}; a scope can only get narrower")
+            raise report.violation(self, f"lanes={lanes!r} inside lanes={outer!r}; a scope can only get narrower",
+                                   hazard="divergent-aligned")
         self.lanes = lanes
         try:
             return function(*args)
@@ -312,6 +313,3 @@ class Warpgroup:
             self.note_ = event, details
         if self.sm.trace is not None:
             self.sm.trace.add(self, self.time, self.time, "note", event=event, **details)
-
-    def refuse(self, message: str, hazard: str) -> NoReturn:
-        raise report.violation(self, message, hazard=hazard)

@@ -18,6 +18,7 @@ from .port import Warpgroup
 from .schedule import Costs, Scheduler
 
 if TYPE_CHECKING:
+    from ..deadlocks import Hint
     from .barriers import Mbarrier
     from .gmem import GlobalMemory
     from .mma import Plan
@@ -100,18 +101,9 @@ class SM:
         blocked = {w.blocked for w in self.warpgroups if isinstance(w.blocked, named.Generation)}
         return blocked | set(self.named.values())
 
-    def named_hints(self) -> list[str]:
-        return [f"named barrier {g.barrier}: {128 * len(g.arrived)} of {g.threads} threads (at {report.place(g.site)})"
-                f"{self._never_comes(g)}" for g in self.named.values() if g.waiters]
-
-    def _never_comes(self, generation: named.Generation) -> str:
-        """Which warpgroups have ended without this barrier, as far as it needs them."""
-        ended = [w.name for w in self.warpgroups if w.greenlet.dead and w not in generation.arrived]
-        left = sum(not w.greenlet.dead and w not in generation.arrived for w in self.warpgroups)
-        if 128 * (len(generation.arrived) + left) >= generation.threads:
-            return ""
-        return (f"; {', '.join(ended)} ha{'ve' if len(ended) > 1 else 's'} ended without it: all {generation.threads} threads come to "
-                "the barrier, on every path")
+    def hints(self) -> list[Hint]:
+        """What a deadlock's report says beside the mbarriers."""
+        return [*named.hints(self), *self.registers.hints()]
 
     # ---- running
     def run(self) -> None:
