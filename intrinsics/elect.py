@@ -3,8 +3,9 @@ Instructions: elect.sync"."""
 
 from __future__ import annotations
 
-from numpipe._machine import current
+from numpipe._machine import current, failure
 from numpipe._op import ptx
+from numpipe.errors import SimulationError
 
 
 @ptx("{ .reg .pred chosen; elect.sync _|chosen, 0xffffffff; selp.b32 $ret, 1, 0, chosen; }",
@@ -19,11 +20,11 @@ def elect_sync() -> bool:
             cp_async_bulk.load(slot, a_map, (m, k), ready)
 
     A simulated warpgroup is one thread of control and cannot branch by lane: there this is True where one lane already
-    executes, and a RuntimeError elsewhere. PTX ISA: elect.sync.
+    executes, and a SimulationError elsewhere. PTX ISA: elect.sync.
     """
     machine = current()
     if machine.lanes != "one":
-        raise RuntimeError(
-            f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane takes diverges within the warpgroup, "
-            "which the simulated SM does not do: use numpipe's one_lane(function, ...) for the branch")
+        raise failure(SimulationError, "divergent-aligned", f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane takes "
+                      "diverges within the warpgroup, which the simulated SM does not do: use numpipe's one_lane(function, ...) for "
+                      "the branch", "one_lane(function, …)", "elects a lane")
     return True

@@ -14,10 +14,11 @@ from numpipe._op import ptx
 def wait() -> None:
     """Block until the preceding grids have finished and their memory operations are visible. Scope: a lane.
 
-    Barriers and tensor maps can be set up before it; nothing a preceding kernel writes may be touched before it.
-    Simulated kernels run one after the other, so there it only leaves a line in the trace. PTX ISA: griddepcontrol.
+    Barriers and tensor maps can be set up before it; nothing a preceding kernel writes may be touched before it. Each
+    warpgroup that touches arrays waits, or is told at a barrier by one that has. The simulated SM reports an access that
+    comes before (of a kernel that executes a wait at all). `numpipe.kernel` begins with one. PTX ISA: griddepcontrol.
     """
-    current().note("griddepcontrol.wait")
+    current().grid_dependency_wait()
 
 
 @ptx("griddepcontrol.launch_dependents;")

@@ -36,9 +36,7 @@ def statement(count: int, transposed: bool, results: str, address: str) -> str:
 
 def _load(addr: Any, count: int, transposed: bool) -> Any:
     machine = current()
-    if machine.lanes != "all":
-        raise SpecError(f"ldmatrix: executed with lanes={machine.lanes!r}; it needs all lanes of the warps: "
-                        "call it outside one_lane and each_warp")
+    machine.collective("ldmatrix")
     given = np.asarray(addr)
     if given.shape != (_WARPS * _LANES,) or given.dtype.kind not in "iu":
         raise SpecError(f"ldmatrix: addr is {given.dtype}{list(given.shape)}; on the simulated SM it needs an integer for each "

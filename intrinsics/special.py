@@ -11,15 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from numpipe._machine import current
+from numpipe._machine import current, failure
 from numpipe._op import op, ptx
+from numpipe.errors import SimulationError
+
+
+_INSTEAD = ("use one_lane(function, …) or each_warp(function, …) for what one lane does, and a body with lowering_semantics=Lane for "
+            "code of each lane")
+
+
+class LaneValues(np.ndarray):
+    """A value that differs by lane, on the simulated SM. A branch on it is one that some lanes take, and is refused."""
+
+    def __bool__(self) -> bool:
+        if self.size > 1:
+            raise failure(
+                SimulationError, "divergent-aligned", f"a branch on a value that each of {self.size} lanes has its own of: some may "
+                "take it, but the simulated SM runs them together, and on the GPU .aligned instructions in it (wgmma, bar.sync, "
+                f"setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}", _INSTEAD, "branches by lane")
+        return bool(np.ndarray.__bool__(self))
 
 
 def _own_lanes() -> Any:
     lanes = current().lanes
     if lanes == "one":
         return np.int32(0)
-    return np.arange(0, 128, 32 if lanes == "warps" else 1, dtype=np.int32)
+    return np.arange(0, 128, 32 if lanes == "warps" else 1, dtype=np.int32).view(LaneValues)
 
 
 @op

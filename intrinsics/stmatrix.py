@@ -38,9 +38,7 @@ def _per_lane(name: str, value: Any) -> np.ndarray:
 
 def _store(addr: Any, registers: tuple[Any, ...], transposed: bool) -> None:
     machine = current()
-    if machine.lanes != "all":
-        raise SpecError(f"stmatrix: executed with lanes={machine.lanes!r}; it needs all lanes of the warps: "
-                        "call it outside one_lane and each_warp")
+    machine.collective("stmatrix")
     count = len(registers)
     words = np.stack([_per_lane(f"r{i}", r).astype(np.uint32) for i, r in enumerate(registers)], axis=1)
     matrices = words.view(np.uint16).reshape(_WARPS, count, 8, 8)

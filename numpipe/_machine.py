@@ -52,7 +52,7 @@ class TensorMap:
     does it: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). Elements outside the array are read as
     zeros (`fill="nan"`: NaN) and never written; their bytes count towards the barrier all the same. But a store writes whole
     16-byte chunks: past the end of a row that is no multiple of 16 bytes it overwrites what follows, unless the rows are
-    `padded`.
+    `padded`. `flipped`: `array` is the transpose of the kernel's, for reports.
     """
 
     array: np.ndarray
@@ -61,6 +61,7 @@ class TensorMap:
     name: str
     fill: Literal["zeros", "nan"] = "zeros"
     padded: bool = False
+    flipped: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -107,6 +108,9 @@ class Machine(Protocol):
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Run ``function(*args)`` with `lanes` executing; narrowing only ("one" inside "all", never back)."""
 
+    def collective(self, operation: str) -> None:
+        """Report unless all lanes execute: `operation` is ``.aligned``."""
+
     # ---- mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")
     def mbar_init(self, address: int, count: int, name: str = "") -> None:
         """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising a live one is an error."""
@@ -147,6 +151,9 @@ class Machine(Protocol):
     def bar_sync(self, barrier: int, threads: int) -> None: ...
 
     def bar_arrive(self, barrier: int, threads: int) -> None: ...
+
+    def grid_dependency_wait(self) -> None:
+        """griddepcontrol.wait by the executing lanes: what kernels ahead in the stream wrote is there, and may be overwritten."""
 
     def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
         """`inc` blocks until the SM's pool has the registers; a budget that can never be granted is a deadlock."""
@@ -192,7 +199,7 @@ class Machine(Protocol):
         """ld.shared.b32 by the executing lanes."""
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
-        """Direct stores of the warpgroup: ``array[index] = values``."""
+        """Direct stores of the warpgroup: ``array[index] = values``, an int or a slice for each dimension; `what`: its name."""
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """``function(*arguments[i])`` as lane i of the 128, in which the current machine is a `Lane`; what they return."""

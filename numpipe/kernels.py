@@ -238,7 +238,7 @@ class Kernel:
             if plan.prepared is None:
                 for info in infos[len(infos) - fresh:]:
                     info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
-                self._simulate(plan, infos, values, seed, trace)
+                self._simulate(plan, infos, values, seed, trace, fresh)
             elif infos[0].kind != "host":
                 handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
                 plan.prepared(plan.grid, infos, values, handle)
@@ -351,14 +351,15 @@ class Kernel:
             prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1])
         return prepared
 
-    def _simulate(self, plan: _Plan, infos: list[ArrayInfo], scalars: list[Any], seed: int | None, trace: Any) -> None:
+    def _simulate(self, plan: _Plan, infos: list[ArrayInfo], scalars: list[Any], seed: int | None, trace: Any,
+                  fresh: int) -> None:
         from .simulate import simulate
 
         arrays = [info.array for info in infos]
         values = [np.dtype(kind).type(value) for kind, value in zip(plan.unit_key[1], scalars, strict=True)]
         unit, lifted = self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key)
         try:
-            simulate(unit, lifted.simulated, arrays, values, plan.grid, seed=seed, trace=trace)  # type: ignore[arg-type]
+            simulate(unit, lifted.simulated, arrays, values, plan.grid, seed=seed, trace=trace, fresh=fresh)  # type: ignore[arg-type]
         except Exception as error:
             told = blame.simulated(error, unit, lifted)
             if told is error:

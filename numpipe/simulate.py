@@ -12,23 +12,25 @@ from ._budget import SMEM_BYTES
 from ._machine import Machine
 from ._unit import Unit
 from .context import Context
-from .intrinsics import setmaxnreg
+from .intrinsics import griddep, setmaxnreg
 from .lanes import one_lane
 from .refs import GmemRef
 from .store_ring import drain_stores
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
-             grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None) -> None:
+             grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None, fresh: int = 0) -> None:
     """Run the rewritten kernel function over the whole grid; the same entry as on the GPU, role by role.
 
-    `seed` None is the order of the virtual-time model, an int a random legal schedule. Raises PipelineRace,
+    The last `fresh` arrays were allocated for this call. `seed` None is the order of the virtual-time model, an int a random legal schedule. Raises PipelineRace,
     PipelineDeadlock or SimulationError, naming the user's lines.
     """
 
     def body(machine: Machine) -> None:
         machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
         np_ = Context(unit, machine.role)
+        griddep.launch_dependents()
+        griddep.wait()
         args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
         if machine.role == "memory":
             setmaxnreg.dec(unit.memory_registers)
@@ -40,4 +42,5 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
             one_lane(drain_stores, np_)
 
     sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
-                 staging_bytes=SMEM_BYTES)  # kept apart: see Unit.plan_staging
+                 staging_bytes=SMEM_BYTES,  # kept apart: see Unit.plan_staging
+                 fresh=arrays[len(arrays) - fresh:], programmatic=True)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ._machine import current
+from ._machine import current, failure
 from ._op import op
-from .errors import SpecError
+from .errors import SimulationError, SpecError
 from .fragment.panel import Batch, batches, panel_columns
 from .fragment.tile import Tile
 from .inert import Inert
@@ -85,11 +85,15 @@ def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
     start = tuple(int(part.start if isinstance(part, Ds) else part) for part in parts)
     row, column = (start[axis] for axis in axes)
     if row < 0 or column < 0:
-        raise SpecError(f"'{ref.name}[…] = tile': negative start ({row}, {column})")
+        raise failure(SimulationError, "out-of-bounds", f"'{ref.name}[…] = tile': negative start ({row}, {column}): " + (
+            "a TMA store stops the kernel there" if through_tma(target, axes) else "the GPU writes what lies inside"),
+            "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
     for axis, (place, size) in enumerate(zip(start, array.shape, strict=True)):
         if axis not in axes and not 0 <= place < size:
-            raise SpecError(f"'{ref.name}[…] = tile': index {place} along dimension {axis} is outside the array's {size}" +
-                            ("; a TMA store stops the kernel there" if place < 0 else "; the GPU writes nothing there"))
+            raise failure(
+                SimulationError, "out-of-bounds", f"'{ref.name}[…] = tile': index {place} along dimension {axis} is outside the "
+                f"array's {size}" + ("; a TMA store stops the kernel there" if place < 0 else "; the GPU writes nothing there"),
+                f"an index in 0…{size - 1}", f"stores to '{ref.name}'")
     through = through_tma(target, axes)
     if column * ref.dtype.itemsize % 16 and through:
         raise SpecError(f"'{ref.name}[…] = tile': column {column} of {ref.dtype} is {column * ref.dtype.itemsize} B into a row; "
@@ -104,4 +108,4 @@ def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
     if rows > 0 and columns > 0:
         where: list[Any] = list(start)
         where[axes[0]], where[axes[1]] = slice(row, row + rows), slice(column, column + columns)
-        current().gmem_write(array, tuple(where), tile.value[:rows, :columns], f"store to {ref.name}")
+        current().gmem_write(array, tuple(where), tile.value[:rows, :columns], ref.name)

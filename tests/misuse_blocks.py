@@ -7,7 +7,7 @@ import numpy as np
 from refusals import A, B, C, Cases
 
 import numpipe
-from numpipe import BlockSpec, CompileError, Element, SpecError, ds
+from numpipe import BlockSpec, CompileError, Element, SimulationError, SpecError, ds
 
 refused = Cases()
 A3, C3 = np.ones((2, 128, 128), np.float16), np.zeros((2, 64, 64), np.float32)
@@ -253,14 +253,14 @@ def a_store_to_one_dimension(a, b, c):
 
 
 @refused(simulated="'c[…] = tile': index 2 along dimension 0 is outside the array's 2; the GPU writes nothing there",
-         kind=SpecError, args=THREE)
+         kind=SimulationError, args=THREE)
 def a_store_behind_the_last_index(a, b, c):
     c[a.shape[0], ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(simulated="'c[…] = tile': index -1 along dimension 0 is outside the array's 2; a TMA store stops the kernel there",
-         kind=SpecError, args=THREE)
+         kind=SimulationError, args=THREE)
 def a_store_before_the_first_index(a, b, c):
     c[-1, ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^

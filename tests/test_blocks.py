@@ -35,7 +35,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import numpipe
-from numpipe import BlockSpec, Element, SpecError, launch
+from numpipe import BlockSpec, Element, SimulationError, SpecError, launch
 
 SHAPES = [(1, 128, 128, 64), (3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 33), (2, 64, 64, 0), (4, 1, 1, 1)]
 
@@ -178,9 +178,9 @@ def test_a_store_is_clipped_and_touches_nothing_else(order: Any) -> None:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("i", [-1, 3, 1 << 30])
 def test_an_index_outside_its_dimension_is_refused_simulated(order: Any, i: int) -> None:
-    with pytest.raises(SpecError, match=rf"'c\[…\] = tile': index {i} along dimension 0 is outside the array's 3; "):
+    with pytest.raises(SimulationError, match=rf"'c\[…\] = tile': index {i} along dimension 0 is outside the array's 3; "):
         ones_at.simulate(np.zeros((3, 128, 64), np.float32, order=order), i, 0, 0)
-    with pytest.raises(SpecError, match="negative start"):
+    with pytest.raises(SimulationError, match="negative start"):
         ones_at.simulate(np.zeros((3, 128, 64), np.float32, order=order), 0, -64, 0)
 
 

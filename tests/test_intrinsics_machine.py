@@ -15,7 +15,7 @@ import pytest
 
 from numpipe import _machine, intrinsics
 from numpipe._machine import Machine, Mma, TensorMap
-from numpipe.errors import SpecError
+from numpipe.errors import SimulationError, SpecError
 from numpipe.intrinsics import (
     barrier,
     convert,
@@ -53,6 +53,10 @@ class Recorder:
         self.lanes = lanes
         self.requests: list[tuple[Any, ...]] = []
         self.answers: dict[str, Any] = {}
+
+    def collective(self, operation: str) -> None:
+        if self.lanes != "all":
+            raise SimulationError(f"{operation} with lanes={self.lanes!r}")
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         signature = inspect.signature(getattr(Machine, name))
@@ -103,7 +107,7 @@ REQUESTS = [
     (lambda: setmaxnreg.inc(232), ("setmaxnreg", "inc", 232)),
     (lambda: setmaxnreg.dec(40), ("setmaxnreg", "dec", 40)),
     (lambda: memory.store_word(16, 7), ("store_word", 16, 7)),
-    (lambda: griddep.wait(), ("note", "griddepcontrol.wait")),
+    (lambda: griddep.wait(), ("grid_dependency_wait",)),
     (lambda: griddep.launch_dependents(), ("note", "griddepcontrol.launch_dependents")),
 ]
 
@@ -330,8 +334,18 @@ def test_elected_lane_is_one_that_executes_alone(machine: Recorder) -> None:
 @pytest.mark.parametrize("lanes", ["all", "warps"])
 def test_electing_among_many_points_to_one_lane(machine: Recorder, lanes: str) -> None:
     machine.lanes = lanes
-    with pytest.raises(RuntimeError, match=f"lanes='{lanes}'.*one_lane"):
+    with pytest.raises(SimulationError, match=f"lanes='{lanes}'.*one_lane"):
         elect.elect_sync()
+
+
+@pytest.mark.parametrize("value", [special.lane_index, special.thread_index])
+def test_a_branch_that_some_lanes_take_is_refused(machine: Recorder, value: Callable[[], Any]) -> None:
+    machine.lanes = "warps"
+    with pytest.raises(SimulationError, match="a branch on a value that each of 4 lanes has .*one_lane") as caught:
+        bool(value() % 2 == 0)
+    assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
+    machine.lanes = "one"
+    assert value() % 32 == 0
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
@@ -369,10 +383,11 @@ def test_illegal_operand_is_an_error_in_cpython(call: Callable[[], Any], message
         call()
 
 
-def test_stmatrix_needs_whole_warps(machine: Recorder) -> None:
+@pytest.mark.parametrize("call", [lambda: stmatrix.store_x1(PER_LANE, PER_LANE), lambda: ldmatrix.load_x2(PER_LANE)])
+def test_stmatrix_and_ldmatrix_need_whole_warps(machine: Recorder, call: Callable[[], Any]) -> None:
     machine.lanes = "one"
-    with pytest.raises(SpecError, match="lanes='one'"):
-        stmatrix.store_x1(PER_LANE, PER_LANE)
+    with pytest.raises(SimulationError, match="matrix with lanes='one'"):
+        call()
 
 
 @pytest.mark.parametrize(("call", "instead"), [

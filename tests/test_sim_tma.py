@@ -195,13 +195,13 @@ def test_a_store_of_bytes_a_load_brings_needs_the_wait():
 
 @pytest.mark.parametrize(("pending", "read", "fine"), [(1, True, True), (1, False, True), (2, True, False)])
 def test_a_slot_may_be_refilled_once_its_bulk_group_has_been_read(pending, read, fine):
-    target = np.zeros((64, 64), F16)
+    target = np.zeros((128, 64), F16)
     out = TensorMap(target, (64, 64), 128, "y")
 
     def body(machine):
         fill(machine, [(0, X, (0, 0)), (8192, X, (0, 0))])
         for slot in range(2):
-            machine.tma_store(out, (0, 0), 8192 * slot)
+            machine.tma_store(out, (64 * slot, 0), 8192 * slot)
             machine.bulk_commit()
         machine.bulk_wait(pending, read=read)
         fill(machine, [(0, X, (0, 0))], phase=1)

@@ -27,12 +27,14 @@ from __future__ import annotations
 
 import contextvars
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .._machine import TensorMap
 from ..errors import SpecError
+from .gmem import GlobalMemory
 from .mma import Plan
 from .schedule import Costs, InOrder, Scheduler, Shuffled
 from .sm import SM, Body
@@ -56,7 +58,8 @@ def default_registers(warpgroups: int) -> int:
 
 def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
              seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
-             costs: Costs | None = None, staging_bytes: int = 0) -> None:
+             costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (),
+             programmatic: bool = False) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest), CTA by CTA.
 
     warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -68,6 +71,9 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     trace        collects events for `Trace.timeline`
     registers    32-bit registers a lane holds at entry (`default_registers`), for setmaxnreg
     costs        cycles of the virtual-time model
+    fresh        arrays that hold nothing before the kernel writes them
+    programmatic  the launch is a programmatic dependent one: every access to an array comes after a griddepcontrol.wait. Else
+                 that is asked of kernels that execute one.
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -82,13 +88,16 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     rng = None if seed is None else random.Random(seed)
     boxes: dict[TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
+    gmem = GlobalMemory(fresh, programmatic)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         for z in range(grid[2]):
             for y in range(grid[1]):
                 for x in range(grid[0]):
                     scheduler: Scheduler = InOrder() if rng is None else Shuffled(rng)
+                    gmem.begin()
                     SM(body, cta=(x, y, z), grid=grid, warpgroups=warpgroups,
                        smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                        registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler,
-                       costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans).run()
+                       costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans,
+                       gmem=gmem).run()

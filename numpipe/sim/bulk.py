@@ -4,14 +4,12 @@ A load may write its bytes at any moment until its mbarrier's phase completes; a
 ``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. PTX ISA, "Data Movement and Conversion Instructions:
 Bulk copy", "Tensor copy".
 
-Where a load and a store of one CTA meet in an array, the later one must come after the end of the other. Copies of other CTAs,
-and what lanes store themselves, are not looked at.
+Where they meet with other accesses to an array is looked after by `gmem`.
 """
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._machine import TensorMap
 from . import barriers, report, tma
@@ -20,9 +18,6 @@ from .memory import Access
 
 if TYPE_CHECKING:
     from .port import Warpgroup
-
-STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
-              "wait_smem_to_gmem(0)")
 
 
 def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int) -> None:
@@ -34,11 +29,8 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     nbytes = box.nbytes
     access = Access(who, "TMA load", tensor.name, ((mbar.landed, mbar.phase + 1),), None, mbar, mbar.phase)
     access.box, access.where = box, where
-    for store in sm.stores.get(box.memory, ()):
-        if box.meets(where, store.access):
-            raise report.race(access, f"{access.describe()} reads the array at {where} while {store.access.tell()} may still be "
-                                      f"writing it: {STORES_END}", hazard="array-in-transfer", before=store.access)
     known = who.known()
+    sm.gmem.load(access, box, where, known)
     for lo, hi in touched:
         sm.memory.write(access, lo, hi, known, True)
     mbar.copies += 1
@@ -62,10 +54,10 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
 class Store:
     """A TMA store that nobody has waited for to its end."""
 
-    __slots__ = ("access", "memory", "read_at", "written_at")
+    __slots__ = ("access", "read_at", "written_at")
 
-    def __init__(self, access: Access, memory: tuple[Any, ...]) -> None:
-        self.access, self.memory = access, memory
+    def __init__(self, access: Access) -> None:
+        self.access = access
         self.read_at: int | None = None
         self.written_at: int | None = None
 
@@ -101,12 +93,8 @@ class Groups:
         for lo, hi in touched:
             sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
         access.box, access.where = box, where
-        for load in sm.memory.loads(box):
-            if box.meets(where, load) and any(known[index] < value for index, value in load.needs):
-                raise report.race(access, f"{access.describe()} writes the array at {where} while {load.tell()} may still be "
-                                          f"reading it: {STORES_END}", hazard="array-in-transfer", before=load)
-        store = Store(access, box.memory)
-        sm.stores.setdefault(box.memory, []).append(store)
+        sm.gmem.store(access, box, where, known, (sm.clocks.written(who.warpgroup), group), reduction)
+        store = Store(access)
         self._open.append(store)
         who.elapse(sm.costs.tma_issue)
         started, left = sm.copy_port(who.time, box.nbytes)
@@ -179,11 +167,10 @@ class Groups:
             who.time = at
         who.elapse(who.sm.costs.wait)
         # only the lane that stored learns it: warps 1 to 3 hear of it through a barrier
-        counter = who.vectors[0], who.sm.clocks.index(BULK_READ, who.first_warp)
-        counter[0][counter[1]] = max(int(counter[0][counter[1]]), self._until)
+        lane, clocks = who.vectors[0], who.sm.clocks
+        for counter in (clocks.index(BULK_READ, who.first_warp), *[clocks.written(who.warpgroup)][:not read]):
+            lane[counter] = max(int(lane[counter]), self._until)
         if not read:
-            for store in itertools.chain(*self._groups[:self._until - self._first]):
-                who.sm.stores[store.memory].remove(store)
             del self._groups[:self._until - self._first]
             self._first = self._until
 

@@ -11,6 +11,8 @@ FENCED        warp       its ordinary stores up to epoch v are visible to the as
 INITIALISED   warp       the mbarriers it initialised up to epoch v are visible to the async proxy
 DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as *this warp* waited
 BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
+written       warpgroup  the first v bulk groups of its elected lane are in global memory
+grid          CTA        1: the kernels ahead in the stream have ended (griddepcontrol.wait)
 named         barrier    uses 1 … v of the named barrier are over
 landed        mbarrier   copies that completed on phases 0 … v - 1 have written their bytes
 ============  =========  ===========================================================================================
@@ -44,7 +46,8 @@ class Clocks:
 
     def __init__(self, warps: int) -> None:
         self.warps = warps
-        self.used = _KINDS * warps + NAMED_BARRIERS
+        self.grid = _KINDS * warps + NAMED_BARRIERS
+        self.used = self.grid + 1 + warps // 4
         self.width = self.used + 32
 
     def index(self, kind: int, warp: int) -> int:
@@ -54,6 +57,10 @@ class Clocks:
     def named(self, barrier: int) -> int:
         """Index of a named barrier's counter."""
         return _KINDS * self.warps + barrier
+
+    def written(self, warpgroup: int) -> int:
+        """Index of a warpgroup's counter of bulk groups in global memory."""
+        return self.grid + 1 + warpgroup
 
     def vector(self) -> Vector:
         return np.zeros(self.width, np.int64)

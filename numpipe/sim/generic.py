@@ -5,12 +5,13 @@ PTX ISA, "Memory Consistency Model: Proxies".
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import report
+from . import gmem, report
 from .clocks import FENCED, GENERIC
 from .memory import Access, intervals
 
@@ -130,10 +131,27 @@ def load_word(who: Warpgroup, address: int) -> int:
 
 def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any],
                 what: str) -> None:
+    """`what`: the array's name."""
     who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
     who.breathe()
+    clocks = who.sm.clocks
+    needs = tuple((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)) for warp in who.warps())
+    access = Access(who, gmem.STORE, what, needs)
+    who.sm.gmem.write(access, array, _inside(access, array, index), who.known())
     array[index] = values
-    _trace(who, "write", what, np.asarray(values).nbytes)
+    _trace(who, "write", f"store to {what}", np.asarray(values).nbytes)
+
+
+def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
+    """The index as slices; SimulationError where it leaves the array: lanes that store do not look (TMA copies are clipped)."""
+    parts = [(part.start or 0, size if part.stop is None else part.stop) if isinstance(part, slice) else (part, part + 1)
+             for part, size in itertools.zip_longest(index, array.shape, fillvalue=slice(None))]
+    for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
+        if not 0 <= start <= stop <= size:
+            raise report.violation(access, f"store to {access.what}: elements {start} … {stop - 1} along dimension {axis} of an "
+                                           f"array that has {size}: ordinary stores are not clipped; store what lies inside",
+                                   hazard="out-of-bounds")
+    return tuple(slice(int(start), int(stop)) for start, stop in parts)
 
 
 def _trace(who: Warpgroup, kind: str, what: str, nbytes: int) -> None:

@@ -1,7 +1,8 @@
 """Lanes with code of their own: 128 greenlets for a call, of which those of a warp meet at shuffles and `syncwarp`.
 
 The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask are at the same line, they go
-on. Accesses count as their warp's; lanes of one warp are told apart until they meet at a `syncwarp`: before that, none may touch
+on. A lane that has left, or waits elsewhere, is reported, and so is one that loads an element again and again: lanes run one by one,
+and a store that it waits for comes from none of them. Accesses count as their warp's; lanes of one warp are told apart until they meet at a `syncwarp`: before that, none may touch
 bytes that another of them has stored. (A shuffle orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
 """
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .port import Warpgroup
 
 WARP = 32
+SPINS = 50_000
+"""loads of one address, and nothing else, that a lane does before it counts as waiting"""
 _SHARED = ("warpgroup", "role", "cta", "grid", "unit", "name", "title", "note_", "wait_")
 """what a lane has of its warpgroup"""
 
@@ -47,6 +50,7 @@ class Lane:
     def __init__(self, warp: _Warp, lane: int) -> None:
         self.lane = lane
         self._warp = warp
+        self._address, self._again = -1, 0
 
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:
@@ -55,10 +59,18 @@ class Lane:
                         "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+        self._again = self._again + 1 if address == self._address else 0
+        self._address = address
+        if self._again > SPINS:
+            raise report.violation(self._warp.who, (
+                f"lane {self.lane % WARP} of warp {self._warp.number} has loaded {what} at SMEM[{address}] {SPINS} times, and done "
+                "nothing else: it waits for a store that nothing orders before its loads; lanes of a warp wait for each other at "
+                "cuda.syncwarp(), warpgroups at barriers, outside the body"), hazard="deadlock")
         self._warp.touch(self, address, dtype.itemsize, what, False)
         return self._warp.who.sm.memory.bytes[address:address + dtype.itemsize].view(dtype)[0]
 
     def store(self, address: int, value: Any, what: str) -> None:
+        self._address = -1
         self._warp.touch(self, address, value.dtype.itemsize, what, True)
         self._warp.who.sm.memory.bytes[address:address + value.dtype.itemsize].view(value.dtype)[0] = value
 
@@ -69,6 +81,7 @@ class Lane:
         self._meet(_Stop("syncwarp", mask, None, 0))
 
     def _meet(self, stop: _Stop) -> Any:
+        self._address = -1
         if not stop.mask >> self.lane % WARP & 1:
             raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
                                                    "it is not in", hazard="divergent-aligned")

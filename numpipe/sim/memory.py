@@ -162,12 +162,11 @@ class SharedMemory:
             if left.write is access and right.write is access and not left.reads and not right.reads:
                 del self._segments[i], self._starts[i]
 
-    def loads(self, box: Box) -> Iterator[Access]:
-        """The TMA loads that wrote what is there last, of the array that `box` is of."""
+    def loads(self) -> Iterator[Access]:
+        """The TMA loads that wrote what is there last."""
         for segment in self._segments:
-            write = segment.write
-            if write is not None and write.box is not None and write.box.memory == box.memory:
-                yield write
+            if segment.write is not None and segment.write.box is not None:
+                yield segment.write
 
     def forget(self, lo: int, hi: int) -> None:
         """[lo, hi) holds nothing any more (an invalidated mbarrier)."""

@@ -170,6 +170,15 @@ def hints(sm: SM) -> list[Hint]:
     """Named barriers that somebody waits at."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
     return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}: {128 * len(g.arrived)} of {g.threads} threads (at "
-                 f"{report.place(g.site)})", f"the same number and the same count of threads for all who meet at named barrier "
+                 f"{report.place(g.site)}){_ended(sm, g)}", f"the same number and the same count of threads for all who meet at named barrier "
                  f"{g.barrier}, and as many warpgroups that come there", not elsewhere)
             for g in sm.named.values() if g.waiters]
+
+
+def _ended(sm: SM, generation: Generation) -> str:
+    """Who has ended without a use of a named barrier that cannot do without them."""
+    missing = [w for w in sm.warpgroups if w not in generation.arrived]
+    if 128 * (len(generation.arrived) + sum(not w.greenlet.dead for w in missing)) >= generation.threads:
+        return ""
+    ended = [w.name for w in missing if w.greenlet.dead]
+    return f"; {', '.join(ended)} ha{'ve' if len(ended) > 1 else 's'} ended without it"

@@ -6,6 +6,7 @@ vectors of the four warps, the virtual clock, blocking, and the context that rep
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -15,6 +16,7 @@ from greenlet import GreenletExit, greenlet
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
 from . import barriers, bulk, generic, lane, mma, named, report
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
+from .gmem import Agent
 
 if TYPE_CHECKING:
     from .memory import Access
@@ -60,6 +62,11 @@ class Warpgroup:
     @property
     def name(self) -> str:
         return f"warpgroup {self.warpgroup} ({self.role})"
+
+    @functools.cached_property
+    def identity(self) -> Agent:
+        """What accesses to global memory remember of it."""
+        return Agent(self.name, self.title, self.warpgroup, self.role, self.cta)
 
     @property
     def title(self) -> str:
@@ -234,6 +241,11 @@ class Warpgroup:
         warps = len(self.warps())
         self._own[kind][:warps] = self._own[GENERIC][:warps]
         self._own[GENERIC][:warps] += 1
+
+    def grid_dependency_wait(self) -> None:
+        self.elapse(self.sm.costs.wait)
+        self.sm.gmem.await_grid(self)
+        self.note("griddepcontrol.wait")
 
     def bar_sync(self, barrier: int, threads: int) -> None:
         named.sync(self, int(barrier), int(threads))

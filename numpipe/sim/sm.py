@@ -20,7 +20,7 @@ from .schedule import Costs, Scheduler
 if TYPE_CHECKING:
     from ..deadlocks import Hint
     from .barriers import Mbarrier
-    from .bulk import Store
+    from .gmem import GlobalMemory
     from .mma import Plan
     from .tma import Box
     from .trace import Trace
@@ -29,14 +29,15 @@ Body = Callable[[_machine.Machine], None]
 
 
 class SM:
-    """One CTA on its SM. Nothing outlives it but what is in GMEM (and `plans`, `boxes`: derived geometry)."""
+    """One CTA on its SM. Nothing outlives it but what is in GMEM, and what `gmem` knows of it (and `plans`, `boxes`: derived geometry)."""
 
     poll_limit = 10_000
     """failed tests in a row, with nothing else happening, that count as a deadlock"""
 
     def __init__(self, body: Body, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int,
                  smem_bytes: int, registers: int, unit: Any, scheduler: Scheduler, costs: Costs, trace: Trace | None,
-                 context: contextvars.Context, boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan]) -> None:
+                 context: contextvars.Context, boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan],
+                 gmem: GlobalMemory) -> None:
         self.body = body
         self.context = context
         self.cta = cta
@@ -47,6 +48,7 @@ class SM:
         self.trace = trace
         self.boxes = boxes
         self.plans = plans
+        self.gmem = gmem
         self.hub = getcurrent()
         self.closing = False
         self.progress = 0
@@ -61,8 +63,6 @@ class SM:
         """uses of named barriers that have begun"""
         self.named_over: dict[int, named.Generation] = {}
         """the newest use of each that is over"""
-        self.stores: dict[tuple[Any, ...], list[Store]] = {}
-        """TMA stores that may still write to GMEM, by array"""
         self._copy_port_free = 0
         self._tensor_core_free = 0
         self.warpgroups: list[Warpgroup] = []

@@ -23,7 +23,7 @@ from . import report
 from .memory import intervals
 
 if TYPE_CHECKING:
-    from .memory import Access, SharedMemory
+    from .memory import SharedMemory
     from .port import Warpgroup
 
 MODES = (0, 32, 64, 128)
@@ -59,18 +59,6 @@ class Box:
     tensor: TensorMap
     nbytes: int
 
-    @functools.cached_property
-    def memory(self) -> tuple[Any, ...]:
-        """The same for all boxes of one array, through whichever of its arguments and views of equal shape they go."""
-        array = self.tensor.array
-        return array.ctypes.data, array.shape, array.strides
-
-    def meets(self, coords: tuple[int, ...], copy: Access) -> bool:
-        """Whether this box at `coords` and a copy of the same array have elements of it in common."""
-        assert copy.box is not None
-        return all(max(a, b, 0) < min(a + extent, b + other, size) for a, extent, b, other, size in zip(
-            coords, self.tensor.box, copy.where, copy.box.tensor.box, self.tensor.array.shape, strict=True))
-
     def footprint(self, address: int) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
         """(index into the 16-byte chunks of shared memory, byte intervals) of the box at `address`."""
         if not self.tensor.swizzle:
@@ -79,7 +67,7 @@ class Box:
         table, touched = _pattern(self.nbytes // 16, self.tensor.swizzle, address - line)
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
 
-    def _inside(self, coords: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...], bool]:
+    def inside(self, coords: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...], bool]:
         """(slices of the array, slices of the box, is it the whole box) for the part that exists."""
         outer, inner, whole = [], [], True
         for start, extent, size in zip(coords, self.tensor.box, self.tensor.array.shape, strict=True):
@@ -93,7 +81,7 @@ class Box:
     def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
         """The box at `coords` as contiguous 16-byte chunks; elements outside the array are zeros (or NaN)."""
         array = self.tensor.array
-        outer, inner, whole = self._inside(coords)
+        outer, inner, whole = self.inside(coords)
         if whole:
             box = np.ascontiguousarray(array[outer])
         else:
@@ -107,7 +95,7 @@ class Box:
     def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
         """Write what exists of the box at `coords` to the array, or reduce it into the array."""
         array = self.tensor.array
-        outer, inner, _ = self._inside(coords)
+        outer, inner, _ = self.inside(coords)
         if all(s.start < s.stop for s in outer):
             new = chunks.view(array.dtype).reshape(self.tensor.box)[inner]
             array[outer] = _REDUCED[reduction](array[outer], new) if reduction else new
