@@ -60,16 +60,20 @@ def _add(entry: Entry) -> None:
 
 def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
            mend: dict[str, Any] | None = None, **options: Any) -> Callable[..., Any]:
-    """A kernel of the arrays `given`, of which the last is its result. `mend`: options that only the twin has."""
+    """A kernel of the arrays `given`, of which the last is its result, if the call allocates none (`out_type`).
+
+    `mend`: options that only the twin has.
+    """
     options = {"grid": 1, "num_compute_wgs": 1, **options}
 
     def attach(function: Callable[..., Any]) -> Callable[..., Any]:
         built = {mended: numpipe.kernel(**{**options, **(mend or {} if mended else {})})(function) for mended in (False, True)}
 
         def run(mended: bool, seed: int | None) -> np.ndarray:
-            arrays = [array.copy() for array in given]
-            built[mended].simulate(*arrays, seed=seed, mended=mended)
-            return arrays[-1]
+            arrays = [array.copy(order="K") for array in given]
+            made = built[mended].simulate(*arrays, seed=seed, mended=mended)
+            made = arrays if made is None else made if isinstance(made, tuple) else (made,)
+            return np.asarray(made[-1])
 
         _add(Entry(hazard, says, error, function, run, gives))
         return function

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpipe
 from numpipe._op import Op
-from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, setmaxnreg, wgmma
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier, setmaxnreg, wgmma
 from numpipe.sim.port import Warpgroup
 
 ROOT = Path(numpipe.__file__).parent
@@ -33,11 +33,13 @@ EXAMPLES = ROOT.parent / "examples"
 INTRINSICS = Path(barrier.__file__).parent
 
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
-                "bar_arrive", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit", "wgmma_wait")
-"""Methods of `Machine`. Not `mbar_test`: that is a question, whose answer cannot be left out; a wait follows it."""
+                "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
+                "wgmma_wait")
+"""Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not
+griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
 OPERATIONS = (
     mbarrier.arrive, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.wait, fence.mbarrier_init, fence.proxy_async,
-    barrier.sync, barrier.arrive, barrier.warp_sync, setmaxnreg.inc, setmaxnreg.dec, cp_async_bulk.commit_group,
+    barrier.sync, barrier.arrive, barrier.warp_sync, griddep.wait, setmaxnreg.inc, setmaxnreg.dec, cp_async_bulk.commit_group,
     cp_async_bulk.wait_group, cp_async_bulk.wait_group_read, wgmma.fence, wgmma.fence_accumulators, wgmma.commit_group,
     wgmma.wait_group, wgmma.wait)
 """The intrinsics that synchronise."""

@@ -24,7 +24,7 @@ import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 
-from . import accumulators, barriers, proxies, slots, stores, whole
+from . import accumulators, arrays, barriers, proxies, slots, stores, whole
 from .catalogue import ENTRIES
 
 Run = Callable[[int | None], Any]
@@ -158,6 +158,6 @@ for consumed in (False, True):
     run(f"an operand that is not used, {consumed}", unused(True, consumed), A[:64], B, out(64, 64, dtype=F32))
 
 # ---- the mended twins of the catalogue
-TOPICS = accumulators, barriers, proxies, slots, stores, whole
+TOPICS = accumulators, arrays, barriers, proxies, slots, stores, whole
 for name, entry in ((name, entry) for name, entry in ENTRIES.items() if not entry.machine):
     RUNS[f"{name}, mended"] = lambda seed, entry=entry: entry.run(True, seed)

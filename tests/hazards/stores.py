@@ -100,8 +100,8 @@ def a_step_loads_what_another_stores(x, *, mended: numpipe.Static):
         y_tile[...] = x_tile[...]
 
 
-@kernel("array-in-transfer", r"TMA load \(y\) reads the array at \(0, 0\) while TMA store \(y\).*wait_smem_to_gmem\(0\)",
-        zeros(64, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=ONE)
+@kernel("array-in-transfer", r"TMA load \(y\) reads the array at y\[0:64, 0:\d+\] while TMA store \(y\).*mend: "
+        r".*wait_smem_to_gmem\(0\)", zeros(64, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=ONE)
 def loaded_before_it_has_been_stored(y, z, *, mended: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
     tile[...] = numpipe.zeros((64, 64), np.float32) + 1.0

@@ -7,7 +7,7 @@ import numpy as np
 import numpipe
 from numpipe import SMEM, Barrier, PipelineDeadlock, SimulationError, ds
 from numpipe._machine import current
-from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, memory, setmaxnreg, wgmma
+from numpipe.intrinsics import barrier, cp_async_bulk, elect, fence, mbarrier, memory, setmaxnreg, special, wgmma
 from numpipe.lanes import one_lane
 
 from .catalogue import F32, integers, kernel, machine, zeros
@@ -82,6 +82,23 @@ def registers_given_back_by_one_lane(mended, out):
     else:
         one_lane(setmaxnreg.dec, 40)
     out[0] = 7
+
+
+@kernel("divergent-aligned", r"a branch on a value that each of 128 lanes has its own of: .*one_lane\(function, …\)",
+        zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError, warp_specialized=False)
+def a_barrier_behind_a_branch_by_lane(y, *, mended: numpipe.Static):
+    if mended or special.lane_index() < 16:
+        barrier.sync(1, 128)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("divergent-aligned", r"elect_sync\(\) with lanes='all': a branch that one lane takes diverges within the warpgroup.*use "
+        r"numpipe's one_lane\(function, ...\) for the branch", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError,
+        warp_specialized=False)
+def a_branch_of_the_elected_lane(y, *, mended: numpipe.Static):
+    if mended or elect.elect_sync():
+        barrier.sync(1, 128)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 # ---- registers

@@ -1,0 +1,134 @@
+"""Arrays in global memory: CTAs in each other's way, what nobody wrote, what is outside, what the kernel before still writes."""
+
+from __future__ import annotations
+
+import numpy as np
+from sim_pipelines import panel_chunks
+
+import numpipe
+from numpipe import SMEM, ArrayType, BlockSpec, SimulationError, ds
+from numpipe._machine import current
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier
+from numpipe.lanes import one_lane
+
+from .catalogue import F16, F32, integers, kernel, machine, zeros
+
+X = integers(64, 192)
+PANEL = integers(64, 64)
+ONE = np.ones((64, 64), F32)
+DONE = np.array([7])
+READY = 60 * 1024
+
+
+# ---- CTAs
+@kernel("cta-conflict", r"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, "
+        r"0\) writes too.*mend: +blocks of its own for each CTA", zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE]),
+        grid=2)
+def two_ctas_store_to_one_block(y, *, mended: numpipe.Static):
+    row = numpipe.program_id(0) * 64 if mended else 0
+    y[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("cta-conflict", r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:128\], which CTA \(0, 0, 0\) reads.*mend: +a "
+        r"kernel of its own for what reads", integers(64, 256), gives=integers(64, 256), grid=3)
+def a_cta_loads_what_another_one_stores(x, *, mended: numpipe.Static):
+    at = numpipe.program_id(0)
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, at if mended else at + 1)),),
+                            out_specs=(BlockSpec((64, 64), lambda k: (0, at)),))
+    for _, (x_tile, y_tile) in pipe(x, x):
+        y_tile[...] = x_tile[...]
+
+
+@kernel("cta-conflict", r"TMA reduction 'max' \(y\) writes y\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too.*mend: .*all CTAs use "
+        r"the same reduction_op", zeros(64, 64), gives=np.full((64, 64), 2, F16), grid=2)
+def ctas_that_combine_in_two_ways(y, *, mended: numpipe.Static):
+    tile = numpipe.scratch(SMEM((64, 64), np.float16))
+    tile[...] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
+    if numpipe.program_id(0) == 0:
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)], reduction_op="add")
+    else:
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)], reduction_op="add" if mended else "max")
+
+
+# ---- proxies and warpgroups
+@kernel("unordered-accesses", r"store \(y\) writes y\[0:64, 0:64\], which store \(y\) of warpgroup \d \(compute\) writes too.*no "
+        r"barrier orders warpgroup \d", np.zeros((128, 64), F32, order="F"), gives=np.concatenate([ONE, ONE]), num_compute_wgs=2)
+def two_warpgroups_store_to_one_block(y, *, mended: numpipe.Static):
+    row = numpipe.axis_index("wg") * (64 if mended else 0)
+    y[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("array-in-transfer", r"TMA store \(y\) writes the array at y\[0:64, \d+:\d+\] while TMA store \(y\) by .* may still be "
+        r"writing it.*mend: .*wait_smem_to_gmem\(0\)", zeros(64, 64, dtype=F32), gives=2 * ONE)
+def stored_twice_in_no_order(y, *, mended: numpipe.Static):
+    for k in range(2):
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (k + 1)
+        if mended:
+            numpipe.wait_smem_to_gmem(0)
+
+
+# ---- what is not there
+@kernel("uninitialised-read", r"TMA load \(y\) reads y\[0:64, 64:96\], which nobody has written: 'y' is allocated by the "
+        r"call.*mend: +pass 'y'", PANEL, gives=3 * ONE, error=SimulationError, warp_specialized=False,
+        out_type=lambda x, mended: (ArrayType((64, 128), np.float32), ArrayType((64, 64), np.float32)))
+def an_output_is_read_where_nobody_wrote(x, y, z, *, mended: numpipe.Static):
+    tile = numpipe.scratch(SMEM((64, 64), np.float32))
+    tile[...] = numpipe.zeros((64, 64), np.float32) + 3.0
+    numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
+    numpipe.wait_smem_to_gmem(0)
+    for _, (y_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0 if mended else 1)),))(y):
+        z[ds(0, 64), ds(0, 64)] = y_tile[...]
+
+
+@kernel("out-of-bounds", r"'y\[…\] = tile': negative start \(-64, 0\): a TMA store stops the kernel there",
+        zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError)
+def a_tile_before_the_array(y, *, mended: numpipe.Static):
+    y[ds(0 if mended else y.shape[0] - 128, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@machine("out-of-bounds", r"store to out: elements 32 … 95 along dimension 0 of an array that has 64: ordinary stores are not "
+         r"clipped", gives=ONE, error=SimulationError)
+def an_ordinary_store_past_the_end(mended, out):
+    start = 0 if mended else 32
+    current().gmem_write(out.array, (slice(start, start + 64), slice(0, 64)), ONE, "out")
+
+
+# ---- the kernel before this one
+def load(x, waits):
+    if waits:
+        griddep.wait()
+    mbarrier.init(READY, 1)
+    fence.mbarrier_init()
+    mbarrier.arrive_expect_tx(READY, x.nbytes)
+    cp_async_bulk.load(0, x, (0, 0), READY)
+
+
+@machine("read-before-grid-dependency", r"x\[0:64, 0:64\] is read by TMA load \(x\) of warpgroup 0 \(compute\) before "
+         r"griddepcontrol.wait.*mend: +griddep.wait\(\) by every warpgroup", PANEL, gives=DONE)
+def loaded_before_the_kernel_ahead_has_ended(mended, x, out):
+    one_lane(load, x, mended)
+    barrier.sync(0, 128)
+    mbarrier.wait(READY, 0, -1)
+    griddep.wait()
+    out[0] = 7
+
+
+@machine("read-before-grid-dependency", r"out\[0:64, 0:64\] is written by TMA store \(out\) of warpgroup 1 \(compute\) before "
+         r"griddepcontrol.wait.*mend: +griddep.wait\(\)", gives=ONE.astype(F16), warpgroups=2)
+def stored_by_a_warpgroup_that_nobody_told(mended, out):
+    if current().warpgroup == 0:
+        griddep.wait()
+        if mended:
+            barrier.sync(1, 256)
+    else:
+        values = np.ones((64, 64), F16).view(np.uint8).reshape(4, 128, 16)
+        current().smem_write(panel_chunks(0), values, "stmatrix")
+        fence.proxy_async()
+        barrier.sync(1 if mended else 2, 256 if mended else 128)
+        one_lane(send, out)
+
+
+def send(out):
+    cp_async_bulk.store(out, (0, 0), 0)
+    cp_async_bulk.commit_group()
+    cp_async_bulk.wait_group(0)
