@@ -110,8 +110,8 @@ class Mbarrier:
         self.expected += nbytes
         if nbytes < 0 or abs(self.tx) > _MAX_BYTES:
             raise report.violation(who, f"expect_tx of {nbytes} bytes on {self.name}: its transaction count would be "
-                                        f"{self.tx}, "
-                                   f"and it holds 0 … {_MAX_BYTES}", hazard="wrong-expect-tx", mbar=self)
+                                        f"{self.tx}, and it holds 0 … {_MAX_BYTES}; spread the copies over more phases",
+                                   hazard="wrong-expect-tx", mbar=self)
 
     def land(self, copy: Access, nbytes: int, time: int) -> None:
         """A TMA load has written its bytes."""
@@ -202,7 +202,7 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed:
         raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
                                     "with "
                                f"count {old.count} is live since {report.place(old.site)}",
-                               hazard="barrier-reinitialised", mbar=old)
+                               hazard="barrier-reinitialised", mbar=old, mend="all warpgroups give a barrier the same count")
 
 
 def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
@@ -227,7 +227,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
                                f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {len(mbar.waiters)} waiting",
-                               hazard="barrier-reinitialised", mbar=mbar)
+                               hazard="barrier-reinitialised", mbar=mbar, mend="wait for the phase before")
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]
@@ -324,13 +324,13 @@ def unfinished(sm: SM) -> None:
             raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of "
                                                      "phase "
                                    f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
-                                   "others",
+                                   "others; announce the bytes of all copies that are issued for the phase, and no more",
                                    mbar.site, hazard="wrong-expect-tx", mbar=mbar)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
                                     f"{report.place(copy.site)}) was "
-                              f"never waited for before the CTA ends; the newest phase waited for is {mbar.waited}",
+                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for it",
                               hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "

@@ -37,7 +37,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     for store in sm.stores.get(box.memory, ()):
         if box.meets(where, store.access):
             raise report.race(access, f"{access.describe()} reads the array at {where} while {store.access.tell()} may still be "
-                                      f"writing it: {STORES_END}", hazard="array-in-transfer", before=store.access)
+                                      "writing it", mend=STORES_END, hazard="array-in-transfer", before=store.access)
     known = who.known()
     for lo, hi in touched:
         sm.memory.write(access, lo, hi, known, True)
@@ -92,7 +92,8 @@ class Groups:
             tma.reducible(who, box, reduction)
         where, index, touched = tma.place(who, "tma_store", box, coords, src)
         if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
-            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one",
+            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative "
+                                        "one; start at 0 and store less",
                                    hazard="out-of-bounds")
         tma.whole_chunks(who, box, where)
         group = self._first + len(self._groups) + 1
@@ -104,7 +105,7 @@ class Groups:
         for load in sm.memory.loads(box):
             if box.meets(where, load) and any(known[index] < value for index, value in load.needs):
                 raise report.race(access, f"{access.describe()} writes the array at {where} while {load.tell()} may still be "
-                                          f"reading it: {STORES_END}", hazard="array-in-transfer", before=load)
+                                          "reading it", mend=STORES_END, hazard="array-in-transfer", before=load)
         store = Store(access, box.memory)
         sm.stores.setdefault(box.memory, []).append(store)
         self._open.append(store)
@@ -168,7 +169,7 @@ class Groups:
                                         "it under one_lane", hazard="divergent-aligned")
         if pending < 0:
             raise report.violation(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or "
-                                        "more", hazard="illegal-instruction")
+                                        "more; wait with one of these", hazard="illegal-instruction")
         who.breathe()
         self._until = max(self._first, self._first + len(self._groups) - pending)
         self._reading = read
