@@ -83,8 +83,8 @@ def test_every_error_of_the_simulator_names_its_hazard_and_a_mend() -> None:
 
 
 @pytest.mark.parametrize("source", [
-    "report.race(who, 'what; mend')", "report.violation(who, 'what; mend', hazard=name)", "report.race(who, 'what', hazard='deadlock')",
-    "PipelineRace('text')"])
+    "report.race(who, 'what; mend')", "report.violation(who, 'what; mend', hazard=name)",
+    "report.race(who, 'what', hazard='deadlock')", "PipelineRace('text')"])
 def test_an_error_without_a_name_or_a_mend_would_be_found(source: str) -> None:
     assert hazards_of(source)[1] == [1]
 

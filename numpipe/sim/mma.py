@@ -236,9 +236,8 @@ class Products:
                 raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}; use one "
                                             "of its shape", hazard="illegal-instruction", before=accumulator.party())
             if accumulator.read_at_fence == self.fences:
-                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; the fence "
-                                       "orders register "
-                                  "accesses before the wgmma that writes them",
+                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; another "
+                                       "wgmma_fence, which orders register accesses before the wgmma that writes them",
                                   hazard="missing-wgmma-fence", before=accumulator.party())
             return accumulator
         array = np.asarray(accumulator)
