@@ -16,7 +16,8 @@ file           concept
 ``tma``        boxes and swizzles; ``bulk``: copies in flight
 ``mma``        matrix descriptors, accumulators, groups
 ``generic``    ordinary loads and stores
-``trace``      events and the text timeline; ``chrome``: trace files; ``report``: the errors' text
+``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
+``trace``      events and the text timeline; ``chrome``: trace files
 =============  ==================================================================================================
 
 What is not modelled: clusters and multicast, atomics, bank conflicts, races in GMEM (CTAs run one after the other), the

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..reports import Party
 from . import report
 from .clocks import GENERIC, INITIALISED
 from .memory import Access
@@ -74,6 +75,18 @@ class Mbarrier:
     def who_arrived(self) -> str:
         return ", ".join(f"{self.sm.warpgroups[w].name} x {n}" for w, n in self.arrivals)
 
+    def party(self) -> Party:
+        """Who initialised it, for reports."""
+        owner = self.sm.warpgroups[self.warp // 4]
+        return Party(f"initialises {self.name}", owner.warpgroup, owner.role, owner.cta,
+                     () if self.site is None else (report.line_of(self.site),), barrier=self.name)
+
+    def arrived(self) -> Party | None:
+        """Who has arrived last in this phase, for reports; its line is not kept."""
+        who = self.sm.warpgroups[self.arrivals[-1][0]] if self.arrivals else None
+        return None if who is None else Party(f"arrived on {self.name}", who.warpgroup, who.role, who.cta, barrier=self.name,
+                                              phase=self.phase)
+
     # ---- phases
     def arrive(self, who: Warpgroup, count: int) -> None:
         if count > self.pending:
@@ -81,7 +94,7 @@ class Mbarrier:
                 who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only "
                      f"{self.pending} of {self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was "
                 f"passed on twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}; "
-                f"{self._once(self.phase)}", hazard="too-many-arrivals", mbar=self)
+                f"{self._once(self.phase)}", hazard="too-many-arrivals", mbar=self, before=self.arrived())
         if self.phase and who.knows(self.landed) < self.phase:
             raise report.race(
                 who, f"arrives on {self.name} in phase {self.phase}, but nothing orders this after the end of phase "
@@ -110,8 +123,8 @@ class Mbarrier:
         self.expected += nbytes
         if nbytes < 0 or abs(self.tx) > _MAX_BYTES:
             raise report.violation(who, f"expect_tx of {nbytes} bytes on {self.name}: its transaction count would be "
-                                        f"{self.tx}, "
-                                   f"and it holds 0 … {_MAX_BYTES}", hazard="wrong-expect-tx", mbar=self)
+                                        f"{self.tx}, and it holds 0 … {_MAX_BYTES}; spread the copies over more phases",
+                                   hazard="wrong-expect-tx", mbar=self)
 
     def land(self, copy: Access, nbytes: int, time: int) -> None:
         """A TMA load has written its bytes."""
@@ -173,12 +186,13 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at "
-                              f"{report.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar)
+                              f"{report.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar,
+                              before=mbar.party())
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {report.place(mbar.site)} "
                                    "the TMA may "
                               "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
-                              hazard="missing-init-fence", mbar=mbar)
+                              hazard="missing-init-fence", mbar=mbar, before=mbar.party())
         mbar.seen_by.add(key)
     return mbar
 
@@ -188,7 +202,7 @@ def init(who: Warpgroup, address: int, count: int, name: str) -> None:
     old = who.sm.mbarriers.get(address)
     if old is not None:
         raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it "
-                                    "first", hazard="barrier-reinitialised", mbar=old)
+                                    "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
     _create(who, address, count, name, who.epoch())
 
@@ -202,7 +216,8 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed:
         raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
                                     "with "
                                f"count {old.count} is live since {report.place(old.site)}",
-                               hazard="barrier-reinitialised", mbar=old)
+                               hazard="barrier-reinitialised", mbar=old, before=old.party(),
+                               mend="all warpgroups give a barrier the same count")
 
 
 def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
@@ -227,7 +242,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
                                f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {len(mbar.waiters)} waiting",
-                               hazard="barrier-reinitialised", mbar=mbar)
+                               hazard="barrier-reinitialised", mbar=mbar, mend="wait for the phase before")
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]
@@ -324,13 +339,13 @@ def unfinished(sm: SM) -> None:
             raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of "
                                                      "phase "
                                    f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
-                                   "others",
+                                   "others; announce the bytes of all copies that are issued for the phase, and no more",
                                    mbar.site, hazard="wrong-expect-tx", mbar=mbar)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
                                     f"{report.place(copy.site)}) was "
-                              f"never waited for before the CTA ends; the newest phase waited for is {mbar.waited}",
+                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for it",
                               hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "

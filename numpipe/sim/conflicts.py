@@ -321,6 +321,6 @@ def _at(access: Access, plan: RingPlan) -> int | None:
     """The ring's step in which a warpgroup was, as its notes tell; None where the last one is of another ring."""
     if access.note_ is None:
         return None
-    ring = str(access.note_[1].get("ring"))
-    same = ring == plan.name or (plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2])
+    ring, name = str(access.note_[1].get("ring")), report.ring_name(access.agent.sm, plan, access.note_)
+    same = ring == name or (plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2])
     return report.noted(access.note_, "step") if same else None

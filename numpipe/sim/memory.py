@@ -94,7 +94,7 @@ class SharedMemory:
         """SimulationError unless [lo, hi) lies in the CTA's shared memory."""
         if lo < 0 or hi > self.nbytes:
             raise report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of "
-                                        "shared memory", hazard="out-of-bounds", span=(lo, hi))
+                                        "shared memory", hazard="out-of-bounds", span=(lo, hi), mend="stay within what the CTA has")
 
     def _split(self, at: int) -> int:
         """Index of the segment that starts at `at`, made if needed."""

@@ -118,6 +118,13 @@ def noted(note: tuple[str, dict[str, Any]] | None, key: str) -> int | None:
     return None if value is None or not hasattr(value, "__index__") else int(value)
 
 
+def ring_name(sm: SM, plan: RingPlan, note: tuple[str, dict[str, Any]] | None) -> str:
+    """How the pipeline that was running calls a ring: one on another one's allocations has a name of its own, and no plan."""
+    noted_as = None if note is None else note[1].get("ring")
+    known = {ring.name for ring in (*sm.unit.rings.values(), *sm.unit.outputs.values())}
+    return plan.name if noted_as is None or noted_as in known else str(noted_as)
+
+
 def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mbarrier | None = None,
           span: tuple[int, int] | None = None, note: tuple[str, dict[str, Any]] | None = None, phase: int | None = None,
           step: int | None = None) -> Party:
@@ -138,13 +145,14 @@ def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mb
     bytes_in = slot_of(sm, span[0]) if span is not None else None
     where = place_of(sm, mbar) if mbar is not None else None
     if where is not None and where.plan is not None and where.slot is not None:
-        if access is not None or ring != where.plan.name:
+        if access is not None or ring != ring_name(sm, where.plan, note):
             at_step = where.plan.step_at(where.slot, phase or 0)
-        ring, slot = where.plan.name, where.slot
+        ring, slot = ring_name(sm, where.plan, note), where.slot
     elif bytes_in is not None:
-        if ring != bytes_in[0].name:
+        mine = ring_name(sm, bytes_in[0], note)
+        if ring != mine:
             at_step = None
-        ring, slot = bytes_in[0].name, bytes_in[1]
+        ring, slot = mine, bytes_in[1]
     elif span is not None and hasattr(sm.unit, "slot_at"):
         ring = slot = None
     site = site or (user_site() if access is None else access.site)
