@@ -144,7 +144,8 @@ def test_lanes_that_come_to_different_shuffles() -> None:
 
         emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
 
-    with pytest.raises(SimulationError, match=r"lane 0 waits in cuda\.shfl_xor_sync .* but lane 1 is at cuda\.shfl_xor_sync") as caught:
+    with pytest.raises(SimulationError, match=r"lane 0 waits in cuda\.shfl_xor_sync .* but lane 1 is at "
+                                              r"cuda\.shfl_xor_sync") as caught:
         simulate(divergent)
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
@@ -157,7 +158,8 @@ def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
 
         emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
 
-    with pytest.raises(SimulationError, match=r"lane 16 executes cuda\.syncwarp at .* with the mask 0xffff, which it is not in") as caught:
+    with pytest.raises(SimulationError, match=r"lane 16 executes cuda\.syncwarp at .* with the mask 0xffff, which it is not "
+                                              "in") as caught:
         simulate(outside)
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
