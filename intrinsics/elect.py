@@ -24,7 +24,7 @@ def elect_sync() -> bool:
     """
     machine = current()
     if machine.lanes != "one":
-        raise failure(SimulationError, "divergent-aligned", f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane takes "
-                      "diverges within the warpgroup, which the simulated SM does not do: use numpipe's one_lane(function, ...) for "
-                      "the branch", "one_lane(function, …)", "elects a lane")
+        raise failure(SimulationError, "divergent-aligned", f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane "
+                      "takes diverges within the warpgroup, which the simulated SM does not do: use numpipe's "
+                      "one_lane(function, ...) for the branch", "one_lane(function, …)", "elects a lane")
     return True

@@ -15,9 +15,8 @@ from numpipe._machine import current, failure
 from numpipe._op import op, ptx
 from numpipe.errors import SimulationError
 
-
-_INSTEAD = ("use one_lane(function, …) or each_warp(function, …) for what one lane does, and a body with lowering_semantics=Lane for "
-            "code of each lane")
+_INSTEAD = ("use one_lane(function, …) or each_warp(function, …) for what one lane does, and a body with "
+            "lowering_semantics=Lane for code of each lane")
 
 
 class LaneValues(np.ndarray):
@@ -26,9 +25,9 @@ class LaneValues(np.ndarray):
     def __bool__(self) -> bool:
         if self.size > 1:
             raise failure(
-                SimulationError, "divergent-aligned", f"a branch on a value that each of {self.size} lanes has its own of: some may "
-                "take it, but the simulated SM runs them together, and on the GPU .aligned instructions in it (wgmma, bar.sync, "
-                f"setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}", _INSTEAD, "branches by lane")
+                SimulationError, "divergent-aligned", f"a branch on a value that each of {self.size} lanes has its own of: some "
+                "may take it, but the simulated SM runs them together, and on the GPU .aligned instructions in it (wgmma, "
+                f"bar.sync, setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}", _INSTEAD, "branches by lane")
         return bool(np.ndarray.__bool__(self))
 
 

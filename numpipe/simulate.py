@@ -22,8 +22,8 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
              grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None, fresh: int = 0) -> None:
     """Run the rewritten kernel function over the whole grid; the same entry as on the GPU, role by role.
 
-    The last `fresh` arrays were allocated for this call. `seed` None is the order of the virtual-time model, an int a random legal schedule. Raises PipelineRace,
-    PipelineDeadlock or SimulationError, naming the user's lines.
+    The last `fresh` arrays were allocated for this call. `seed` None is the order of the virtual-time model, an int a random legal
+    schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
     """
 
     def body(machine: Machine) -> None:

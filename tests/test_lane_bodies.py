@@ -31,6 +31,7 @@ import numpipe
 from numpipe import SMEM, BlockSpec, PipelineRace, SimulationError, SpecError, ds
 from numpipe._layout import block_layout, swizzled
 from numpipe.per_lane import element_offset, gather, scatter
+from numpipe.sim import lane
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
 
@@ -129,6 +130,7 @@ def test_a_lane_that_does_not_come_to_a_shuffle() -> None:
                                               r"body: all of") as caught:
         simulate(missing)
     assert "\n    cuda.shfl_sync(0xFFFFFFFF, 1, 0)\n" in str(caught.value), "the line of the lane that waits"
+    assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
 
 def test_lanes_that_come_to_different_shuffles() -> None:
@@ -142,8 +144,10 @@ def test_lanes_that_come_to_different_shuffles() -> None:
 
         emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
 
-    with pytest.raises(SimulationError, match=r"lane 0 waits in cuda\.shfl_xor_sync .* but lane 1 is at cuda\.shfl_xor_sync"):
+    with pytest.raises(SimulationError, match=r"lane 0 waits in cuda\.shfl_xor_sync .* but lane 1 is at "
+                                              r"cuda\.shfl_xor_sync") as caught:
         simulate(divergent)
+    assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
 
 def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
@@ -154,8 +158,38 @@ def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
 
         emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
 
-    with pytest.raises(SimulationError, match=r"lane 16 executes cuda\.syncwarp at .* with the mask 0xffff, which it is not in"):
+    with pytest.raises(SimulationError, match=r"lane 16 executes cuda\.syncwarp at .* with the mask 0xffff, which it is not "
+                                              "in") as caught:
         simulate(outside)
+    assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
+
+
+def test_a_lane_that_waits_for_a_store_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would never end, here and, as likely, on the GPU; loads of one element that end are none of this."""
+    @by_lane
+    def spins(x, y, times):
+        tile = numpipe.scratch(SMEM((64, 64), np.float32))
+        tile[...] = numpipe.zeros((64, 64), np.float32)
+        numpipe.commit_smem()
+
+        def body(indices, x_tile):
+            warp, seen = numpipe.lane_index() // 32, 0
+            if warp == 0:
+                while tile[0, 0] == 0.0 and seen != times:
+                    seen += 1
+            elif numpipe.lane_index() == 32:
+                tile[0, 1] = 1.0
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    monkeypatch.setattr(lane, "SPINS", 300)
+    x, y = integers((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    for seed in (None, *range(3)):
+        spins.simulate(x, y, 100, seed=seed)
+        with pytest.raises(SimulationError, match=r"lane 0 of warp 0 has loaded tile\[i, j\] at SMEM\[\d+\] 300 times, and done "
+                                                  r"nothing else: it waits for a store that nothing orders") as caught:
+            spins.simulate(x, y, -1, seed=seed)
+        assert caught.value.report is not None and caught.value.report.hazard == "deadlock"
 
 
 def test_parts_of_a_warp_may_meet_for_themselves() -> None:

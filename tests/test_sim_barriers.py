@@ -10,6 +10,7 @@ from greenlet import greenlet
 from sim_pipelines import each_warp, one
 
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError, SpecError
+from numpipe.intrinsics import ldmatrix, stmatrix
 from numpipe.sim import Trace, default_registers, simulate
 
 SEEDS = [None, *range(20)]
@@ -32,6 +33,9 @@ def initialised(machine, *counts):
 
 def nothing(machine):
     pass
+
+
+PER_LANE = np.zeros(128, np.int32)
 
 
 # ---- mbarriers --------------------------------------------------------------------------------------------------
@@ -211,12 +215,14 @@ def test_polling_makes_progress_and_polling_for_ever_is_a_deadlock():
 # ---- who executes -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("operation", [
     lambda m: m.bar_sync(0, 128), lambda m: m.bar_arrive(0, 128), lambda m: m.wgmma_fence(), lambda m: m.wgmma_commit(),
-    lambda m: m.wgmma_wait(0), lambda m: m.setmaxnreg("dec", 40),
+    lambda m: m.wgmma_wait(0), lambda m: m.setmaxnreg("dec", 40), lambda m: ldmatrix.load_x1(PER_LANE),
+    lambda m: stmatrix.store_x1(PER_LANE, PER_LANE),
 ])
 @pytest.mark.parametrize("lanes", ["one", "warps"])
 def test_a_collective_operation_by_fewer_lanes_is_refused(operation, lanes):
-    with pytest.raises(SimulationError, match=f"needs all 128 lanes of the warpgroup, but lanes='{lanes}'"):
+    with pytest.raises(SimulationError, match=f"needs all 128 lanes of the warpgroup, but lanes='{lanes}'") as caught:
         run(lambda machine: machine.scoped(lanes, operation, (machine,)))
+    assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
 
 def test_mbar_init_by_all_lanes_is_refused():
@@ -270,8 +276,27 @@ def test_turns_pass_through_bar_arrive_and_bar_sync(seed):
 
 
 def test_a_barrier_that_somebody_never_reaches_is_a_deadlock_that_counts_threads():
-    with pytest.raises(PipelineDeadlock, match="bar_sync 3: 128 of 256 threads have arrived .warpgroup 0 .compute"):
+    with pytest.raises(PipelineDeadlock, match="bar_sync 3: 128 of 256 threads have arrived .warpgroup 0 .compute") as caught:
         run(lambda machine: machine.bar_sync(3, 256), nothing)
+    assert caught.value.report is not None and caught.value.report.hazard == "named-barrier-mismatch"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_deadlock_tells_who_has_ended_without_a_barrier(seed):
+    def body(machine, leaves):
+        machine.bar_sync(1, 384)
+        if machine.warpgroup not in leaves:
+            machine.bar_sync(2, 384)
+
+    run(*[lambda machine: body(machine, ())] * 3, seed=seed)
+    for leaves, told in (((2,), r"warpgroup 2 \(compute\) has ended without it"),
+                         ((0, 2), r"warpgroup 0 \(compute\), warpgroup 2 \(compute\) have ended without it")):
+        with pytest.raises(PipelineDeadlock, match=rf"named barrier 2: \d+ of 384 threads \(at test_sim_barriers.py:\d+ in body\); "
+                                                   rf"{told}"):
+            run(*[lambda machine, leaves=leaves: body(machine, leaves)] * 3, seed=seed)
+    with pytest.raises(PipelineDeadlock) as caught:  # one that is only late is not blamed
+        run(lambda m: m.bar_sync(1, 256), lambda m: m.bar_sync(2, 256), seed=seed)
+    assert "ended without" not in str(caught.value)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -165,7 +165,8 @@ def test_reductions_of_one_kind_may_meet() -> None:
     silent(lambda seed: run(seed, "add", "add"))
     reported(lambda seed: run(seed, "add", "max"), "cta-conflict",
              r"TMA reduction 'max' \(c\) writes c\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too",
-             r"before: TMA reduction 'add' \(c\)", "mend:   set the array up before the kernel .*all CTAs use the same reduction_op")
+             r"before: TMA reduction 'add' \(c\)", "mend:   set the array up before the kernel .*all CTAs use "
+             "the same reduction_op")
     reported(lambda seed: run(seed, None, "add"), "cta-conflict", r"before: TMA store \(c\)")
     reported(lambda seed: run(seed, "add", None), "cta-conflict", r"before: TMA reduction 'add' \(c\)")
 
@@ -187,7 +188,8 @@ def test_what_the_call_allocates_is_written_before_it_is_read() -> None:
     a = np.ones((64, 128), F32)
     silent(lambda seed: reads.simulate(a, out=a.copy(), seed=seed))
     reported(lambda seed: reads.simulate(a, seed=seed), "uninitialised-read",
-             r"TMA load \(o\) reads o\[0:64, 0:32\], which nobody has written: 'o' is allocated by the call \(out_type\)", r"mend:   pass 'o'",
+             r"TMA load \(o\) reads o\[0:64, 0:32\], which nobody has written: 'o' is allocated by the call \(out_type\)",
+             "mend:   pass 'o'",
              kind=SimulationError)
 
 
@@ -200,8 +202,8 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
 
     a = np.ones((64, 32), F32)
     silent(lambda seed: adds.simulate(a, out=a.copy(), seed=seed))
-    reported(lambda seed: adds.simulate(a, seed=seed), "uninitialised-read", r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which nobody has written",
-             kind=SimulationError)
+    reported(lambda seed: adds.simulate(a, seed=seed), "uninitialised-read",
+             r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which nobody has written", kind=SimulationError)
 
 
 def test_the_written_part_may_be_read() -> None:
@@ -219,8 +221,8 @@ def test_the_written_part_may_be_read() -> None:
 
     a = np.ones((64, 64), F32)
     silent(lambda seed: kernel(0).simulate(a, seed=seed))
-    reported(lambda seed: kernel(1).simulate(a, seed=seed), "uninitialised-read", r"TMA load \(b\) reads b\[0:64, 64:96\], which nobody",
-             kind=SimulationError)
+    reported(lambda seed: kernel(1).simulate(a, seed=seed), "uninitialised-read",
+             r"TMA load \(b\) reads b\[0:64, 64:96\], which nobody", kind=SimulationError)
 
 
 # ---- outside the array ------------------------------------------------------------------------------------------
@@ -242,7 +244,8 @@ def test_a_tile_sticks_out_at_the_end_only(order: Any) -> None:
 
 @pytest.mark.parametrize("index, told", [
     ((slice(0, 4), slice(60, 65)), "elements 60 … 64 along dimension 1 of an array that has 64"),
-    ((slice(-2, 2), slice(0, 8)), "elements -2 … 1 along dimension 0 of an array that has 16"), ((16, slice(0, 8)), "elements 16 … 16 along dimension 0 of an array that has 16"),
+    ((slice(-2, 2), slice(0, 8)), "elements -2 … 1 along dimension 0 of an array that has 16"),
+    ((16, slice(0, 8)), "elements 16 … 16 along dimension 0 of an array that has 16"),
 ])
 def test_ordinary_stores_are_not_clipped(index: Any, told: str) -> None:
     def run(seed: int | None, index: Any) -> None:
@@ -284,7 +287,8 @@ def test_ordinary_stores_are_not_there_for_the_tma() -> None:
 
     silent(lambda seed: run_body(lambda machine: body(machine, 64), seed))
     reported(lambda seed: run_body(lambda machine: body(machine, 0), seed), "array-in-transfer",
-             r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: nothing makes ordinary stores visible",
+             r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: nothing makes ordinary "
+             "stores to an array visible",
              r"fence.proxy.async.shared::cta, is of shared memory", r"mend:   store it with copy_smem_to_gmem")
 
 
@@ -309,7 +313,8 @@ def test_a_store_over_what_a_load_still_reads(lanes: bool) -> None:
 
     silent(lambda seed: run_body(lambda machine: body(machine, True), seed))
     reported(lambda seed: run_body(lambda machine: body(machine, False), seed), "array-in-transfer",
-             r"store \(a\) writes the array at a\[0:64, 0:64\] while TMA load \(a\) by warpgroup 0 \(compute\) may still be reading it")
+             r"store \(a\) writes the array at a\[0:64, 0:64\] while TMA load \(a\) by warpgroup 0 \(compute\) may still be "
+             "reading it")
 
 
 @pytest.mark.parametrize("second", ["TMA store", "store", "TMA load"])
@@ -339,8 +344,9 @@ def test_a_store_is_over_for_those_who_know(second: str) -> None:
         run_body(lambda machine: body(machine, array, told), seed, warpgroups=2)
 
     silent(lambda seed: run(seed, True))
-    reported(lambda seed: run(seed, False), "array-in-transfer", r"\(a\) (reads|writes) the array at a\[0:\d+, 0:64\] while .*\(a\) "
-             r"by warpgroup [01] \(compute\) may still be (reading|writing) it|ordinary stores visible")
+    reported(lambda seed: run(seed, False), "array-in-transfer",
+             r"\(a\) (reads|writes) the array at a\[0:\d+, 0:64\] while .*\(a\) by warpgroup [01] \(compute\) may still be "
+             "(reading|writing) it|ordinary stores to an array visible")
 
 
 def test_two_warpgroups_store_to_parts_of_their_own() -> None:

@@ -15,13 +15,21 @@ file           concept
 ``barriers``   mbarriers; ``named``: named barriers and the register pool
 ``tma``        boxes and swizzles; ``bulk``: copies in flight
 ``mma``        matrix descriptors, accumulators, groups
-``generic``    ordinary loads and stores
+``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
+``gmem``       global memory: who wrote and read which elements, by CTA; ``regions``: views of one allocation
 ``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
 ``trace``      events and the text timeline; ``chrome``: trace files
 =============  ==================================================================================================
 
-What is not modelled: clusters and multicast, atomics, bank conflicts, races in GMEM (CTAs run one after the other), the
-lanes of a warp one by one (an elected lane stands for its warp).
+CTAs run one after the other, and what any two of them do to an element of an array is compared (`gmem`), so that a conflict is
+found although it cannot happen here. An array that the call allocates holds nothing until it is written, direct stores stay inside
+their array, and arrays are touched behind a griddepcontrol.wait. (A kernel's entry waits, as on the GPU; bodies that are passed to
+`simulate` and never wait are not checked.) What is ``.aligned`` is executed by all lanes: narrower scopes, branches by lane, and
+lanes of a warp that do not come to a shuffle are reported.
+
+What is not modelled: clusters and multicast, atomics of the lanes, bank conflicts, waits of one CTA for another (flags in global
+memory), the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a warpgroup
+stored an element: two ordinary stores of one warpgroup to an array count as ordered.
 """
 
 from __future__ import annotations

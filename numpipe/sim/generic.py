@@ -5,7 +5,6 @@ PTX ISA, "Memory Consistency Model: Proxies".
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,8 +143,9 @@ def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...],
 
 def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
     """The index as slices; SimulationError where it leaves the array: lanes that store do not look (TMA copies are clipped)."""
+    every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))
     parts = [(part.start or 0, size if part.stop is None else part.stop) if isinstance(part, slice) else (part, part + 1)
-             for part, size in itertools.zip_longest(index, array.shape, fillvalue=slice(None))]
+             for part, size in zip(every, array.shape, strict=True)]
     for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
         if not 0 <= start <= stop <= size:
             raise report.violation(access, f"store to {access.what}: elements {start} … {stop - 1} along dimension {axis} of an "

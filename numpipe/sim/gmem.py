@@ -12,19 +12,17 @@ Within a CTA accesses are ordered, or not, by its clocks::
     ordinary store    the phase is over         its group has been waited for   same warpgroup, or a barrier
 
 An ordinary store is of the generic proxy and TMA copies are of the async proxy. What orders the two in global memory is a proxy
-fence on it, and the one that kernels have is on shared memory (PTX ISA, "Memory Consistency Model: Proxies").
+fence on it, and the one that kernels have is on shared memory.
 
-Elements are told apart by their addresses, so views of one allocation meet where they overlap. Arrays lie in *regions*, ranges of
-addresses that overlap. A region that nobody has written keeps a list of the boxes loaded from it, each once: this is what the
-inputs of a kernel cost. The first write makes a map of it: for each element the newest write, and the first read.
+Elements are told apart by their addresses (`regions`). A region that nobody has written keeps the boxes loaded from it, each once:
+this is all that the inputs of a kernel cost. The first write makes maps of it: by element the newest write, and the first read.
 
-PTX ISA, "Memory Consistency Model: Data-races", "cp.reduce.async.bulk", "griddepcontrol".
+PTX ISA, "Memory Consistency Model: Data-races; Proxies", "cp.reduce.async.bulk", "griddepcontrol".
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,6 +33,7 @@ from ..errors import PipelineRace, SimulationError
 from ..reports import Party, Report
 from . import report
 from .memory import Access
+from .regions import Codes, Cut, Index, Place, Region, bounds, extent, overlap, settle
 
 if TYPE_CHECKING:
     from .barriers import Mbarrier
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
     from .port import Warpgroup
     from .tma import Box
 
-Codes = npt.NDArray[np.int32]
-Index = tuple[slice, ...]
 _FIRST = np.iinfo(np.int32).max
-"""code of the first access that is remembered; later ones have smaller codes, 0 is nobody: the maximum is the earliest"""
-
+"""code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest, and 0 is nobody"""
+STORE = "store"
+"""kind of an ordinary store"""
+_VERBS = {"TMA load": "reads", "TMA store": "writes", STORE: "writes"}
 STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
               "wait_smem_to_gmem(0)")
 
@@ -55,7 +54,6 @@ class Agent(NamedTuple):
     """A warpgroup, when the CTA that it was of has ended."""
 
     name: str
-    title: str
     warpgroup: int
     role: str
     cta: tuple[int, int, int]
@@ -67,7 +65,8 @@ class Touch:
     `number` is of the CTA in the order of the run, `needs` what another access of that CTA must know to come after a write.
     """
 
-    __slots__ = ("agent", "code", "flipped", "index", "kind", "needs", "note_", "number", "phase", "reduction", "site", "wait_", "what")
+    __slots__ = ("agent", "code", "flipped", "index", "kind", "needs", "note_", "number", "phase", "reduction", "site", "wait_",
+                 "what")
 
     def __init__(self, access: Access, number: int, index: Index, flipped: bool, needs: tuple[Need, ...] = (),
                  reduction: str = "") -> None:
@@ -98,71 +97,6 @@ class Touch:
                      report.noted(self.note_, "step"))
 
 
-class Region:
-    """Addresses [lo, hi) that arrays share, in units of `unit` bytes of which every element has whole ones."""
-
-    def __init__(self, lo: int, hi: int, unit: int) -> None:
-        self.lo, self.hi, self.unit = lo, hi, unit
-        self.places: list[Place] = []
-        self.written: Codes | None = None
-        """by unit, the code of the newest write; of a reduction that other CTAs share in, of the first of them"""
-        self.read: Codes | None = None
-        """by unit, the code of the first read"""
-
-    def codes(self) -> Codes:
-        return np.zeros((self.hi - self.lo) // self.unit, np.int32)
-
-    def adopt(self, other: Region) -> None:
-        """Take the places and maps of a region that lies in this one; its units are multiples of this one's."""
-        scale, start = other.unit // self.unit, (other.lo - self.lo) // self.unit
-        for name in ("written", "read"):
-            codes = getattr(other, name)
-            if codes is not None:
-                if getattr(self, name) is None:
-                    setattr(self, name, self.codes())
-                getattr(self, name)[start:start + codes.size * scale] = np.repeat(codes, scale)
-        for place in other.places:
-            place.join(self)
-
-
-class Place:
-    """An array in its region. Its maps are the region's, with the array's shape (and units of an element behind it)."""
-
-    def __init__(self, array: npt.NDArray[Any]) -> None:
-        self.array = array
-        self.address = array.ctypes.data
-        self.fresh = False
-        """whether its elements hold nothing until the kernel writes them"""
-        self.cuts: list[Cut] = []
-
-    def join(self, region: Region) -> None:
-        self.region = region
-        region.places.append(self)
-        self.written = self.view(region.written)
-        self.read = self.view(region.read)
-
-    def view(self, codes: Codes | None) -> Codes:
-        if codes is None:
-            return np.empty(0, np.int32)
-        array, unit = self.array, self.region.unit
-        if not array.size:
-            return np.empty(array.shape, np.int32)
-        inner = array.dtype.itemsize // unit
-        strides = [4 * (stride // unit) if size > 1 else 0 for size, stride in zip(array.shape, array.strides, strict=True)]
-        return np.ndarray((*array.shape, *[inner][:inner > 1]), np.int32, codes, 4 * ((self.address - self.region.lo) // unit),
-                          (*strides, *[4][:inner > 1]))
-
-
-class Cut:
-    """The boxes of one tensor map: which of them have been loaded, by whom first."""
-
-    __slots__ = ("box", "place", "seen")
-
-    def __init__(self, box: Box, place: Place) -> None:
-        self.box, self.place = box, place
-        self.seen: dict[tuple[int, ...], Touch] = {}
-
-
 class GlobalMemory:
     """What the CTAs of a grid did to global memory so far.
 
@@ -173,7 +107,7 @@ class GlobalMemory:
     def __init__(self, fresh: Sequence[npt.NDArray[Any]] = (), programmatic: bool = False) -> None:
         self.number = -1
         """of the running CTA"""
-        self._fresh = [_bounds(array) for array in fresh]
+        self._fresh = [bounds(array) for array in fresh]
         self._touches: list[Touch] = []
         self._foreign = _FIRST
         """codes above are of CTAs before the running one"""
@@ -191,25 +125,15 @@ class GlobalMemory:
 
     # ---- arrays
     def place(self, array: npt.NDArray[Any]) -> Place:
+        """Where an array lies: the same for all views of its memory of one shape."""
         key = array.ctypes.data, array.shape, array.strides, array.dtype.itemsize
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = Place(array)
-            lo, hi = _bounds(array)
-            place.fresh = any(first <= lo and hi <= last for first, last in self._fresh)
-            met = [region for region in self._regions if region.lo < hi and lo < region.hi]
-            if len(met) == 1 and met[0].lo <= lo and hi <= met[0].hi and _unit(place, met[0].lo, met[0].unit) == met[0].unit:
-                place.join(met[0])
-                return place
-            lo, hi = min([lo, *(region.lo for region in met)]), max([hi, *(region.hi for region in met)])
-            region = Region(lo, hi, _unit(place, lo, math.gcd(*(part for r in met for part in (r.unit, r.lo - lo)))))
-            for other in met:
-                region.adopt(other)
-                self._regions.remove(other)
-            self._regions.append(region)
-            place.join(region)
+            lo, hi = bounds(array)
+            place = self._places[key] = Place(array, any(first <= lo and hi <= last for first, last in self._fresh))
+            region = settle(place, self._regions)
             if region.written is not None:
-                self._make(region)
+                self._look(region)
         return place
 
     def _cut(self, box: Box) -> Cut:
@@ -225,6 +149,29 @@ class GlobalMemory:
     def _of(self, code: int) -> Touch:
         return self._touches[_FIRST - code]
 
+    def _open(self, region: Region) -> None:
+        """Make the maps of a region that is written, or holds nothing yet."""
+        if region.written is None:
+            region.written = region.codes()
+            self._look(region)
+
+    def _look(self, region: Region) -> None:
+        """All arrays of a region see its maps, in which their loads are marked."""
+        for place in region.places:
+            place.look()
+        loads = [(touch, place) for place in region.places for cut in place.cuts for touch in cut.seen.values()]
+        for touch, place in sorted(loads, key=lambda load: -load[0].code):
+            self._mark_read(place, touch)
+
+    def _mark_read(self, place: Place, touch: Touch) -> None:
+        region = place.region
+        if region.read is None:
+            region.read = region.codes()
+            for other in region.places:
+                other.look()
+        read = place.read[touch.index]
+        np.copyto(read, touch.code, where=read == 0)
+
     # ---- accesses
     def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
         """A TMA load of a box."""
@@ -232,25 +179,23 @@ class GlobalMemory:
         place = cut.place
         seen = where in cut.seen
         early = not known[access.agent.sm.clocks.grid] and (self._awaits or self._early is None)
-        if seen and not early and place.region.written is None and not place.fresh:
+        unwritten = place.region.written is None and not place.fresh
+        if seen and unwritten and not early:
             return
         touch = self._touch(access, box.inside(where)[0], box.tensor.flipped)
         if early:
             self._too_early(access, touch)
-        if place.region.written is None and not place.fresh:
-            if not seen:
-                cut.seen[where] = self._remember(touch)
-            return
-        self._open(place.region)
-        written = place.written[touch.index]
-        if not written.size:
-            return
-        self._writes(access, touch, written, known)
-        if place.fresh:
-            self._initialised(access, touch, written)
+        if not unwritten:
+            self._open(place.region)
+            written = place.written[touch.index]
+            if written.size:
+                self._writes(access, touch, written, known)
+                if place.fresh:
+                    self._initialised(access, touch, written)
         if not seen:
             cut.seen[where] = self._remember(touch)
-            self._mark_read(place, touch)
+            if not unwritten:
+                self._mark_read(place, touch)
 
     def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None:
         """A TMA store of a box, or a reduction; `need`: what says that it has reached global memory."""
@@ -280,7 +225,7 @@ class GlobalMemory:
             read = place.read[touch.index]
             first = int(read.max())
             if first > self._foreign:
-                raise self._conflict(access, touch, self._of(first), read)
+                raise _conflict(access, touch, self._of(first), read)
         self._remember(touch)
         if not touch.reduction or not met:
             written[...] = touch.code
@@ -291,30 +236,6 @@ class GlobalMemory:
         written[own] = touch.code
         if other:  # written in two ways: no reduction of another CTA may meet it
             written[mixed] = self._remember(Touch(access, self.number, touch.index, touch.flipped, touch.needs)).code
-
-    # ---- maps
-    def _open(self, region: Region) -> None:
-        """Make the maps of a region that is written, or holds nothing yet."""
-        if region.written is None:
-            region.written = region.codes()
-            self._make(region)
-
-    def _make(self, region: Region) -> None:
-        """Give all arrays of a region their views of its maps, and mark what they have read."""
-        for place in region.places:
-            place.written, place.read = place.view(region.written), place.view(region.read)
-        loads = [(touch, place) for place in region.places for cut in place.cuts for touch in cut.seen.values()]
-        for touch, place in sorted(loads, key=lambda load: -load[0].code):
-            self._mark_read(place, touch)
-
-    def _mark_read(self, place: Place, touch: Touch) -> None:
-        region = place.region
-        if region.read is None:
-            region.read = region.codes()
-            for other in region.places:
-                other.read = other.view(region.read)
-        read = place.read[touch.index]
-        np.copyto(read, touch.code, where=read == 0)
 
     # ---- what may not be
     def _writes(self, access: Access, touch: Touch, written: Codes, known: list[int]) -> dict[int, Touch]:
@@ -328,22 +249,13 @@ class GlobalMemory:
             if touch.reduction and touch.reduction == earlier.reduction:
                 continue
             if earlier.number != self.number:
-                raise self._conflict(access, touch, earlier, written)
-            if touch.kind == STORE and earlier.kind == STORE and touch.agent.warpgroup == earlier.agent.warpgroup:
+                raise _conflict(access, touch, earlier, written)
+            if earlier.kind == STORE != touch.kind:
+                raise _other_proxy(access, touch, earlier, written)
+            if earlier.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup:
                 continue
-            if earlier.kind == STORE and touch.kind != STORE:
-                raise self._race(access, touch, earlier, written, "array-in-transfer", (
-                    f"{_VERBS[touch.kind]} {{}}, which {earlier.describe()} of the same CTA wrote: nothing makes ordinary stores "
-                    "visible to the async proxy"), (
-                    "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
-                    "store it with copy_smem_to_gmem and wait_smem_to_gmem(0), or use it in the next kernel"))
             if any(known[counter] < value for counter, value in earlier.needs):
-                if earlier.kind == STORE:
-                    raise self._race(access, touch, earlier, written, "unordered-accesses", (
-                        f"writes {{}}, which {earlier.describe()} of {earlier.agent.name} writes too"), (
-                        f"no barrier orders {earlier.agent.name} before {touch.agent.name}",
-                        "a barrier between the two, or rows and columns of its own for each warpgroup"))
-                raise self._in_transfer(access, touch, earlier, "writing")
+                raise (_unordered if earlier.kind == STORE else _in_transfer)(access, touch, earlier, written)
         return met
 
     def _loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
@@ -354,21 +266,23 @@ class GlobalMemory:
             if other.region is not place.region or not any(known[counter] < value for counter, value in load.needs):
                 continue
             index = load.box.inside(load.where)[0]
-            if _overlap(place, touch.index, other, index):
-                raise self._in_transfer(access, touch, self._touch(load, index, load.box.tensor.flipped), "reading", load.mbar)
+            if overlap(place, touch.index, other, index):
+                raise _in_transfer(access, touch, self._touch(load, index, load.box.tensor.flipped), mbar=load.mbar)
 
     def _initialised(self, access: Access, touch: Touch, written: Codes) -> None:
+        """SimulationError unless all elements have been written."""
         if not written.all():
-            raise _failure(SimulationError, access, touch, "uninitialised-read", (
-                f"{touch.describe()} {'changes' if touch.reduction else 'reads'} {touch.where(_box(written == 0, touch.index))}, which "
-                f"nobody has written: '{touch.what}' is allocated by the call (out_type) and holds anything"), (
+            raise _failure(SimulationError, access, touch, None, "uninitialised-read", (
+                f"{touch.describe()} {'changes' if touch.reduction else 'reads'} {touch.where(extent(written == 0, touch.index))}, "
+                f"which nobody has written: '{touch.what}' is allocated by the call (out_type) and holds anything"),
                 "nothing was stored there before",
-                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read"), None)
+                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read")
 
+    # ---- griddepcontrol
     def _too_early(self, access: Access, touch: Touch) -> None:
         """An access that nothing orders after a griddepcontrol.wait: wrong as soon as there is one."""
         if self._awaits:
-            raise self._before_wait(access, touch)
+            raise _before_wait(access, touch)
         self._early = self._early or touch
 
     def await_grid(self, who: Warpgroup) -> None:
@@ -376,92 +290,78 @@ class GlobalMemory:
         who.vectors[:len(who.warps()), who.sm.clocks.grid] = 1
         self._awaits = True
         if self._early is not None:
-            raise self._before_wait(Access(who, "griddepcontrol.wait", "", ()), self._early)
-
-    def _before_wait(self, access: Access, touch: Touch) -> SimulationError:
-        verb = {"TMA load": "read"}.get(touch.kind, "written")
-        return _failure(PipelineRace, access, touch, "read-before-grid-dependency", (
-            f"{touch.where()} is {verb} by {touch.describe()} of {touch.agent.name} before griddepcontrol.wait: the kernel ahead in "
-            "the stream may not have ended"), (
-            f"nothing orders it after a griddepcontrol.wait of {touch.agent.name}, or of a warpgroup that has told it",
-            "griddep.wait() by every warpgroup, before it touches an array"), None)
-
-    def _conflict(self, access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
-        """Two CTAs meet."""
-        if touch.reduction or earlier.reduction:
-            mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
-                    "nothing else")
-        elif "TMA load" in (touch.kind, earlier.kind):
-            mend = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
-        else:
-            mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add them "
-                    "up, copy_smem_to_gmem(…, reduction_op='add')")
-        return self._race(access, touch, earlier, codes, "cta-conflict", (
-            f"{_VERBS[touch.kind]} {{}}, which CTA {earlier.agent.cta} {_VERBS[earlier.kind]}"
-            + " too" * (_VERBS[touch.kind] == _VERBS[earlier.kind])), (
-            "nothing orders two CTAs: they run at once, and in any order", mend))
-
-    def _race(self, access: Access, touch: Touch, earlier: Touch, codes: Codes, hazard: str, text: str,
-              why: tuple[str, str]) -> SimulationError:
-        """`text` has a place for the elements that the two have in common."""
-        common = touch.where(_box(codes == earlier.code, touch.index))
-        return _failure(PipelineRace, access, touch, hazard, f"{touch.describe()} {text.format(common)}", why, earlier)
-
-    def _in_transfer(self, access: Access, touch: Touch, earlier: Touch, doing: str, mbar: Mbarrier | None = None) -> SimulationError:
-        if mbar is None:
-            why = f"nothing tells {touch.agent.name} that the store has reached the array", STORES_END
-        else:
-            why = (f"nothing tells {touch.agent.name} that this copy has landed",
-                   f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there" if mbar.observed else
-                   STORES_END)
-        return _failure(PipelineRace, access, touch, "array-in-transfer", (
-            f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
-            f"may still be {doing} it"), why, earlier)
+            raise _before_wait(Access(who, "griddepcontrol.wait", "", ()), self._early)
 
 
-STORE = "store"
-_VERBS = {"TMA load": "reads", "TMA store": "writes", STORE: "writes"}
+# ---- what is told ---------------------------------------------------------------------------------------------------
+def _conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
+    """Two CTAs meet."""
+    if touch.reduction or earlier.reduction:
+        mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
+                "no other access")
+    elif "TMA load" in (touch.kind, earlier.kind):
+        mend = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
+    else:
+        mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
+                "them up: copy_smem_to_gmem(…, reduction_op='add')")
+    now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
+    return _failure(PipelineRace, access, touch, earlier, "cta-conflict", (
+        f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
+        + " too" * (now == before)),
+        "nothing orders two CTAs: they run at once, and in any order", mend)
 
 
-def _failure(kind: type[SimulationError], access: Access, touch: Touch, hazard: str, text: str, why: tuple[str, str],
-             earlier: Touch | None) -> SimulationError:
-    """The error: who, what, where, why and the mend."""
-    cause, mend = why
-    sm, site = access.agent.sm, touch.site
-    lines = [f"{access.agent.title}: {text}", f"  now:    {touch.tell()}"]
+def _other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
+    """A TMA copy comes after an ordinary store."""
+    return _failure(PipelineRace, access, touch, earlier, "array-in-transfer", (
+        f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
+        "wrote: nothing makes ordinary stores to an array visible to the async proxy"),
+        "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
+        "store it with copy_smem_to_gmem and wait_smem_to_gmem(0), or use it in the next kernel")
+
+
+def _unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
+    """Two warpgroups store."""
+    return _failure(PipelineRace, access, touch, earlier, "unordered-accesses", (
+        f"{touch.describe()} writes {_common(touch, earlier, codes)}, which {earlier.describe()} of {earlier.agent.name} writes "
+        "too"),
+        f"no barrier orders {earlier.agent.name} before {touch.agent.name}",
+        "a barrier between the two, or rows and columns of its own for each warpgroup")
+
+
+def _in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None,
+                 mbar: Mbarrier | None = None) -> SimulationError:
+    """A copy of this CTA that may not be over: a load, which completes on `mbar`, or a store."""
+    cause, mend = f"nothing tells {touch.agent.name} that the store has reached the array", STORES_END
+    if mbar is not None:
+        cause = f"nothing tells {touch.agent.name} that this copy has landed"
+        if mbar.observed:
+            mend = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
+    return _failure(PipelineRace, access, touch, earlier, "array-in-transfer", (
+        f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
+        f"may still be {'writing' if mbar is None else 'reading'} it"), cause, mend)
+
+
+def _before_wait(access: Access, touch: Touch) -> SimulationError:
+    return _failure(PipelineRace, access, touch, None, "read-before-grid-dependency", (
+        f"{touch.where()} is {'read' if touch.kind == 'TMA load' else 'written'} by {touch.describe()} of {touch.agent.name} "
+        "before griddepcontrol.wait: the kernel ahead in the stream may not have ended"),
+        f"nothing orders it after a griddepcontrol.wait of {touch.agent.name}, or of a warpgroup that has told it",
+        "griddep.wait() by every warpgroup, before it touches an array")
+
+
+def _common(touch: Touch, earlier: Touch, codes: Codes) -> str:
+    """The elements that two accesses have in common."""
+    return touch.where(extent(codes == earlier.code, touch.index))
+
+
+def _failure(kind: type[SimulationError], access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str,
+             cause: str, mend: str) -> SimulationError:
+    """The error of an access, and of an `earlier` one that it meets."""
+    lines = [f"{access.agent.title}: {what}", f"  now:    {touch.tell()}"]
     if earlier is not None:
         lines.append(f"  before: {earlier.tell()}")
     lines += [f"  {cause}", f"  mend:   {mend}"]
     found = Report(hazard, "\n".join(lines), touch.party(), None if earlier is None else earlier.party(), cause=cause, mend=mend,
-                   kernel=report.kernel_of(sm))
-    return report.failed(kind, found, None if site is None else report.line_of(site))
-
-
-def _bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
-    """The addresses [lo, hi) that an array's elements lie in."""
-    lo = hi = int(array.ctypes.data)
-    if not array.size:
-        return lo, hi
-    reach = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
-    return lo + sum(part for part in reach if part < 0), hi + sum(part for part in reach if part > 0) + array.dtype.itemsize
-
-
-def _unit(place: Place, lo: int, unit: int) -> int:
-    """Bytes that divide the array's elements, the distances between them, and `unit`."""
-    array = place.array
-    return math.gcd(unit, array.dtype.itemsize, place.address - lo,
-                    *(stride for size, stride in zip(array.shape, array.strides, strict=True) if size > 1))
-
-
-def _box(mask: npt.NDArray[np.bool_], index: Index) -> Index:
-    """The smallest box around the elements of `index` that a mask has."""
-    found = np.argwhere(mask)[:, :len(index)]
-    first, last = found.min(axis=0), found.max(axis=0)
-    return tuple(slice(part.start + int(lo), part.start + int(hi) + 1) for part, lo, hi in zip(index, first, last, strict=True))
-
-
-def _overlap(place: Place, index: Index, other: Place, theirs: Index) -> bool:
-    """Whether parts of two arrays have bytes in common."""
-    if place is other:
-        return all(max(a.start, b.start) < min(a.stop, b.stop) for a, b in zip(index, theirs, strict=True))
-    return bool(np.shares_memory(place.array[index], other.array[theirs]))
+                   kernel=report.kernel_of(access.agent.sm))
+    return report.failed(kind, found, None if touch.site is None else report.line_of(touch.site))

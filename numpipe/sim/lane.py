@@ -1,9 +1,10 @@
 """Lanes with code of their own: 128 greenlets for a call, of which those of a warp meet at shuffles and `syncwarp`.
 
 The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask are at the same line, they go
-on. A lane that has left, or waits elsewhere, is reported, and so is one that loads an element again and again: lanes run one by one,
-and a store that it waits for comes from none of them. Accesses count as their warp's; lanes of one warp are told apart until they meet at a `syncwarp`: before that, none may touch
-bytes that another of them has stored. (A shuffle orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
+on. One that others wait for, and that has left or waits elsewhere, is reported; so is one that loads an element again and again,
+for a store that nothing orders before. Accesses count as their warp's; lanes of one warp are told apart until they meet at a
+`syncwarp`: before that, none may touch bytes that another of them has stored. (A shuffle orders no memory. PTX ISA, "shfl.sync",
+"bar.warp.sync".)
 """
 
 from __future__ import annotations

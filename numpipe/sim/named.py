@@ -170,8 +170,8 @@ def hints(sm: SM) -> list[Hint]:
     """Named barriers that somebody waits at."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
     return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}: {128 * len(g.arrived)} of {g.threads} threads (at "
-                 f"{report.place(g.site)}){_ended(sm, g)}", f"the same number and the same count of threads for all who meet at named barrier "
-                 f"{g.barrier}, and as many warpgroups that come there", not elsewhere)
+                 f"{report.place(g.site)}){_ended(sm, g)}", "the same number and the same count of threads for all who meet at "
+                 f"named barrier {g.barrier}, and as many warpgroups that come there", not elsewhere)
             for g in sm.named.values() if g.waiters]
 
 

@@ -66,7 +66,7 @@ class Warpgroup:
     @functools.cached_property
     def identity(self) -> Agent:
         """What accesses to global memory remember of it."""
-        return Agent(self.name, self.title, self.warpgroup, self.role, self.cta)
+        return Agent(self.name, self.warpgroup, self.role, self.cta)
 
     @property
     def title(self) -> str:

@@ -29,7 +29,7 @@ Body = Callable[[_machine.Machine], None]
 
 
 class SM:
-    """One CTA on its SM. Nothing outlives it but what is in GMEM, and what `gmem` knows of it (and `plans`, `boxes`: derived geometry)."""
+    """One CTA on its SM. Nothing outlives it but GMEM, what `gmem` knows of it, and `plans` and `boxes`, derived geometry."""
 
     poll_limit = 10_000
     """failed tests in a row, with nothing else happening, that count as a deadlock"""

@@ -1,0 +1,135 @@
+"""Where arrays lie in global memory: views of one allocation share a *region*, and maps of its elements.
+
+A region is a range of addresses, of arrays whose ranges overlap. It is cut into units of so many bytes that every element of every
+array of it has whole ones, so a map, a number for each unit, can be looked at through each array: by its shape and strides. Regions
+grow together, and their units get finer, as arrays are met; what the maps hold is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from .gmem import Touch
+    from .tma import Box
+
+Codes = npt.NDArray[np.int32]
+Index = tuple[slice, ...]
+_NOTHING: Codes = np.empty(0, np.int32)
+
+
+class Region:
+    """Addresses [lo, hi) in units of `unit` bytes, and what is known of each: codes of accesses, 0 is nobody."""
+
+    def __init__(self, lo: int, hi: int, unit: int) -> None:
+        self.lo, self.hi, self.unit = lo, hi, unit
+        self.places: list[Place] = []
+        self.written: Codes | None = None
+        """the newest write; where CTAs reduce together, the first of them that did"""
+        self.read: Codes | None = None
+        """the first read"""
+
+    def codes(self) -> Codes:
+        """A map in which nobody has done anything. (Pages of it that are never used take no memory.)"""
+        return np.zeros((self.hi - self.lo) // self.unit, np.int32)
+
+    def adopt(self, other: Region) -> None:
+        """Take the arrays and maps of a region that lies in this one, and has units of so many of this one's."""
+        scale, start = other.unit // self.unit, (other.lo - self.lo) // self.unit
+        part = slice(start, start + (other.hi - other.lo) // self.unit)
+        if other.written is not None:
+            self.written = self.codes() if self.written is None else self.written
+            self.written[part] = np.repeat(other.written, scale)
+        if other.read is not None:
+            self.read = self.codes() if self.read is None else self.read
+            self.read[part] = np.repeat(other.read, scale)
+        for place in other.places:
+            place.join(self)
+
+
+class Place:
+    """An array in its region. `written` and `read` are the region's maps, seen through the array, once these are there."""
+
+    def __init__(self, array: npt.NDArray[Any], fresh: bool) -> None:
+        self.array = array
+        self.address = int(array.ctypes.data)
+        self.fresh = fresh
+        """whether its elements hold nothing until the kernel writes them"""
+        self.cuts: list[Cut] = []
+        self.region: Region
+        self.written = self.read = _NOTHING
+
+    def join(self, region: Region) -> None:
+        self.region = region
+        region.places.append(self)
+        self.look()
+
+    def look(self) -> None:
+        """See the maps that the region has now."""
+        self.written, self.read = self._view(self.region.written), self._view(self.region.read)
+
+    def _view(self, codes: Codes | None) -> Codes:
+        """A map with the array's shape, and behind it a dimension of the units of an element, if these are several."""
+        if codes is None or not self.array.size:
+            return _NOTHING.reshape(self.array.shape) if not self.array.size else _NOTHING
+        array, region = self.array, self.region
+        each = array.dtype.itemsize // region.unit
+        strides = [4 * (stride // region.unit) if size > 1 else 0 for size, stride in zip(array.shape, array.strides, strict=True)]
+        return np.ndarray((*array.shape, *[each][:each > 1]), np.int32, codes, 4 * ((self.address - region.lo) // region.unit),
+                          (*strides, *[4][:each > 1]))
+
+
+class Cut:
+    """The boxes of one tensor map: which of them have been loaded, by whom first."""
+
+    __slots__ = ("box", "place", "seen")
+
+    def __init__(self, box: Box, place: Place) -> None:
+        self.box, self.place = box, place
+        self.seen: dict[tuple[int, ...], Touch] = {}
+
+
+def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
+    """The addresses [lo, hi) that an array's elements lie in."""
+    lo = hi = int(array.ctypes.data)
+    if not array.size:
+        return lo, hi
+    reach = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
+    return lo + sum(part for part in reach if part < 0), hi + sum(part for part in reach if part > 0) + array.dtype.itemsize
+
+
+def settle(place: Place, regions: list[Region]) -> Region:
+    """The region of an array that is met: one of `regions`, or a new one in place of those that it joins."""
+    array, (lo, hi) = place.array, bounds(place.array)
+    met = [region for region in regions if region.lo < hi and lo < region.hi]
+    lo, hi = min([lo, *(region.lo for region in met)]), max([hi, *(region.hi for region in met)])
+    steps = [stride for size, stride in zip(array.shape, array.strides, strict=True) if size > 1]
+    unit = math.gcd(array.dtype.itemsize, place.address - lo, *steps, *(n for region in met for n in (region.unit, region.lo - lo)))
+    if len(met) == 1 and (met[0].lo, met[0].hi, met[0].unit) == (lo, hi, unit):
+        place.join(met[0])
+        return met[0]
+    region = Region(lo, hi, unit)
+    for other in met:
+        region.adopt(other)
+        regions.remove(other)
+    regions.append(region)
+    place.join(region)
+    return region
+
+
+def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
+    """The smallest box around the elements of `index` that a mask has."""
+    found = np.argwhere(mask)[:, :len(index)]
+    first, last = found.min(axis=0), found.max(axis=0)
+    return tuple(slice(part.start + int(lo), part.start + int(hi) + 1) for part, lo, hi in zip(index, first, last, strict=True))
+
+
+def overlap(place: Place, index: Index, other: Place, theirs: Index) -> bool:
+    """Whether parts of two arrays have bytes in common."""
+    if place is other:
+        return all(max(a.start, b.start) < min(a.stop, b.stop) for a, b in zip(index, theirs, strict=True))
+    return bool(np.shares_memory(place.array[index], other.array[theirs]))
