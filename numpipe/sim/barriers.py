@@ -283,6 +283,15 @@ class Waiting:
         return f"{self.mbar.name} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
 
 
+class Polling(Waiting):
+    """Why a warpgroup that tests again and again gets no further."""
+
+    kind = "poll"
+
+    def text(self) -> str:
+        return f"{super().text()}, which it tests again and again"
+
+
 def wait(who: Warpgroup, address: int, phase: int, step: int) -> None:
     who.breathe()
     mbar = find(who, address, "mbar_wait")
@@ -325,7 +334,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
     who.elapse(who.sm.costs.wait)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
-        who.poll()
+        who.poll(Polling(mbar, mbar.phase, -1))
         return False
     _acquire(who, mbar, reached)
     who.breathe()

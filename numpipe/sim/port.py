@@ -161,9 +161,9 @@ class Warpgroup:
             self.wake(self.time)
             self._switch()
 
-    def poll(self) -> None:
-        """A test failed: everybody else goes first. Polling for ever with nobody else left is a deadlock."""
-        sm = self.sm
+    def poll(self, what: Blocked) -> None:
+        """A test of `what` failed: everybody else goes first. Polling for ever with nobody else left is a deadlock."""
+        sm, self.blocked = self.sm, what
         if sm.progress != sm.polled_at:
             sm.polled_at, sm.polls = sm.progress, 0
         sm.polls += 1

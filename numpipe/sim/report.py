@@ -201,7 +201,7 @@ def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
     """Who waits for what, the state of the mbarriers they wait for, and what is probably missing."""
     found = deadlocks.deadlock(
         f"CTA {sm.cta}: {why}", [_waiting(agent) for agent in sm.warpgroups],
-        [_state(sm, mbar) for mbar in sm.mbarriers.values() if not mbar.idle],
+        [_state(sm, mbar) for mbar in sm.mbarriers.values() if not mbar.idle or _polling(sm, mbar)],
         sm.hints(), kernel_of(sm))
     first = next((line for party in found.waiting for line in party.lines[:1]), None)
     return failed(PipelineDeadlock, found, first)
@@ -212,9 +212,8 @@ def _waiting(agent: Warpgroup) -> Party:
     sm, blocked = agent.sm, agent.blocked
     if agent.greenlet.dead:
         return Party(deadlocks.FINISHED, agent.warpgroup, agent.role, sm.cta)
-    what = "nothing: it polls" if blocked is None else blocked.text()
-    waiting = Party(f"blocked on {what}{context(agent.note_, None)}", agent.warpgroup, agent.role, sm.cta,
-                    lines_of(agent))
+    what = "" if blocked is None else f"blocked on {blocked.text()}"
+    waiting = Party(f"{what}{context(agent.note_, None)}", agent.warpgroup, agent.role, sm.cta, lines_of(agent))
     mbar: Mbarrier | None = getattr(blocked, "mbar", None)
     if mbar is None:
         return waiting
@@ -225,12 +224,18 @@ def _waiting(agent: Warpgroup) -> Party:
         ring=None if at is None or at.plan is None else at.plan.name, slot=None if at is None else at.slot)
 
 
+def _polling(sm: SM, mbar: Mbarrier) -> tuple[int, ...]:
+    """The warpgroups that test an mbarrier again and again."""
+    return tuple(agent.warpgroup for agent in sm.warpgroups
+                 if agent.blocked is not None and agent.blocked.kind == "poll" and getattr(agent.blocked, "mbar", None) is mbar)
+
+
 def _state(sm: SM, mbar: Mbarrier) -> Barrier:
     at = place_of(sm, mbar)
     plan, slot = (None, None) if at is None else (at.plan, at.slot)
     return Barrier(mbar.name, mbar.phase, mbar.pending, mbar.count, mbar.tx, mbar.expected,
                    tuple((sm.warpgroups[number].name, times) for number, times in mbar.arrivals),
-                   tuple(agent.warpgroup for agent, _ in mbar.waiters),
+                   tuple(agent.warpgroup for agent, _ in mbar.waiters) + _polling(sm, mbar),
                    "own" if mbar.observed else "" if at is None else at.kind, None if plan is None else plan.name, slot,
                    None if plan is None or slot is None else plan.step_at(slot, mbar.phase))
 

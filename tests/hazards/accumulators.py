@@ -112,8 +112,8 @@ def no_fence_before_the_first_product(mended, x, out):
     out.array[...] = acc.read()
 
 
-@machine("missing-wgmma-fence", "wgmma on an accumulator that was read since the last wgmma_fence; the fence orders register "
-         "accesses", X, gives=2 * GRAM)
+@machine("missing-wgmma-fence", r"wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, which "
+         r"orders register accesses", X, gives=2 * GRAM)
 def no_fence_after_the_accumulator_was_read(mended, x, out):
     loaded(x)
     wg = current()

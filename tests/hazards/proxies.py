@@ -8,7 +8,7 @@ from sim_pipelines import panel_chunks
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, ds
 from numpipe._machine import current
-from numpipe.intrinsics import barrier, cp_async_bulk, fence, memory
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, memory, wgmma
 from numpipe.lanes import one_lane
 
 from .catalogue import BARE, F16, F32, integers, kernel, machine, zeros
@@ -90,6 +90,21 @@ def fenced_and_no_barrier_before_the_store(mended, out):
     if mended:
         barrier.sync(0, 128)
     one_lane(send, out)
+
+
+@machine("unordered-accesses", r"wgmma \(batch 1\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp \d.*mend: +a "
+         r"barrier between the two: commit_smem", gives=np.full((64, 64), 64, F32))
+def fenced_and_no_barrier_before_the_product(mended, out):
+    put(1)
+    fence.proxy_async()
+    if mended:
+        barrier.sync(0, 128)
+    a = wgmma.descriptor(0, 16, 1024, 128)
+    acc = wgmma.fence_accumulators(wgmma.accumulators(64))
+    for k in range(4):
+        acc = wgmma.mma_async(acc, a + 2 * k, a + 2 * k, "f16", "k", "k")
+    wgmma.commit_group()
+    out.array[...] = wgmma.wait(acc, 0)
 
 
 @kernel("unordered-accesses", r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders warp.*mend: "

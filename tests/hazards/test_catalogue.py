@@ -39,6 +39,7 @@ def test_every_schedule_reports_it_by_name(name: str) -> None:
         assert isinstance(error, entry.error) and re.search(entry.says, text, re.DOTALL), f"seed {seed}: {type(error)} {text}"
         assert text.startswith(f"{file}:"), f"the report begins with a line of the kernel's file: {text}"
         report = error.report
+        assert report is not None and report.mend, f"what to write instead is said: {text}"
         assert report.hazard == entry.hazard, f"seed {seed}: {report.hazard}: {text}"
 
 

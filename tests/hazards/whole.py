@@ -162,7 +162,9 @@ def a_named_barrier_against_an_mbarrier(mended, out):
     out[0] = 7
 
 
-@machine("deadlock", r"\d+ tests in a row failed while nothing else happened", gives=DONE, error=PipelineDeadlock)
+@machine("too-few-arrivals", r"\d+ tests in a row failed while nothing else happened.*warpgroup 0 \(compute\): blocked on mbarrier "
+         r"at 61440 phase 0, which it tests again and again at whole.py:\d+.*mend: +128 more arrivals in phase 0 of mbarrier at "
+         r"61440", gives=DONE, error=PipelineDeadlock)
 def polls_for_an_arrival_that_comes_behind(mended, out):
     current().sm.poll_limit = 100
     one_lane(mbarrier.init, READY, 128)
