@@ -31,7 +31,7 @@ class Mbarrier:
 
     __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
                  "expected", "landed", "last", "name", "observed", "pending", "phase", "seen_by", "site", "sm", "time", "tx",
-                 "waited", "waiters", "warp")
+                 "used", "waited", "waiters", "warp")
 
     def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
         sm = owner.sm
@@ -62,10 +62,12 @@ class Mbarrier:
         self.site = report.user_site()
         self.warp, self.epoch = owner.first_warp, epoch
         self.seen_by: set[tuple[int, bool]] = set()
+        self.used: dict[int, tuple[int, Warpgroup, report.Site]] = {}
+        """by warp, the epoch of its newest operation on it; not of an mbarrier of the entry, which is never invalidated"""
 
     @property
     def idle(self) -> bool:
-        return self.pending == self.count and not self.tx and not self.waiters
+        return self.pending == self.count and not self.tx and not self.waiters and not self.copies
 
     @property
     def counted(self) -> str:
@@ -194,6 +196,9 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
                               "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
                               hazard="missing-init-fence", mbar=mbar, before=mbar.party())
         mbar.seen_by.add(key)
+    if mbar.epoch:
+        site = report.user_site()
+        mbar.used |= {who.first_warp + warp: (who.epoch(warp), who, site) for warp in who.warps()}
     return mbar
 
 
@@ -241,8 +246,14 @@ def invalidate(who: Warpgroup, address: int) -> None:
     mbar = find(who, address, "mbar_inval")
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
-                               f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {len(mbar.waiters)} waiting",
-                               hazard="barrier-reinitialised", mbar=mbar, mend="wait for the phase before")
+                               f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {mbar.copies} copies in flight, "
+                               f"{len(mbar.waiters)} waiting", hazard="barrier-reinitialised", mbar=mbar,
+                               mend="wait for the phase before")
+    for warp, (epoch, user, site) in mbar.used.items():
+        if who.knows(who.sm.clocks.index(GENERIC, warp)) < epoch:
+            raise report.race(who, f"mbar_inval on {mbar.name}, but nothing orders its use by warp {warp % 4} of {user.title} at "
+                              f"{report.place(site)} before: it may still test or arrive there", hazard="barrier-reinitialised",
+                              mbar=mbar, mend="bar_sync between the last use of all warps and mbar_inval")
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]

@@ -99,6 +99,37 @@ def invalidated_while_somebody_has_still_to_arrive(mended, out):
         out[0] = 7
 
 
+@machine("barrier-reinitialised", r"mbar_inval on mbarrier at 61440, but nothing orders its use by warp 1 of warpgroup 0 "
+         r"\(compute\) at barriers.py:\d+ in \w+ before.*", gives=DONE)
+def invalidated_while_other_warps_may_still_wait(mended, out):
+    one_lane(begin, 128)
+    barrier.sync(0, 128)
+    mbarrier.arrive(READY)
+    mbarrier.wait(READY, 0, -1)
+    if mended:
+        barrier.sync(0, 128)
+    one_lane(mbarrier.inval, READY)
+    out[0] = 7
+
+
+@machine("barrier-reinitialised", r"mbar_inval on mbarrier at 61440 in the middle of phase 0: 1 of 1 arrivals pending, -?\d+ bytes "
+         r"missing, [01] copies in flight", PANEL, gives=DONE, error=SimulationError)
+def invalidated_while_a_copy_is_on_its_way(mended, x, out):
+    one_lane(begin, 1)
+    barrier.sync(0, 128)
+    one_lane(announced_late, x, mended)
+    barrier.sync(0, 128)
+    mbarrier.wait(READY, 0, -1)
+    out[0] = 7
+
+
+def announced_late(x, mended):
+    cp_async_bulk.load(0, x, (0, 0), READY)
+    if not mended:
+        mbarrier.inval(READY)
+    mbarrier.arrive_expect_tx(READY, x.nbytes)
+
+
 @machine("barrier-reinitialised", r"TMA load \(x\) fills SMEM\[57344:65536\), where mbarrier \(mbarrier at 61440\) is in use "
          r".*place mbarriers outside the slots", PANEL, gives=DONE, error=SimulationError)
 def a_slot_over_its_own_barrier(mended, x, out):
