@@ -244,3 +244,19 @@ def handed_back_before_it_was_read(x, y, *, mended: numpipe.Static):
         else:
             numpipe.barrier_arrive(free)
             y[ds(64, 64), ds(0, 64)] = tile[...]
+
+
+@kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
+        r"load \(x\)).*mend: +read the tile of step \d in step \d at the latest, or keep it with delay_release=1: slot [01] of x "
+        r"@ slots.py:\d+ was released by the ring, and step \d is loaded there", X, zeros(64, 64, dtype=F32),
+        gives=sum(X[:, 64 * k:64 * k + 64].astype(F32) * X[:, 64 * max(k - 1, 0):][:, :64] for k in range(3)))
+def a_tile_kept_for_the_next_step(x, y, *, mended: numpipe.Static):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=2, delay_release=1 if mended else 0,
+                            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (tile,) in pipe(x):
+        if k == 0:
+            before = tile
+        acc = acc + before[...].astype(np.float32) * tile[...].astype(np.float32)
+        before = tile
+    y[ds(0, 64), ds(0, 64)] = acc
