@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import hang_kernels
 import numpy as np
@@ -11,6 +15,9 @@ from hang_kernels import HANGS, arrays, healthy
 
 import numpipe
 from numpipe import CompilerParams, PipelineDeadlock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+from gemm import matmul
 
 PROCESSES = 4
 
@@ -71,7 +78,26 @@ def test_a_hang_under_jitter_is_the_same() -> None:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("debug", [False, True])
 def test_jitter_and_debug_change_no_result(seed: int, debug: bool) -> None:
-    kernel = numpipe.kernel(healthy.function, num_compute_wgs=1, compiler_params=CompilerParams(debug=debug, jitter=seed))
+    params = CompilerParams(debug=debug, jitter=seed)
     x, y = arrays()
-    kernel(x, y, target="gpu")
+    numpipe.kernel(healthy.function, num_compute_wgs=1, compiler_params=params)(x, y, target="gpu")
     np.testing.assert_array_equal(x, y)
+    a, b = (np.random.default_rng(seed).standard_normal((500, 456), np.float32).astype(np.float16) for _ in range(2))
+    shaken = numpipe.Kernel(matmul.function, dataclasses.replace(matmul.options, compiler_params=params))
+    np.testing.assert_array_equal(shaken(a, b, target="gpu"), matmul(a, b, target="gpu"))
+
+
+NEVER = """
+import sys
+sys.path[:0] = {path!r}
+import hang_kernels
+hang_kernels.never(*hang_kernels.arrays(), target="gpu")
+"""
+
+
+def test_a_kernel_that_the_flag_does_not_end_traps() -> None:
+    """In a process of its own, which CUDA refuses further work."""
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", NEVER.format(path=sys.path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "LaunchError" in done.stderr and "CUDA_ERROR_" in done.stderr, done.stderr
+    assert time.monotonic() - begin < 30
