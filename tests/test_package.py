@@ -112,9 +112,9 @@ LAYERS = (
     {"hazards", "reports"}, {"deadlocks"}, {"errors", "_frames", "_source"}, {"_machine", "_op", "_numba"}, {"intrinsics"},
     {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations", "_budget"}, {"_plans", "_watch"},
     {"_unit"}, {"inert"}, {"context", "division"}, {"arith"}, {"refs", "numbers", "lanes", "debug", "functions", "closure"},
-    {"fragment"}, {"ring", "chains"}, {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"},
-    {"copies"}, {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"},
-    {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
+    {"fragment"}, {"ring", "chains"}, {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"},
+    {"phases", "registers"}, {"copies"}, {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"},
+    {"emit_single"}, {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
     {"results", "targets"}, {"kernels"}, {"bench"}, {"__init__", "__main__"},
 )
 
