@@ -315,8 +315,9 @@ def for_each_other(machine: Any) -> None:
 @pytest.mark.parametrize("body, hazard, mend", [
     (waits_alone, "named-barrier-mismatch", "the same number and the same count of threads"),
     (too_many_registers, "register-budget", "counts that add up to at most 510"),
-    (one_arrival_of_two, "too-few-arrivals", "1 more barrier_arrive or copy in phase 0 of both, or a Barrier with num_arrivals=1"),
-    (for_each_other, "deadlock", "1 barrier_arrive or copies in phase 0 of bar0, by those who do not wait"),
+    (one_arrival_of_two, "too-few-arrivals",
+     "one arrival (barrier_arrive, or a copy) more in phase 0 of both, or a Barrier with num_arrivals=1"),
+    (for_each_other, "deadlock", "one arrival (barrier_arrive, or a copy) in phase 0 of bar0, by who does not"),
 ])
 def test_a_deadlock_is_called_by_its_cause_if_that_is_known(body: Any, hazard: str, mend: str) -> None:
     report = broken(lambda: simulate(body, grid=(1, 1, 1), warpgroups=2, smem_bytes=1024))

@@ -75,7 +75,15 @@ class Mbarrier:
         return " (a warpgroup's or a copy's arrival counts 4, one a warp)" if self.observed else ""
 
     def who_arrived(self) -> str:
-        return ", ".join(f"{self.sm.warpgroups[w].name} x {n}" for w, n in self.arrivals)
+        return ", ".join(f"{who} x {times}" for who, times in self.by_warpgroup())
+
+    def by_warpgroup(self) -> tuple[tuple[str, int], ...]:
+        """(warpgroup's name, arrivals) in this phase."""
+        found: dict[str, int] = {}
+        for number, times in self.arrivals:
+            name = self.sm.warpgroups[number].name
+            found[name] = found.get(name, 0) + times
+        return tuple(found.items())
 
     def party(self) -> Party:
         """Who initialised it, for reports."""
@@ -374,5 +382,5 @@ def unfinished(sm: SM) -> None:
         if mbar.observed and mbar.pending != mbar.count:
             raise report.race(sm.warpgroups[0], f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
                               f"of {mbar.count} arrivals missing (arrived: {mbar.who_arrived()}): num_arrivals is too high, or "
-                              f"somebody did not arrive; {mbar.pending // 4 or 1} more barrier_arrive or copy, or "
+                              f"somebody did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
                               f"num_arrivals={(mbar.count - mbar.pending) // 4}", mbar.site, hazard="too-few-arrivals", mbar=mbar)
