@@ -458,10 +458,10 @@ def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_array_that_nobody_writes_costs_a_line_a_block() -> None:
     """However often its blocks are loaded, and by however many CTAs."""
     array = np.zeros((128, 64), F16)
-    tensor = TensorMap(array, (64, 64), 128, "a")
     remembered = []
 
     def body(machine: Any) -> None:
+        tensor = TensorMap(array, (64, 64), 128, "a")
         for phase in range(6):
             one(machine, load, machine, tensor, (64 * (phase % 2), 0), phase=phase)
         gmem = machine.sm.gmem

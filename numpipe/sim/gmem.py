@@ -137,8 +137,8 @@ class GlobalMemory:
         return place
 
     def _cut(self, box: Box) -> Cut:
-        cut = self._cuts[box.tensor] = Cut(box, self.place(box.tensor.array))
-        cut.place.cuts.append(cut)
+        place, key = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
+        cut = self._cuts[box.tensor] = place.cuts.setdefault(key, Cut(place))  # every warpgroup has tensor maps of its own
         return cut
 
     def _remember(self, touch: Touch) -> Touch:
@@ -159,7 +159,7 @@ class GlobalMemory:
         """All arrays of a region see its maps, in which their loads are marked."""
         for place in region.places:
             place.look()
-        loads = [(touch, place) for place in region.places for cut in place.cuts for touch in cut.seen.values()]
+        loads = [(touch, place) for place in region.places for cut in place.cuts.values() for touch in cut.seen.values()]
         for touch, place in sorted(loads, key=lambda load: -load[0].code):
             self._mark_read(place, touch)
 
