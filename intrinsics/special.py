@@ -26,7 +26,7 @@ class LaneValues(np.ndarray):
         if self.size > 1:
             raise failure(
                 SimulationError, "divergent-aligned", f"a value that each of {self.size} lanes has its own of steers the code: "
-                "they go different ways, but the simulated SM runs them together, and on the GPU .aligned instructions there (wgmma, "
+                "they go different ways, but the simulated SM runs them together, and on the GPU .aligned instructions (wgmma, "
                 f"bar.sync, setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}", _INSTEAD, "branches by lane")
         return self.reshape(-1)[0]
 
