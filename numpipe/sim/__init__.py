@@ -17,7 +17,8 @@ file           concept
 ``mma``        matrix descriptors, accumulators, groups
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
 ``gmem``       global memory: who wrote and read which elements, by CTA; ``regions``: views of one allocation
-``trace``      events and the text timeline; ``chrome``: trace files; ``report``: the errors' text
+``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
+``trace``      events and the text timeline; ``chrome``: trace files
 =============  ==================================================================================================
 
 CTAs run one after the other, and what any two of them do to an element of an array is compared (`gmem`), so that a conflict is

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..reports import Party
 from . import report
 from .clocks import GENERIC, INITIALISED
 from .memory import Access
@@ -74,33 +75,56 @@ class Mbarrier:
     def who_arrived(self) -> str:
         return ", ".join(f"{self.sm.warpgroups[w].name} x {n}" for w, n in self.arrivals)
 
+    def party(self) -> Party:
+        """Who initialised it, for reports."""
+        owner = self.sm.warpgroups[self.warp // 4]
+        return Party(f"initialises {self.name}", owner.warpgroup, owner.role, owner.cta,
+                     () if self.site is None else (report.line_of(self.site),), barrier=self.name)
+
+    def arrived(self) -> Party | None:
+        """Who has arrived last in this phase, for reports; its line is not kept."""
+        who = self.sm.warpgroups[self.arrivals[-1][0]] if self.arrivals else None
+        return None if who is None else Party(f"arrived on {self.name}", who.warpgroup, who.role, who.cta, barrier=self.name,
+                                              phase=self.phase)
+
     # ---- phases
     def arrive(self, who: Warpgroup, count: int) -> None:
         if count > self.pending:
             raise report.violation(
                 who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only "
-                     f"{self.pending} of "
-                f"{self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was passed on "
-                f"twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}",
-                hazard="too-many-arrivals", mbar=self)
+                     f"{self.pending} of {self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was "
+                f"passed on twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}; "
+                f"{self._once(self.phase)}", hazard="too-many-arrivals", mbar=self, before=self.arrived())
         if self.phase and who.knows(self.landed) < self.phase:
             raise report.race(
                 who, f"arrives on {self.name} in phase {self.phase}, but nothing orders this after the end of phase "
                 f"{self.phase - 1}, so it may count for either (arrived so far: {self.who_arrived() or 'nobody'}): "
-                "this slot "
-                "was passed on twice, or the phase before was not waited for", hazard="too-many-arrivals", mbar=self)
+                f"this slot was passed on twice, or the phase before was not waited for; {self._once(self.phase - 1)}",
+                hazard="too-many-arrivals", mbar=self)
         who.release_into(self.current)
         self.pending -= count
         self.arrivals.append((who.warpgroup, count))
         self.settle(who.time)
+
+    def _once(self, phase: int) -> str:
+        """What to write instead of an arrival that counts for phase `phase`, or the one behind it."""
+        at = report.place_of(self.sm, self)
+        if at is None or at.plan is None or at.slot is None:
+            less = f", or num_arrivals={self.count // 4 + 1}" if self.observed else ""
+            return f"wait for phase {phase} before the next arrival{less}"
+        slot = f"slot {at.slot} of {at.plan.name}"
+        if at.kind == "ready":
+            step = at.plan.step_at(at.slot, phase + 1)
+            return f"fill {slot} for step {step} behind a wait for consumed[{at.slot}], phase {phase}"
+        return f"release {slot} once a step, each step behind a wait for its ready[{at.slot}]"
 
     def expect(self, who: Warpgroup, nbytes: int) -> None:
         self.tx += nbytes
         self.expected += nbytes
         if nbytes < 0 or abs(self.tx) > _MAX_BYTES:
             raise report.violation(who, f"expect_tx of {nbytes} bytes on {self.name}: its transaction count would be "
-                                        f"{self.tx}, "
-                                   f"and it holds 0 … {_MAX_BYTES}", hazard="wrong-expect-tx", mbar=self)
+                                        f"{self.tx}, and it holds 0 … {_MAX_BYTES}; spread the copies over more phases",
+                                   hazard="wrong-expect-tx", mbar=self)
 
     def land(self, copy: Access, nbytes: int, time: int) -> None:
         """A TMA load has written its bytes."""
@@ -110,7 +134,7 @@ class Mbarrier:
             raise report.violation(
                 copy, f"{copy.describe()} brings {nbytes} bytes to {self.name}, {-self.tx} more than phase "
                       f"{self.phase} "
-                f"expects ({self.expected} announced): expect_tx must announce the bytes of all copies of the phase",
+                f"expects ({self.expected} announced); announce the bytes of all copies of the phase with expect_tx",
                 hazard="wrong-expect-tx", mbar=self)
         self.settle(time)
 
@@ -121,9 +145,9 @@ class Mbarrier:
             return
         if self.copies:
             raise report.violation(
-                self.last or self.sm.warpgroups[0], f"phase {self.phase} of {self.name} completes with {self.copies} "
-                                                    "of its copies still "
-                f"in flight: expect_tx announced {self.expected} bytes, fewer than the copies bring",
+                self.last or self.sm.warpgroups[0],
+                f"phase {self.phase} of {self.name} completes with {self.copies} of its copies still in flight: expect_tx "
+                f"announced {self.expected} bytes, fewer than the copies bring; announce the bytes of all of them",
                 hazard="wrong-expect-tx", mbar=self)
         if self.observed and self.phase - 1 > self.waited:
             raise report.race(self.sm.warpgroups[self.arrivals[-1][0]], (
@@ -162,12 +186,13 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at "
-                              f"{report.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar)
+                              f"{report.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar,
+                              before=mbar.party())
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {report.place(mbar.site)} "
                                    "the TMA may "
                               "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
-                              hazard="missing-init-fence", mbar=mbar)
+                              hazard="missing-init-fence", mbar=mbar, before=mbar.party())
         mbar.seen_by.add(key)
     return mbar
 
@@ -177,7 +202,7 @@ def init(who: Warpgroup, address: int, count: int, name: str) -> None:
     old = who.sm.mbarriers.get(address)
     if old is not None:
         raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it "
-                                    "first", hazard="barrier-reinitialised", mbar=old)
+                                    "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
     _create(who, address, count, name, who.epoch())
 
@@ -191,7 +216,8 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed:
         raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
                                     "with "
                                f"count {old.count} is live since {report.place(old.site)}",
-                               hazard="barrier-reinitialised", mbar=old)
+                               hazard="barrier-reinitialised", mbar=old, before=old.party(),
+                               mend="all warpgroups give a barrier the same count")
 
 
 def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
@@ -216,7 +242,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
                                f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {len(mbar.waiters)} waiting",
-                               hazard="barrier-reinitialised", mbar=mbar)
+                               hazard="barrier-reinitialised", mbar=mbar, mend="wait for the phase before")
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]
@@ -269,7 +295,8 @@ def wait(who: Warpgroup, address: int, phase: int, step: int) -> None:
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
         reached = mbar.phase - 1
     if reached != phase:
-        raise report.race(who, _wrong_phase(mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar)
+        raise report.race(who, _wrong_phase(mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
+                          step=int(step) if step >= 0 else None)
     _acquire(who, mbar, reached)
     who.elapse(who.sm.costs.wait)
 
@@ -281,8 +308,8 @@ def _wrong_phase(mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
                 "phase "
                 f"{phase} is there; a wait may be at most one phase ahead of its mbarrier")
     return (f"waited for {of}, but the mbarrier has already reached phase {reached}: the phase was missed, someone "
-            "arrived for "
-            "a later one without this warpgroup's release (a slot passed on twice, or not waited for)")
+            "arrived for a later one without this warpgroup's release (a slot passed on twice, or not waited for); wait for every "
+            "phase, and count the phases from 0")
 
 
 def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
@@ -312,19 +339,20 @@ def unfinished(sm: SM) -> None:
             raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of "
                                                      "phase "
                                    f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
-                                   "others",
+                                   "others; announce the bytes of all copies that are issued for the phase, and no more",
                                    mbar.site, hazard="wrong-expect-tx", mbar=mbar)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
                                     f"{report.place(copy.site)}) was "
-                              f"never waited for before the CTA ends; the newest phase waited for is {mbar.waited}",
+                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for it",
                               hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
-                              "what arrived there told nobody; wait for each phase that completes", mbar.site,
+                              "what arrived there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,
                               hazard="phase-unobserved", mbar=mbar)
         if mbar.observed and mbar.pending != mbar.count:
             raise report.race(sm.warpgroups[0], f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
                               f"of {mbar.count} arrivals missing (arrived: {mbar.who_arrived()}): num_arrivals is too high, or "
-                              "somebody did not arrive", mbar.site, hazard="too-few-arrivals", mbar=mbar)
+                              f"somebody did not arrive; {mbar.pending // 4 or 1} more barrier_arrive or copy, or "
+                              f"num_arrivals={(mbar.count - mbar.pending) // 4}", mbar.site, hazard="too-few-arrivals", mbar=mbar)

@@ -84,7 +84,8 @@ class Groups:
             tma.reducible(who, box, reduction)
         where, index, touched = tma.place(who, "tma_store", box, coords, src)
         if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
-            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one",
+            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative "
+                                        "one; start at 0 and store less",
                                    hazard="out-of-bounds")
         tma.whole_chunks(who, box, where)
         group = self._first + len(self._groups) + 1
@@ -156,7 +157,7 @@ class Groups:
                                         "it under one_lane", hazard="divergent-aligned")
         if pending < 0:
             raise report.violation(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or "
-                                        "more", hazard="illegal-instruction")
+                                        "more; wait with one of these", hazard="illegal-instruction")
         who.breathe()
         self._until = max(self._first, self._first + len(self._groups) - pending)
         self._reading = read
@@ -182,5 +183,6 @@ class Groups:
                                         "waited for, the first "
                               f"{left[0].access.describe()} at {report.place(left[0].access.site)}"
                               + (", and not committed" if self._open else "")
-                              + "; bulk_commit and bulk_wait(0, read=False) by the lane that stored, before it "
-                                "ends", left[0].access.site, hazard="exit-in-flight", before=left[0].access)
+                              + "; wait_smem_to_gmem(0) behind the last group's commit, before it ends (bulk_commit and "
+                                "bulk_wait(0, read=False) by the lane that stored)", left[0].access.site,
+                              hazard="exit-in-flight", before=left[0].access)

@@ -43,7 +43,7 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
     if chunks.size:
         if (chunks & 15).any():
             raise report.violation(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a "
-                                        "multiple of 16", hazard="illegal-instruction")
+                                        "multiple of 16; chunks are 16 bytes at a multiple of 16", hazard="illegal-instruction")
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
     who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
     return chunks

@@ -137,8 +137,8 @@ def check(who: Warpgroup, mma: Mma) -> None:
         raise report.violation(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is 'k' or 'mn'",
                                hazard="illegal-instruction")
     if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
-        raise report.violation(who, "wgmma: every 64-row block needs the same number of k16 steps, at least one; got "
-                               f"{[len(block) for block in mma.steps]}", hazard="illegal-instruction")
+        raise report.violation(who, f"wgmma with {[len(block) for block in mma.steps]} k16 steps; every 64-row block needs the "
+                               "same number, at least one", hazard="illegal-instruction")
     for block in mma.steps:
         for pair in block:
             for name, descriptor in zip("AB", pair, strict=True):
@@ -233,12 +233,11 @@ class Products:
                                        f"{report.place(accumulator.successor)} has already taken over; use what that "
                                        "one returned", hazard="accumulator-in-flight", before=accumulator.party())
             if accumulator.what != f"{rows}x{mma.n}":
-                raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}",
-                                       hazard="illegal-instruction", before=accumulator.party())
+                raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}; use one "
+                                            "of its shape", hazard="illegal-instruction", before=accumulator.party())
             if accumulator.read_at_fence == self.fences:
-                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; the fence "
-                                       "orders register "
-                                  "accesses before the wgmma that writes them",
+                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; another "
+                                       "wgmma_fence, which orders register accesses before the wgmma that writes them",
                                   hazard="missing-wgmma-fence", before=accumulator.party())
             return accumulator
         array = np.asarray(accumulator)
@@ -248,9 +247,8 @@ class Products:
                                    f"float32{(rows, mma.n)}", hazard="illegal-instruction")
         if not self._fenced:
             raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in "
-                                   "between; on the "
-                              "hardware nothing reports it and the result is wrong: wgmma_fence before the first "
-                              "wgmma of a group", hazard="missing-wgmma-fence")
+                                   "between (on the hardware nothing reports it, and the result is wrong); wgmma_fence "
+                                   "before the first wgmma of a group", hazard="missing-wgmma-fence")
         return array.copy()
 
     def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma) -> Accumulator:
@@ -265,6 +263,7 @@ class Products:
         self.issued += 1
         needs = tuple((sm.clocks.index(DRAINED, who.first_warp + w), self.issued) for w in range(4))
         access = Access(who, "wgmma", f"batch {self.issued}", needs)
+        access.epoch = who.epoch(3)
         self._last = access
         known = who.known()
         reader = "wgmma", who.warpgroup

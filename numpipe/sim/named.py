@@ -49,7 +49,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     who.collective(operation)
     sm = who.sm
     if not 0 <= barrier < NAMED_BARRIERS:
-        raise report.violation(who, f"{operation} {barrier}: a CTA has named barriers 0 … {NAMED_BARRIERS - 1}",
+        raise report.violation(who, f"{operation} {barrier}", mend=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}",
                                hazard="illegal-instruction")
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
         raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it "
@@ -136,7 +136,7 @@ class Registers:
         who.elapse(self.sm.costs.registers)
         held = self.held[who.warpgroup]
         if registers % 8 or not 24 <= registers <= 256:
-            raise report.violation(who, f"setmaxnreg.{direction} {registers}: a multiple of 8 in 24 … 256",
+            raise report.violation(who, f"setmaxnreg.{direction} {registers}", mend="a multiple of 8 in 24 … 256",
                                    hazard="illegal-instruction")
         if (direction == "dec" and registers > held) or (direction == "inc" and registers < held):
             raise report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "

@@ -123,7 +123,7 @@ def checked(who: Warpgroup, tensor: TensorMap) -> Box:
                                     f"swizzle={tensor.swizzle}; the swizzles are "
                                f"{MODES}, and a row may be at most as wide (0: any)", hazard="illegal-instruction")
     if tensor.fill == "nan" and array.dtype.kind != "f" and array.dtype not in _FLOATS:
-        raise report.violation(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN",
+        raise report.violation(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with zeros",
                                hazard="illegal-instruction")
     box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)
     return box
@@ -133,8 +133,8 @@ def reducible(who: Warpgroup, box: Box, reduction: str) -> None:
     """SimulationError for a reduction that the TMA has not for the elements of the array."""
     dtype = box.tensor.array.dtype
     if dtype.name not in REDUCTIONS.get(reduction, ()):
-        raise report.violation(who, f"tma_store of {box.tensor.name} with reduction={reduction!r}: for {dtype} there are "
-                                    f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}",
+        raise report.violation(who, f"tma_store of {box.tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
+                               f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}",
                                hazard="illegal-instruction")
 
 
@@ -154,7 +154,7 @@ def place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], add
     name = box.tensor.name
     if len(coords) != len(box.tensor.box):
         raise report.violation(who, f"{operation} of {name}: coordinates {tuple(coords)} for {len(box.tensor.box)} "
-                                    "dimensions", hazard="illegal-instruction")
+                                    "dimensions; one for each", hazard="illegal-instruction")
     if address % 128:
         raise report.violation(who, f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and "
                                "a swizzled tile that wgmma reads one of 8 x swizzle", hazard="illegal-instruction")
