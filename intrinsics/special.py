@@ -20,15 +20,23 @@ _INSTEAD = ("use one_lane(function, …) or each_warp(function, …) for what on
 
 
 class LaneValues(np.ndarray):
-    """A value that differs by lane, on the simulated SM. A branch on it is one that some lanes take, and is refused."""
+    """A value that differs by lane, on the simulated SM: a branch or a loop that lanes leave apart is refused."""
 
-    def __bool__(self) -> bool:
+    def _one(self) -> Any:
         if self.size > 1:
             raise failure(
-                SimulationError, "divergent-aligned", f"a branch on a value that each of {self.size} lanes has its own of: some "
-                "may take it, but the simulated SM runs them together, and on the GPU .aligned instructions in it (wgmma, "
+                SimulationError, "divergent-aligned", f"a value that each of {self.size} lanes has its own of steers the code: "
+                "they go different ways, but the simulated SM runs them together, and on the GPU .aligned instructions (wgmma, "
                 f"bar.sync, setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}", _INSTEAD, "branches by lane")
-        return bool(np.ndarray.__bool__(self))
+        return self.reshape(-1)[0]
+
+    def __bool__(self) -> bool:
+        return bool(self._one())
+
+    def __int__(self) -> int:
+        return int(self._one())
+
+    __index__ = __int__
 
 
 def _own_lanes() -> Any:

@@ -41,7 +41,7 @@ _ALL = (
            "wgmma.mma_async; wgmma.wait_group"),
     Hazard("missing-wgmma-fence", "a wgmma meets registers that were touched since the last wgmma.fence", "wgmma.fence"),
     # ---- global memory
-    Hazard("array-in-transfer", "one CTA loads and stores the same elements of an array, and the first copy may not be over",
+    Hazard("array-in-transfer", "one CTA touches the same elements twice, writing, and the first copy may not be over, or visible",
            "cp.async.bulk: completion; Memory Consistency Model: Proxies"),
     Hazard("cta-conflict", "two CTAs touch the same elements of an array, one of them writes, and nothing orders them",
            "Memory Consistency Model: Data-races"),

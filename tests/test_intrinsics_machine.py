@@ -339,10 +339,11 @@ def test_electing_among_many_points_to_one_lane(machine: Recorder, lanes: str) -
 
 
 @pytest.mark.parametrize("value", [special.lane_index, special.thread_index])
-def test_a_branch_that_some_lanes_take_is_refused(machine: Recorder, value: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("steers", [lambda value: bool(value % 2 == 0), range, int])
+def test_code_that_lanes_steer_apart_is_refused(machine: Recorder, value: Callable[[], Any], steers: Any) -> None:
     machine.lanes = "warps"
-    with pytest.raises(SimulationError, match="a branch on a value that each of 4 lanes has .*one_lane") as caught:
-        bool(value() % 2 == 0)
+    with pytest.raises(SimulationError, match="a value that each of 4 lanes has its own of steers .*one_lane") as caught:
+        steers(value())
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
     machine.lanes = "one"
     assert value() % 32 == 0

@@ -5,6 +5,7 @@ Every kernel is there twice: as it is meant, silent in every schedule, and broke
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,7 @@ def reported(run: Callable[[int | None], Any], hazard: str, *patterns: str, kind
 
 
 # ---- kernels ----------------------------------------------------------------------------------------------------
+@functools.cache
 def ones(partitioned: bool) -> Any:
     @numpipe.kernel(grid=(2,), num_compute_wgs=1)
     def fills(c):
@@ -80,6 +82,7 @@ def test_a_report_has_both_accesses() -> None:
     assert "program_id" in report.mend and "at once" in report.cause
 
 
+@functools.cache
 def moved(by: int) -> Any:
     """Each CTA stores the block that is `by` blocks behind the one it loads."""
     @numpipe.kernel(grid=(3,), num_compute_wgs=1)
@@ -144,6 +147,7 @@ def test_a_transposed_view_is_told_in_its_own_indices() -> None:
     reported(lambda seed: run(seed, 64), "cta-conflict", r"TMA load \(b\) reads b\[0:64, 64:128\], which CTA \(0, 0, 0\) writes")
 
 
+@functools.cache
 def reduced(first: str | None, second: str | None) -> Any:
     """CTA 0 combines by `first` (None: stores), the other one by `second`."""
     @numpipe.kernel(grid=(2,), num_compute_wgs=1)
@@ -207,6 +211,7 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
 
 
 def test_the_written_part_may_be_read() -> None:
+    @functools.cache
     def kernel(read: int) -> Any:
         @numpipe.kernel(num_compute_wgs=1, warp_specialized=False, out_type=out_of((64, 128), (64, 64)))
         def there_and_back(a, b, o):
@@ -366,6 +371,7 @@ def test_two_warpgroups_store_to_parts_of_their_own() -> None:
 
 
 def test_stores_to_one_place_are_in_no_order() -> None:
+    @functools.cache
     def kernel(waits: bool) -> Any:
         @numpipe.kernel(num_compute_wgs=1)
         def twice(c):
@@ -458,10 +464,10 @@ def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_array_that_nobody_writes_costs_a_line_a_block() -> None:
     """However often its blocks are loaded, and by however many CTAs."""
     array = np.zeros((128, 64), F16)
-    tensor = TensorMap(array, (64, 64), 128, "a")
     remembered = []
 
     def body(machine: Any) -> None:
+        tensor = TensorMap(array, (64, 64), 128, "a")
         for phase in range(6):
             one(machine, load, machine, tensor, (64 * (phase % 2), 0), phase=phase)
         gmem = machine.sm.gmem
@@ -471,25 +477,63 @@ def test_an_array_that_nobody_writes_costs_a_line_a_block() -> None:
     assert remembered == [(2, [None])] * 5
 
 
-@pytest.mark.parametrize("first", ["wide", "narrow"])
-def test_views_of_other_types_and_strides_share_a_map(first: str) -> None:
-    """The map gets finer, and longer, as views are met; what was known of it stays."""
-    base = np.zeros((64, 256), np.float16)
-    wide, narrow, every = base[:32].view(np.float32), base[16:], base[:, ::2]
-    order = (wide, narrow) if first == "wide" else (narrow, wide)
+def stores(view: Callable[[np.ndarray], np.ndarray]) -> Callable[[Machine, np.ndarray], None]:
+    def access(machine: Machine, base: np.ndarray) -> None:
+        array = view(base)
+        machine.gmem_write(array, (slice(0, array.shape[0]), slice(0, array.shape[1])), np.zeros((), array.dtype), "a")
 
-    def run(seed: int | None, rows: int) -> None:
+    return access
+
+
+def loads(view: Callable[[np.ndarray], np.ndarray]) -> Callable[[Machine, np.ndarray], None]:
+    def access(machine: Machine, base: np.ndarray) -> None:
+        array = view(base)
+        one(machine, load, machine, TensorMap(array, array.shape, 0, "a"), (0, 0))
+
+    return access
+
+
+@pytest.mark.parametrize("first, second, meets", [
+    (loads(lambda b: b[:16, :64]), stores(lambda b: b[16:, :64].view(F32)), False),
+    (loads(lambda b: b[:16, :64]), stores(lambda b: b[15:, :64].view(F32)), True),  # the load was in a region of its own
+    (stores(lambda b: b[:16].view(F32)), stores(lambda b: b[16:]), False),
+    (stores(lambda b: b[:17].view(F32)), stores(lambda b: b[16:]), True),  # units become finer
+    (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, 1::2]), False),
+    (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, ::3]), True),
+    (stores(lambda b: b[4:8, 8:16]), loads(lambda b: b[::2, 16:32]), False),
+    (stores(lambda b: b[4:8, 8:17]), loads(lambda b: b[::2, 16:32]), True),
+    (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:27]), False),  # backwards, rows 5 … 31
+    (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:28]), True),
+    (stores(lambda b: b[4:8, 8:16].T), loads(lambda b: b[8:16, :64]), False),
+    (stores(lambda b: b[4:9, 8:16].T), loads(lambda b: b[8:16, :64]), True),
+])
+def test_views_meet_where_their_bytes_do(first: Any, second: Any, meets: bool) -> None:
+    """Whatever their types, strides and directions. In between a third one is met, of a row that neither has."""
+    def run(seed: int | None) -> None:
+        base = np.zeros((64, 64), F16)
+
         def body(machine: Machine) -> None:
-            x = machine.cta[0]
-            if x < 2:
-                machine.gmem_write(order[x], (slice(0, 2) if (first == "wide") == (x == 0) else slice(rows, rows + 2), slice(0, 8)),
-                                   np.zeros((2, 8)), "ab"[x])
-            else:
-                machine.gmem_write(every, (slice(60, 64), slice(100, 108)), np.zeros((4, 8)), "c")
+            (first, stores(lambda b: b[40:41, ::2]), second)[machine.cta[0]](machine, base[:32] if machine.cta[0] != 1 else base)
 
-        simulate(body, grid=(3, 1, 1), warpgroups=1, smem_bytes=1024, seed=seed)
+        simulate(body, grid=(3, 1, 1), warpgroups=1, smem_bytes=BAR + 1024, seed=seed)
 
-    silent(lambda seed: run(seed, 0))  # rows 16, 17 of the base, and 0, 1
-    if first == "wide":
-        wide, order = base[:32].view(np.float32), (base[15:32].view(np.float32), narrow)
-        reported(lambda seed: run(seed, 0), "cta-conflict", r"store \(b\) writes b\[0:1, 0:8\], which CTA \(0, 0, 0\) writes too")
+    if meets:
+        reported(run, "cta-conflict", r"\(a\) (reads|writes) a\[\d+:\d+, \d+:\d+\], which CTA \(0, 0, 0\) (reads|writes)")
+    else:
+        silent(run)
+
+
+def test_the_maps_of_a_region_stay_as_arrays_are_met() -> None:
+    """Of the left half A is read and C is written: apart, until part of the right half is met, which reaches over both."""
+    met = (loads(lambda b: b[:16, :32]), stores(lambda b: b[32:, :32].view(F32)), loads(lambda b: b[8:20, :32]),
+           stores(lambda b: b[:, 33:40]))
+
+    def run(seed: int | None, last: Any) -> None:
+        base = np.zeros((64, 64), F16)
+        simulate(lambda machine: (*met, last)[machine.cta[0]](machine, base), grid=(5, 1, 1), warpgroups=1, smem_bytes=BAR + 1024,
+                 seed=seed)
+
+    silent(lambda seed: run(seed, stores(lambda b: b[20:32, :33])))
+    for row, told in ((7, "0, 0, 0) reads"), (19, "2, 0, 0) reads"), (63, "1, 0, 0) writes")):
+        reported(lambda seed, row=row: run(seed, stores(lambda b: b[row:row + 1, :33])), "cta-conflict",
+                 rf"a\[0:1, 0:32\], which CTA \({re.escape(told)}")

@@ -137,8 +137,8 @@ class GlobalMemory:
         return place
 
     def _cut(self, box: Box) -> Cut:
-        cut = self._cuts[box.tensor] = Cut(box, self.place(box.tensor.array))
-        cut.place.cuts.append(cut)
+        place, key = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
+        cut = self._cuts[box.tensor] = place.cuts.setdefault(key, Cut(place))  # every warpgroup has tensor maps of its own
         return cut
 
     def _remember(self, touch: Touch) -> Touch:
@@ -159,7 +159,7 @@ class GlobalMemory:
         """All arrays of a region see its maps, in which their loads are marked."""
         for place in region.places:
             place.look()
-        loads = [(touch, place) for place in region.places for cut in place.cuts for touch in cut.seen.values()]
+        loads = [(touch, place) for place in region.places for cut in place.cuts.values() for touch in cut.seen.values()]
         for touch, place in sorted(loads, key=lambda load: -load[0].code):
             self._mark_read(place, touch)
 
@@ -272,7 +272,7 @@ class GlobalMemory:
     def _initialised(self, access: Access, touch: Touch, written: Codes) -> None:
         """SimulationError unless all elements have been written."""
         if not written.all():
-            raise _failure(SimulationError, access, touch, None, "uninitialised-read", (
+            raise _found(SimulationError, access, touch, None, "uninitialised-read", (
                 f"{touch.describe()} {'changes' if touch.reduction else 'reads'} {touch.where(extent(written == 0, touch.index))}, "
                 f"which nobody has written: '{touch.what}' is allocated by the call (out_type) and holds anything"),
                 "nothing was stored there before",
@@ -305,7 +305,7 @@ def _conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Sim
         mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
                 "them up: copy_smem_to_gmem(…, reduction_op='add')")
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    return _failure(PipelineRace, access, touch, earlier, "cta-conflict", (
+    return _found(PipelineRace, access, touch, earlier, "cta-conflict", (
         f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
         + " too" * (now == before)),
         "nothing orders two CTAs: they run at once, and in any order", mend)
@@ -313,7 +313,7 @@ def _conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Sim
 
 def _other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
     """A TMA copy comes after an ordinary store."""
-    return _failure(PipelineRace, access, touch, earlier, "array-in-transfer", (
+    return _found(PipelineRace, access, touch, earlier, "array-in-transfer", (
         f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
         "wrote: nothing makes ordinary stores to an array visible to the async proxy"),
         "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
@@ -322,7 +322,7 @@ def _other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> 
 
 def _unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
     """Two warpgroups store."""
-    return _failure(PipelineRace, access, touch, earlier, "unordered-accesses", (
+    return _found(PipelineRace, access, touch, earlier, "unordered-accesses", (
         f"{touch.describe()} writes {_common(touch, earlier, codes)}, which {earlier.describe()} of {earlier.agent.name} writes "
         "too"),
         f"no barrier orders {earlier.agent.name} before {touch.agent.name}",
@@ -337,13 +337,13 @@ def _in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | No
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         if mbar.observed:
             mend = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
-    return _failure(PipelineRace, access, touch, earlier, "array-in-transfer", (
+    return _found(PipelineRace, access, touch, earlier, "array-in-transfer", (
         f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
         f"may still be {'writing' if mbar is None else 'reading'} it"), cause, mend)
 
 
 def _before_wait(access: Access, touch: Touch) -> SimulationError:
-    return _failure(PipelineRace, access, touch, None, "read-before-grid-dependency", (
+    return _found(PipelineRace, access, touch, None, "read-before-grid-dependency", (
         f"{touch.where()} is {'read' if touch.kind == 'TMA load' else 'written'} by {touch.describe()} of {touch.agent.name} "
         "before griddepcontrol.wait: the kernel ahead in the stream may not have ended"),
         f"nothing orders it after a griddepcontrol.wait of {touch.agent.name}, or of a warpgroup that has told it",
@@ -355,13 +355,13 @@ def _common(touch: Touch, earlier: Touch, codes: Codes) -> str:
     return touch.where(extent(codes == earlier.code, touch.index))
 
 
-def _failure(kind: type[SimulationError], access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str,
-             cause: str, mend: str) -> SimulationError:
+def _found(kind: type[SimulationError], access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str,
+           cause: str, mend: str) -> SimulationError:
     """The error of an access, and of an `earlier` one that it meets."""
     lines = [f"{access.agent.title}: {what}", f"  now:    {touch.tell()}"]
     if earlier is not None:
         lines.append(f"  before: {earlier.tell()}")
     lines += [f"  {cause}", f"  mend:   {mend}"]
-    found = Report(hazard, "\n".join(lines), touch.party(), None if earlier is None else earlier.party(), cause=cause, mend=mend,
-                   kernel=report.kernel_of(access.agent.sm))
-    return report.failed(kind, found, None if touch.site is None else report.line_of(touch.site))
+    told = Report(hazard, "\n".join(lines), touch.party(), None if earlier is None else earlier.party(), cause=cause, mend=mend,
+                  kernel=report.kernel_of(access.agent.sm))
+    return report.failed(kind, told, None if touch.site is None else report.line_of(touch.site))

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from .gmem import Touch
-    from .tma import Box
 
 Codes = npt.NDArray[np.int32]
 Index = tuple[slice, ...]
@@ -59,7 +58,7 @@ class Place:
         self.address = int(array.ctypes.data)
         self.fresh = fresh
         """whether its elements hold nothing until the kernel writes them"""
-        self.cuts: list[Cut] = []
+        self.cuts: dict[tuple[tuple[int, ...], bool], Cut] = {}
         self.region: Region
         self.written = self.read = _NOTHING
 
@@ -84,12 +83,12 @@ class Place:
 
 
 class Cut:
-    """The boxes of one tensor map: which of them have been loaded, by whom first."""
+    """Boxes of one shape: where such have been loaded from, by whom first."""
 
-    __slots__ = ("box", "place", "seen")
+    __slots__ = ("place", "seen")
 
-    def __init__(self, box: Box, place: Place) -> None:
-        self.box, self.place = box, place
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.seen: dict[tuple[int, ...], Touch] = {}
 
 
