@@ -84,7 +84,7 @@ def registers_given_back_by_one_lane(mended, out):
     out[0] = 7
 
 
-@kernel("divergent-aligned", r"a branch on a value that each of 128 lanes has its own of: .*one_lane\(function, …\)",
+@kernel("divergent-aligned", r"a value that each of 128 lanes has its own of steers the code: .*use one_lane\(function, …\)",
         zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError, warp_specialized=False)
 def a_barrier_behind_a_branch_by_lane(y, *, mended: numpipe.Static):
     if mended or special.lane_index() < 16:
