@@ -91,7 +91,7 @@ def speaking(a, b, c, count, scale, *, name: numpipe.Static = "loud"):
         numpipe.debug_print("k={} {}", k, scale * k)
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
     numpipe.debug_print("done")
-    c[ds(x * 64, 64), ds(0, 64)] = acc
+    c[ds(x * 64, 64), ds(wg * 64, 64)] = acc
 
 
 SPOKEN = [line for x in (0, 1) for who, wg in (("memory", "-"), ("compute 0", "0"), ("compute 1", "1"))
@@ -103,7 +103,7 @@ SPOKEN_ARGS = (A, B, C, 7, np.float32(1.25))
 
 
 def test_every_warpgroup_prints_its_line_with_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    c = np.zeros((128, 64), np.float32)
+    c = np.zeros((128, 128), np.float32)
     speaking.simulate(A, B, c, *SPOKEN_ARGS[3:])
     lines = capsys.readouterr().out.splitlines()
     assert sorted(lines) == sorted(SPOKEN)
