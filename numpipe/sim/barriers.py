@@ -265,7 +265,8 @@ def invalidate(who: Warpgroup, address: int) -> None:
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]
-    who.sm.memory.forget(address, address + 8)
+    gone = Access(who, "mbarrier", mbar.name, ((who.sm.clocks.index(GENERIC, who.first_warp), who.epoch()),))
+    who.sm.memory.forget(gone, address, address + 8)
 
 
 def arrive(who: Warpgroup, address: int, count: int) -> None:

@@ -168,10 +168,10 @@ class SharedMemory:
             if segment.write is not None and segment.write.box is not None:
                 yield segment.write
 
-    def forget(self, lo: int, hi: int) -> None:
-        """[lo, hi) holds nothing any more (an invalidated mbarrier)."""
+    def forget(self, access: Access, lo: int, hi: int) -> None:
+        """[lo, hi) holds nothing any more (an invalidated mbarrier); who uses it next comes after `access`."""
         i, j = self._split(lo), self._split(hi)
-        self._segments[i:j] = [Segment(None, {})]
+        self._segments[i:j] = [Segment(None, {access: access})]
         self._starts[i:j] = [lo]
         self.bytes[lo:hi] = POISON
 

@@ -130,6 +130,23 @@ def announced_late(x, mended):
     mbarrier.arrive_expect_tx(READY, x.nbytes)
 
 
+@machine("barrier-reinitialised", r"write \(store_word\) writes SMEM\[61440:61444\), where mbarrier \(mbarrier at 61440\) is in "
+         r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval before the bytes serve something "
+         r"else", gives=DONE, error=SimulationError, warpgroups=2)
+def its_bytes_are_used_again_too_early(mended, out):
+    if current().warpgroup == 0:
+        one_lane(begin, 1)
+    barrier.sync(0, 256)
+    if current().warpgroup == 0:
+        one_lane(mbarrier.inval, READY)
+    if mended:
+        barrier.sync(0, 256)
+    if current().warpgroup == 1:
+        one_lane(memory.store_word, READY, 7)
+        barrier.sync(1, 128)
+        out[0] = memory.load_word(READY)
+
+
 @machine("barrier-reinitialised", r"TMA load \(x\) fills SMEM\[57344:65536\), where mbarrier \(mbarrier at 61440\) is in use "
          r".*place mbarriers outside the slots", PANEL, gives=DONE, error=SimulationError)
 def a_slot_over_its_own_barrier(mended, x, out):
