@@ -29,7 +29,7 @@ from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier,
 from numpipe.sim.port import Warpgroup
 
 ROOT = Path(numpipe.__file__).parent
-EXAMPLES = ROOT.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 INTRINSICS = Path(barrier.__file__).parent
 
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
@@ -169,7 +169,7 @@ def without(place: Place) -> Iterator[None]:
 def written() -> set[str]:
     """``file:line`` of every line of numpipe's protocol, and of the examples, that names what synchronises."""
     modules = {path: _module(path) for path in sorted(ROOT.rglob("*.py"))
-               if not path.stem.endswith("_cuda") and path.relative_to(ROOT).parts[0] not in ELSEWHERE}
+               if not path.stem.endswith(("_cuda", "__main__")) and path.relative_to(ROOT).parts[0] not in ELSEWHERE}
     modules |= {path: importlib.import_module(path.stem) for path in sorted(EXAMPLES.glob("*.py"))}
     helpers = {_helper(name) for name in PASSED_ON}
     return {f"{path}:{line}" for path, module in modules.items()
