@@ -224,7 +224,7 @@ def unfinished(a, c, *, left: numpipe.Static = 0):
     if left == 0:
         second = numpipe.wgmma_wait(second, 2)
     c[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(first, left) if left else first  # read
-    c[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(second, 0)
+    c[ds(0, 64), ds(64, 64)] = numpipe.wgmma_wait(second, 0)
 
 
 @pytest.mark.parametrize("left, mend", [
@@ -232,9 +232,9 @@ def unfinished(a, c, *, left: numpipe.Static = 0):
 def test_an_accumulator_in_flight_asks_for_a_wait_that_covers_it(left: int, mend: str) -> None:
     a = np.zeros((64, 64), np.float16)
     if not mend:
-        unfinished.simulate(a, np.zeros((64, 64), np.float32), left=left)
+        unfinished.simulate(a, np.zeros((64, 128), np.float32), left=left)
         return
-    report = broken(lambda: unfinished.simulate(a, np.zeros((64, 64), np.float32), left=left))
+    report = broken(lambda: unfinished.simulate(a, np.zeros((64, 128), np.float32), left=left))
     assert report.hazard == "accumulator-in-flight" and report.now is not None and report.before is not None
     assert (report.before.did, report.before.lines[0].line) == ("wgmma (batch 1)", line("first"))
     assert report.now.lines[0].line == line("read")
