@@ -144,7 +144,8 @@ class Mbarrier:
             raise report.violation(
                 copy, f"{copy.describe()} brings {nbytes} bytes to {self.name}, {-self.tx} more than phase "
                       f"{self.phase} "
-                f"expects ({self.expected} announced); announce the bytes of all copies of the phase with expect_tx",
+                f"expects ({self.expected} announced); announce the bytes of all copies of the phase with expect_tx, "
+                f"{self.expected - self.tx} or more",
                 hazard="wrong-expect-tx", mbar=self)
         self.settle(time)
 
@@ -374,8 +375,8 @@ def unfinished(sm: SM) -> None:
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
                                     f"{report.place(copy.site)}) was "
-                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for it",
-                              hazard="exit-in-flight")
+                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for "
+                              f"phase {copy.phase} of {mbar.name}", hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
                               "what arrived there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,
