@@ -144,7 +144,8 @@ def unused(ready: bool, consumed: bool) -> Any:
 
         numpipe.emit_pipeline_warp_specialized(
             with_barriers if consumed else without_barriers, grid=(5,), compute_context=compute, manual_ready_barriers=ready,
-            manual_consumed_barriers=consumed, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),) * 2)(a, b)
+            manual_consumed_barriers=consumed,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
 
     return sums
 
