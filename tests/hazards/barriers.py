@@ -44,8 +44,8 @@ def the_first_copy_of_an_unfenced_barrier(mended, x, out):
     out[0] = 7
 
 
-@machine("missing-init-fence", r"(mbarrier\w*|mbar_\w+) on (SMEM\[61440\], where no mbarrier has been initialised yet; initialise "
-         r"it, fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders its initialisation at .* before; bar_sync "
+@machine("missing-init-fence", r"mbar_(arrive|wait) on (SMEM\[61440\], where no mbarrier has been initialised yet; initialise it, "
+         r"fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders its initialisation at .* before; bar_sync "
          r"between the two)", gives=DONE, warpgroups=2)
 def a_barrier_used_before_the_cta_has_met(mended, out):
     if current().warpgroup == 0:
