@@ -115,4 +115,5 @@ class _HostView:
 
 
 def is_array(value: Any) -> bool:
-    return not isinstance(value, (*SCALAR, ArrayType)) and (hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__"))
+    """Whether an argument is one; a type such as np.float16, which may be a Static, has attributes of its instances."""
+    return not isinstance(value, (*SCALAR, ArrayType, type)) and (hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__"))

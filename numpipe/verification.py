@@ -199,7 +199,7 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int) ->
         except SimulationError as error:
             found.setdefault(_key(error), []).append((s, error))
         except Exception as error:
-            if hasattr(error, "add_note"):  # Python 3.11
+            if s is not None and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"raised in the schedule of {kernel.name}.simulate(…, seed={s})")
             raise
         else:
