@@ -116,4 +116,6 @@ class _HostView:
 
 def is_array(value: Any) -> bool:
     """Whether an argument is one; a type such as np.float16, which may be a Static, has attributes of its instances."""
-    return not isinstance(value, (*SCALAR, ArrayType, type)) and (hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__"))
+    if isinstance(value, (*SCALAR, ArrayType, type)):
+        return False
+    return hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__")

@@ -67,8 +67,8 @@ def test_a_wrong_result_says_the_largest_error_and_where() -> None:
     want = 2 * X
     want[3, 17] += 5
     want[4, 5] -= 1
-    with pytest.raises(AssertionError, match=r"kernel scale, simulated: y differs from the reference in 2 of 4096 elements, most at "
-                                             r"\(3, 17\): got 418\.0, expected 423\.0, error 5; allowed rtol=2e-05"):
+    with pytest.raises(AssertionError, match=r"kernel scale, simulated: y differs from the reference in 2 of 4096 elements, "
+                                             r"most at \(3, 17\): got 418\.0, expected 423\.0, error 5; allowed rtol=2e-05"):
         check(scale, X, reference=want, schedules=2)
 
 
@@ -112,8 +112,8 @@ def test_integers_are_equal_or_wrong() -> None:
 
     x = np.full((64, 64), 2**31 - 2, np.int32)
     check(carried, x, np.zeros_like(x), reference=lambda x: x, schedules=1)
-    with pytest.raises(AssertionError, match=r"4096 of 4096 elements, .* got 2147483646, expected 2147483647, error 1; allowed rtol=0, "
-                                             "atol=0"):
+    with pytest.raises(AssertionError, match=r"4096 of 4096 elements, .* got 2147483646, expected 2147483647, error 1; "
+                                             "allowed rtol=0, atol=0"):
         check(carried, x, np.zeros_like(x), reference=lambda x: x + 1, schedules=1)
 
 
