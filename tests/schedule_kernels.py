@@ -58,7 +58,7 @@ def overtaken(then: str, head: int = 20) -> Any:
 
 
 def inverted(then: str, head: int = 25, window: int = 30, work: int = 20) -> Any:
-    """Bug of depth 2: warpgroup 0 is through `head` before 1 begins, then 1 through all of its work before 0 is through `window`."""
+    """Bug of depth 2: warpgroup 0 is through `head` before 1 begins, then 1 through its work before 0 is through `window`."""
     fail = unlucky(then)
 
     @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
