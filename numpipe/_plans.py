@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,14 @@ class MapRequest:
     swizzle: int
     fill: Literal["zeros", "nan"] = "zeros"
     written: bool = False
+
+
+class BarrierPlace(NamedTuple):
+    """Which of a kernel's mbarriers one is: "ready" or "consumed" of a slot of a ring, or "own", of a `numpipe.Barrier`."""
+
+    kind: str
+    plan: RingPlan | None = None
+    slot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,10 @@ class RingPlan:
             if have != want:
                 raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {own.name}: {have}, "
                                 f"and it needs {want}; pipelines that share them have the same")
+
+    def step_at(self, slot: int, phase: int) -> int:
+        """The ring's step whose use of a slot is its phase number `phase`."""
+        return phase * self.slots + slot
 
     @property
     def manual(self) -> tuple[bool, bool]:

@@ -25,7 +25,7 @@ import numpy as np
 from ._block import Block, cut
 from ._budget import PANEL_BYTES, SMEM_BYTES, too_much
 from ._layout import ATOM
-from ._plans import ArrayArg, MapRequest, OutPlan, RingPlan
+from ._plans import ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
 from .allocations import Barrier, BarrierPlan, Scratch, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
@@ -331,6 +331,22 @@ class Unit:
                 for copy in range(part.copies):
                     for number in range(plan.kind.count):
                         yield plan.base + copy * plan.own + 8 * number, plan.arrivals, barrier_name(plan, copy, number)
+
+    def barrier_at(self, address: int) -> BarrierPlace | None:
+        """Which of the kernel's mbarriers is at an address of shared memory; None: no one that numpipe has placed."""
+        for plan in self.rings.values():
+            if plan.ready <= address < plan.ready + plan.barrier_bytes:
+                kinds = len(plan.ready_parts) * plan.slots
+                number = (address - plan.ready) % plan.barrier_bytes_of_one // 8
+                return BarrierPlace("ready" if number < kinds else "consumed", plan, number % plan.slots)
+        return BarrierPlace("own") if HEADER - self.scratch_barrier_bytes <= address < HEADER else None
+
+    def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
+        """The ring, and the slot of it, that an address of shared memory lies in."""
+        for plan in (*self.rings.values(), *self.outputs.values()):
+            if plan.base <= address < plan.end:
+                return plan, (address - plan.base) // plan.stage_stride % plan.slots
+        return None
 
     def whose(self, plan: RingPlan, part: int, own: bool) -> str:
         """What a barrier's name says behind its slot: the operand, if it is its `own`, and the ring."""

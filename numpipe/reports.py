@@ -1,33 +1,43 @@
 """What a report of the verifier holds: who did what, to which bytes, where, and the mend; as an object, as text, as JSON.
 
 The simulated SM fills it, and so does the host when a kernel on the GPU that was built with ``debug=True`` did not end: a
-deadlock reads the same in both.
+deadlock reads the same in both (`numpipe.deadlocks`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the user's source."""
+    """A line of the user's source.
+
+    >>> print(Line("/home/me/gemm.py", 41, "matmul"))
+    gemm.py:41 in matmul
+    """
 
     filename: str
     line: int
     function: str
+
+    def __str__(self) -> str:
+        name = re.sub(r"__\d+$", "", self.function)  # nested functions are numbered where they are lifted out of a kernel
+        return f"{os.path.basename(self.filename)}:{self.line} in {name}"
 
 
 @dataclass(frozen=True)
 class Party:
     """One side of a report: an access, or a warpgroup that waits.
 
-    did      what it does: ``TMA load (a)``, ``wgmma (batch 3)``, ``waits for ready[1] of a, b @ gemm.py:41``
+    did      what it does: ``TMA load (a)``, ``wgmma (batch 3)``, ``blocked on ready[1] of a, b @ gemm.py:41 phase 0 step 1``
     lines    of the user, innermost first
-    ring, slot, step, phase, barrier   where in the pipeline, as far as known
+    ring, slot, step, phase, barrier   where in the pipeline, as far as known; of a warpgroup that waits: what it waits for
     lo, hi   bytes of shared memory, or None
     """
 
@@ -44,16 +54,35 @@ class Party:
     lo: int | None = None
     hi: int | None = None
 
+    @property
+    def name(self) -> str:
+        """``warpgroup 0 (compute)``"""
+        return f"warpgroup {self.warpgroup} ({self.role})"
+
 
 @dataclass(frozen=True)
 class Barrier:
-    """State of an mbarrier when nobody could go on: arrivals and bytes that its phase still misses."""
+    """State of an mbarrier when nobody could go on: arrivals and bytes that its phase still misses.
+
+    expected       bytes announced in this phase
+    arrived        (warpgroup's name, arrivals) in this phase, as far as known
+    waiters        warpgroups that wait for this phase
+    kind           "ready" or "consumed" of a pipeline's ring, "own" of a `numpipe.Barrier`; "": unknown
+    ring, slot, step   of a pipeline's ring: the step whose tiles this phase brings, or frees
+    """
 
     name: str
     phase: int
     pending: int
     count: int
     missing_bytes: int
+    expected: int | None = None
+    arrived: tuple[tuple[str, int], ...] = ()
+    waiters: tuple[int, ...] = ()
+    kind: str = ""
+    ring: str | None = None
+    slot: int | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,9 +107,10 @@ class Report:
     kernel: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in dicts, lists, strings and numbers."""
-        return dataclasses.asdict(self)
+        """All of it in dicts, lists, strings and numbers: what `json` gives when it is read again."""
+        found: dict[str, Any] = json.loads(self.json())
+        return found
 
     def json(self) -> str:
-        """`as_dict` as JSON, in one line."""
-        return json.dumps(self.as_dict())
+        """As JSON, in one line."""
+        return json.dumps(dataclasses.asdict(self))

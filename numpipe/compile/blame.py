@@ -14,16 +14,18 @@ import re
 import sys
 from itertools import islice
 from types import FunctionType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from .._unit import Unit
 from ..errors import CompileError, NumpipeError, Position, SimulationError
+from ..reports import Line
 from .lift import Lifted
 from .positions import FIRST, Source
 
 TUPLES = "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
 LONGEST = 300
 """characters of a reason that Numba or Python gave"""
+_Error = TypeVar("_Error", bound=NumpipeError)
 
 
 def written(lifted: Lifted, pattern: str) -> Position:
@@ -35,7 +37,7 @@ def written(lifted: Lifted, pattern: str) -> Position:
     return lifted.sources[0].definition
 
 
-def stamp(error: NumpipeError, unit: Unit, lifted: Lifted, places: list[Position]) -> NumpipeError:
+def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> _Error:
     """Put the innermost of `places` and the kernel in front of an error's message, once, and the calls on the way below it."""
     message = str(error)
     files = "|".join(re.escape(source.filename) for source in lifted.sources)
@@ -89,9 +91,10 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     """What a simulated kernel raised, as the error the user gets."""
     found = frames(error, lifted)
     places = [running(*frame) for frame in found]
+    if isinstance(error, SimulationError):  # whose values are what a report is about
+        return reported(stamp(error, unit, lifted, places), unit, places)
     if isinstance(error, NumpipeError):
-        if not isinstance(error, SimulationError):  # whose values are what a report is about
-            error.args = (spoken(str(error)),)
+        error.args = (spoken(str(error)),)
         return stamp(error, unit, lifted, places)
     what = f"{type(error).__name__}: {_sentence(spoken(str(error)))}"
     told: NumpipeError
@@ -103,6 +106,17 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     else:
         told = SimulationError(what) if isinstance(error, ArithmeticError) else CompileError(what)
     return stamp(told, unit, lifted, places)
+
+
+def reported(error: SimulationError, unit: Unit, places: list[Position]) -> SimulationError:
+    """The error, its report saying what its message says now; who was in no line of the user's is in that of the message."""
+    report = error.report
+    if report is not None:
+        now = report.now
+        if now is not None and not now.lines and places:
+            now = dataclasses.replace(now, lines=tuple(Line(p.filename, p.line, unit.kernel) for p in places[-1:]))
+        error.report = dataclasses.replace(report, text=str(error), kernel=report.kernel or unit.kernel, now=now)
+    return error
 
 
 def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | None:

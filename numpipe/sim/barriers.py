@@ -81,13 +81,14 @@ class Mbarrier:
                 who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only "
                      f"{self.pending} of "
                 f"{self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was passed on "
-                f"twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}")
+                f"twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}",
+                hazard="too-many-arrivals", mbar=self)
         if self.phase and who.knows(self.landed) < self.phase:
             raise report.race(
                 who, f"arrives on {self.name} in phase {self.phase}, but nothing orders this after the end of phase "
                 f"{self.phase - 1}, so it may count for either (arrived so far: {self.who_arrived() or 'nobody'}): "
                 "this slot "
-                "was passed on twice, or the phase before was not waited for")
+                "was passed on twice, or the phase before was not waited for", hazard="too-many-arrivals", mbar=self)
         who.release_into(self.current)
         self.pending -= count
         self.arrivals.append((who.warpgroup, count))
@@ -99,7 +100,7 @@ class Mbarrier:
         if nbytes < 0 or abs(self.tx) > _MAX_BYTES:
             raise report.violation(who, f"expect_tx of {nbytes} bytes on {self.name}: its transaction count would be "
                                         f"{self.tx}, "
-                                   f"and it holds 0 … {_MAX_BYTES}")
+                                   f"and it holds 0 … {_MAX_BYTES}", hazard="wrong-expect-tx", mbar=self)
 
     def land(self, copy: Access, nbytes: int, time: int) -> None:
         """A TMA load has written its bytes."""
@@ -109,7 +110,8 @@ class Mbarrier:
             raise report.violation(
                 copy, f"{copy.describe()} brings {nbytes} bytes to {self.name}, {-self.tx} more than phase "
                       f"{self.phase} "
-                f"expects ({self.expected} announced): expect_tx must announce the bytes of all copies of the phase")
+                f"expects ({self.expected} announced): expect_tx must announce the bytes of all copies of the phase",
+                hazard="wrong-expect-tx", mbar=self)
         self.settle(time)
 
     def settle(self, time: int) -> None:
@@ -121,11 +123,13 @@ class Mbarrier:
             raise report.violation(
                 self.last or self.sm.warpgroups[0], f"phase {self.phase} of {self.name} completes with {self.copies} "
                                                     "of its copies still "
-                f"in flight: expect_tx announced {self.expected} bytes, fewer than the copies bring")
+                f"in flight: expect_tx announced {self.expected} bytes, fewer than the copies bring",
+                hazard="wrong-expect-tx", mbar=self)
         if self.observed and self.phase - 1 > self.waited:
             raise report.race(self.sm.warpgroups[self.arrivals[-1][0]], (
                 f"phase {self.phase} of {self.name} completes, but nobody has waited for phase {self.phase - 1}: a later wait "
-                "could not tell the two apart; wait for each phase before the next one can complete"))
+                "could not tell the two apart; wait for each phase before the next one can complete"),
+                              hazard="phase-unobserved", mbar=self)
         np.maximum(self.done, self.current, out=self.done)
         self.done_time = self.time
         self.phase += 1
@@ -152,17 +156,18 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     if mbar is None:
         raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; "
                                "initialise it, "
-                          "fence_mbarrier_init, then bar_sync before anyone uses it")
+                          "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
     key = (who.warpgroup, asynchronous) if who.lanes != "one" else (~who.warpgroup, asynchronous)
     if key not in mbar.seen_by:
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at "
-                              f"{report.place(mbar.site)} before; bar_sync between the two")
+                              f"{report.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar)
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {report.place(mbar.site)} "
                                    "the TMA may "
-                              "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync")
+                              "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
+                              hazard="missing-init-fence", mbar=mbar)
         mbar.seen_by.add(key)
     return mbar
 
@@ -172,7 +177,7 @@ def init(who: Warpgroup, address: int, count: int, name: str) -> None:
     old = who.sm.mbarriers.get(address)
     if old is not None:
         raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it "
-                                    "first")
+                                    "first", hazard="barrier-reinitialised", mbar=old)
     who.elapse(who.sm.costs.issue)
     _create(who, address, count, name, who.epoch())
 
@@ -185,16 +190,19 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed:
     elif old.count != count or old.epoch:
         raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
                                     "with "
-                               f"count {old.count} is live since {report.place(old.site)}")
+                               f"count {old.count} is live since {report.place(old.site)}",
+                               hazard="barrier-reinitialised", mbar=old)
 
 
 def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
     sm = who.sm
     if address % 8:
-        raise report.violation(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8")
+        raise report.violation(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8",
+                               hazard="illegal-instruction")
     sm.memory.check_range(who, address, address + 8, "mbar_init")
     if not 1 <= count <= _MAX_COUNT:
-        raise report.violation(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals")
+        raise report.violation(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals",
+                               hazard="illegal-instruction")
     mbar = Mbarrier(who, address, count, name, epoch)
     access = Access(who, "mbarrier", mbar.name, ((0, 1 << 62),))
     sm.memory.write(access, address, address + 8, who.known(), False)
@@ -207,7 +215,8 @@ def invalidate(who: Warpgroup, address: int) -> None:
     mbar = find(who, address, "mbar_inval")
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
-                               f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {len(mbar.waiters)} waiting")
+                               f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {len(mbar.waiters)} waiting",
+                               hazard="barrier-reinitialised", mbar=mbar)
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]
@@ -216,7 +225,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
 
 def arrive(who: Warpgroup, address: int, count: int) -> None:
     if count < 1:
-        raise report.violation(who, f"mbar_arrive with count {count}; at least 1")
+        raise report.violation(who, f"mbar_arrive with count {count}; at least 1", hazard="illegal-instruction")
     mbar = find(who, address, "mbar_arrive")
     who.elapse(who.sm.costs.issue)
     if who.sm.trace is not None:
@@ -260,7 +269,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int) -> None:
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
         reached = mbar.phase - 1
     if reached != phase:
-        raise report.race(who, _wrong_phase(mbar, phase, reached, step))
+        raise report.race(who, _wrong_phase(mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar)
     _acquire(who, mbar, reached)
     who.elapse(who.sm.costs.wait)
 
@@ -304,16 +313,18 @@ def unfinished(sm: SM) -> None:
                                                      "phase "
                                    f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
                                    "others",
-                                   mbar.site)
+                                   mbar.site, hazard="wrong-expect-tx", mbar=mbar)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
                                     f"{report.place(copy.site)}) was "
-                              f"never waited for before the CTA ends; the newest phase waited for is {mbar.waited}")
+                              f"never waited for before the CTA ends; the newest phase waited for is {mbar.waited}",
+                              hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
-                              "what arrived there told nobody; wait for each phase that completes", mbar.site)
+                              "what arrived there told nobody; wait for each phase that completes", mbar.site,
+                              hazard="phase-unobserved", mbar=mbar)
         if mbar.observed and mbar.pending != mbar.count:
             raise report.race(sm.warpgroups[0], f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
                               f"of {mbar.count} arrivals missing (arrived: {mbar.who_arrived()}): num_arrivals is too high, or "
-                              "somebody did not arrive", mbar.site)
+                              "somebody did not arrive", mbar.site, hazard="too-few-arrivals", mbar=mbar)

@@ -37,7 +37,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     for store in sm.stores.get(box.memory, ()):
         if box.meets(where, store.access):
             raise report.race(access, f"{access.describe()} reads the array at {where} while {store.access.tell()} may still be "
-                                      f"writing it: {STORES_END}")
+                                      f"writing it: {STORES_END}", hazard="array-in-transfer", before=store.access)
     known = who.known()
     for lo, hi in touched:
         sm.memory.write(access, lo, hi, known, True)
@@ -92,7 +92,8 @@ class Groups:
             tma.reducible(who, box, reduction)
         where, index, touched = tma.place(who, "tma_store", box, coords, src)
         if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
-            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one")
+            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one",
+                                   hazard="out-of-bounds")
         tma.whole_chunks(who, box, where)
         group = self._first + len(self._groups) + 1
         access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
@@ -103,7 +104,7 @@ class Groups:
         for load in sm.memory.loads(box):
             if box.meets(where, load) and any(known[index] < value for index, value in load.needs):
                 raise report.race(access, f"{access.describe()} writes the array at {where} while {load.tell()} may still be "
-                                          f"reading it: {STORES_END}")
+                                          f"reading it: {STORES_END}", hazard="array-in-transfer", before=load)
         store = Store(access, box.memory)
         sm.stores.setdefault(box.memory, []).append(store)
         self._open.append(store)
@@ -134,6 +135,11 @@ class Groups:
         self._groups.append(self._open)
         self._open = []
 
+    def groups_since(self, number: int) -> int | None:
+        """Groups committed behind group `number`; None: that one is not committed."""
+        committed = self._first + len(self._groups)
+        return None if number > committed else committed - number
+
     def text(self) -> str:
         return f"bulk_wait(read={self._reading}): groups up to {self._until}"
 
@@ -160,10 +166,10 @@ class Groups:
         who = self.who
         if who.lanes == "warps":
             raise report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
-                                        "it under one_lane")
+                                        "it under one_lane", hazard="divergent-aligned")
         if pending < 0:
             raise report.violation(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or "
-                                        "more")
+                                        "more", hazard="illegal-instruction")
         who.breathe()
         self._until = max(self._first, self._first + len(self._groups) - pending)
         self._reading = read
@@ -191,4 +197,4 @@ class Groups:
                               f"{left[0].access.describe()} at {report.place(left[0].access.site)}"
                               + (", and not committed" if self._open else "")
                               + "; bulk_commit and bulk_wait(0, read=False) by the lane that stored, before it "
-                                "ends", left[0].access.site)
+                                "ends", left[0].access.site, hazard="exit-in-flight", before=left[0].access)

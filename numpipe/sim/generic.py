@@ -38,12 +38,12 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
         raise report.violation(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it "
                                     "must be "
-                               f"({warps}, n), one row a warp")
+                               f"({warps}, n), one row a warp", hazard="illegal-instruction")
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
         if (chunks & 15).any():
             raise report.violation(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a "
-                                        "multiple of 16")
+                                        "multiple of 16", hazard="illegal-instruction")
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
     who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
     return chunks
@@ -84,7 +84,7 @@ def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[A
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
         raise report.violation(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it "
                                     "must be "
-                               f"uint8{(*chunks.shape, 16)}")
+                               f"uint8{(*chunks.shape, 16)}", hazard="illegal-instruction")
     if not chunks.size:
         return
     who.breathe()
@@ -105,7 +105,8 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
 
 def _word(who: Warpgroup, address: int, operation: str) -> None:
     if address % 4:
-        raise report.violation(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4")
+        raise report.violation(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4",
+                               hazard="illegal-instruction")
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse(who.sm.costs.wait)
     who.breathe()

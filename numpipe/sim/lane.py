@@ -71,7 +71,7 @@ class Lane:
     def _meet(self, stop: _Stop) -> Any:
         if not stop.mask >> self.lane % WARP & 1:
             raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
-                                                   "it is not in")
+                                                   "it is not in", hazard="divergent-aligned")
         return self._warp.hub.switch(stop)
 
 
@@ -97,7 +97,8 @@ class _Warp:
                 other, did = next((reader for reader in self.loaded.get(byte, ()) if reader != number), number), "loaded"
             if other != number:
                 raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) "
-                                       f"that lane {other} has {did}, and nothing orders them: put cuda.syncwarp() between")
+                                       f"that lane {other} has {did}, and nothing orders them: put cuda.syncwarp() between",
+                                  hazard="unordered-accesses", span=(address, address + nbytes))
             if write:
                 self.stored[byte] = number
             else:
@@ -174,7 +175,8 @@ class _Warp:
             source = number
         if not stop.mask >> source & 1:
             raise report.violation(self.who, f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, "
-                                             f"which is not in the mask {stop.mask:#x}: undefined on the GPU", stop.site)
+                                             f"which is not in the mask {stop.mask:#x}: undefined on the GPU", stop.site,
+                                   hazard="divergent-aligned")
         return stops[source].value
 
     def _stuck(self, stops: dict[int, _Stop], results: dict[int, Any]) -> NoReturn:
@@ -186,7 +188,7 @@ class _Warp:
             where = "has left the body"
         raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
                                          f"{stop.mask:#x}, but lane {first} {where}: all of them must come to the same call",
-                               stop.site)
+                               stop.site, hazard="divergent-aligned")
 
 
 def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import report
+from . import conflicts, report
 from .clocks import Need
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class SharedMemory:
         """SimulationError unless [lo, hi) lies in the CTA's shared memory."""
         if lo < 0 or hi > self.nbytes:
             raise report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of "
-                                        "shared memory")
+                                        "shared memory", hazard="out-of-bounds", span=(lo, hi))
 
     def _split(self, at: int) -> int:
         """Index of the segment that starts at `at`, made if needed."""
@@ -114,12 +114,10 @@ class SharedMemory:
             write = segment.write
             if write is None or segment.last is not None:
                 since = "" if segment.last is None else f" since {segment.last.tell()}"
-                mend = f": {WHOLE}" if since or last else ""
-                raise report.race(access, f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written"
-                                          f"{since}{mend}")
+                raise conflicts.unwritten(self.sm, access, lo, hi, since, WHOLE if since or last else "")
             for index, value in write.async_needs if asynchronous else write.needs:
                 if known[index] < value:
-                    raise report.conflict(self.sm, write, access, lo, hi, known, asynchronous, write)
+                    raise conflicts.conflict(self.sm, write, access, lo, hi, known, asynchronous, write)
             segment.reads[key] = access
             if last:
                 segment.last = access
@@ -134,7 +132,7 @@ class SharedMemory:
                     if known[index] < value:
                         # a reader names the hazard better than the fill it has waited for
                         self._check_reads(segment, access, lo, hi, known, asynchronous)
-                        raise report.conflict(self.sm, earlier, access, lo, hi, known, asynchronous, earlier)
+                        raise conflicts.conflict(self.sm, earlier, access, lo, hi, known, asynchronous, earlier)
             self._check_reads(segment, access, lo, hi, known, asynchronous)
         self._segments[i:j] = [Segment(access, {})]
         self._starts[i:j] = [lo]
@@ -146,7 +144,7 @@ class SharedMemory:
         for reader in segment.reads.values():
             for index, value in reader.async_needs if asynchronous else reader.needs:
                 if known[index] < value:
-                    raise report.conflict(self.sm, reader, access, lo, hi, known, asynchronous, segment.write)
+                    raise conflicts.conflict(self.sm, reader, access, lo, hi, known, asynchronous, segment.write)
 
     def _merge(self, i: int, access: Access) -> None:
         """Join segment i to the one before it, if one access wrote both and nobody read them."""

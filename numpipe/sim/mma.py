@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._machine import InFlight, Mma
+from ..reports import Party
 from . import report
 from .clocks import DRAINED
 from .memory import Access, intervals
@@ -127,21 +128,25 @@ class Plan:
 def check(who: Warpgroup, mma: Mma) -> None:
     """SimulationError unless the hardware has this instruction."""
     if mma.n % 8 or not 8 <= mma.n <= 256:
-        raise report.violation(who, f"wgmma with n={mma.n}; the instruction needs a multiple of 8 in 8 … 256")
+        raise report.violation(who, f"wgmma with n={mma.n}; the instruction needs a multiple of 8 in 8 … 256",
+                               hazard="illegal-instruction")
     if mma.dtype not in (FLOAT16, BFLOAT16):
-        raise report.violation(who, f"wgmma on {mma.dtype}; the simulated tensor core takes float16 and bfloat16")
+        raise report.violation(who, f"wgmma on {mma.dtype}; the simulated tensor core takes float16 and bfloat16",
+                               hazard="illegal-instruction")
     if mma.a_major not in ("k", "mn") or mma.b_major not in ("k", "mn"):
-        raise report.violation(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is 'k' or 'mn'")
+        raise report.violation(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is 'k' or 'mn'",
+                               hazard="illegal-instruction")
     if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
         raise report.violation(who, "wgmma: every 64-row block needs the same number of k16 steps, at least one; got "
-                               f"{[len(block) for block in mma.steps]}")
+                               f"{[len(block) for block in mma.steps]}", hazard="illegal-instruction")
     for block in mma.steps:
         for pair in block:
             for name, descriptor in zip("AB", pair, strict=True):
                 if int(descriptor) >> 49 & 7:
                     raise report.violation(who, f"wgmma: the descriptor of {name} has base_offset "
                                                 f"{int(descriptor) >> 49 & 7}; operands start "
-                                           "at a multiple of their swizzle pattern (8 rows), where it is 0")
+                                           "at a multiple of their swizzle pattern (8 rows), where it is 0",
+                                           hazard="illegal-instruction")
 
 
 # ---- accumulators -----------------------------------------------------------------------------------------------
@@ -160,6 +165,10 @@ class Accumulator:
         self.site = report.user_site()
         self.what = what
 
+    def party(self) -> Party:
+        """The wgmma that writes it, for reports."""
+        return report.party(self.products.who, f"wgmma (batch {self.batch})", self.site, note=self.note)
+
     def read(self) -> npt.NDArray[np.float32]:
         who = self.products.who
         if self.batch > self.products.drained:
@@ -167,12 +176,12 @@ class Accumulator:
                                    "wgmma_wait has covered it: "
                               f"batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
                               "with few enough "
-                              "groups pending", report.user_site())
+                              "groups pending", report.user_site(), hazard="accumulator-in-flight", before=self.party())
         if self.successor is not False:
             raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read after a later "
                                    "wgmma, at "
                               f"{report.place(self.successor)}, took over its registers; read the newest "
-                              "one", report.user_site())
+                              "one", report.user_site(), hazard="accumulator-in-flight", before=self.party())
         self.read_at_fence = self.products.fences
         assert self.value is not None
         return self.value.copy()
@@ -194,6 +203,8 @@ class Products:
     def __init__(self, who: Warpgroup) -> None:
         self.who = who
         self.issued = self.ran = self.drained = 0
+        self.left = -1
+        """groups that the newest wait leaves in flight, for reports"""
         self.fences = 0
         self._fenced = False
         """a fence since the last commit: fresh accumulators may be touched"""
@@ -215,29 +226,31 @@ class Products:
         if isinstance(accumulator, Accumulator):
             if accumulator.products is not self:
                 raise report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers "
-                                            "belong to one warpgroup")
+                                            "belong to one warpgroup", hazard="accumulator-in-flight", before=accumulator.party())
             if accumulator.successor is not False:
                 raise report.violation(who, f"wgmma on the accumulator of {report.place(accumulator.site)}, which a "
                                             "later wgmma at "
                                        f"{report.place(accumulator.successor)} has already taken over; use what that "
-                                       "one returned")
+                                       "one returned", hazard="accumulator-in-flight", before=accumulator.party())
             if accumulator.what != f"{rows}x{mma.n}":
-                raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}")
+                raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}",
+                                       hazard="illegal-instruction", before=accumulator.party())
             if accumulator.read_at_fence == self.fences:
                 raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; the fence "
                                        "orders register "
-                                  "accesses before the wgmma that writes them")
+                                  "accesses before the wgmma that writes them",
+                                  hazard="missing-wgmma-fence", before=accumulator.party())
             return accumulator
         array = np.asarray(accumulator)
         if array.shape != (rows, mma.n) or array.dtype != np.float32:
             raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator {array.dtype}{array.shape}; it "
                                         "must be "
-                                   f"float32{(rows, mma.n)}")
+                                   f"float32{(rows, mma.n)}", hazard="illegal-instruction")
         if not self._fenced:
             raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in "
                                    "between; on the "
                               "hardware nothing reports it and the result is wrong: wgmma_fence before the first "
-                              "wgmma of a group")
+                              "wgmma of a group", hazard="missing-wgmma-fence")
         return array.copy()
 
     def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma) -> Accumulator:
@@ -311,8 +324,9 @@ class Products:
         who = self.who
         if pending < 0:
             raise report.violation(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or "
-                                        "more")
+                                        "more", hazard="illegal-instruction")
         who.breathe()
+        self.left = pending
         covered = len(self._groups) - pending
         if covered > 0:
             self._until = self._groups[covered - 1]
@@ -327,4 +341,4 @@ class Products:
         if self.issued > self.drained:
             raise report.race(self._last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its "
                                                       f"{self.issued} wgmma batches not waited for; "
-                              "wgmma_commit and wgmma_wait(0) before it ends")
+                              "wgmma_commit and wgmma_wait(0) before it ends", hazard="exit-in-flight")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from ..deadlocks import Hint
+from ..reports import Party
 from . import report
 from .clocks import NAMED_BARRIERS
 
@@ -32,6 +34,12 @@ class Generation:
         self.complete = False
         self.site = report.user_site()
 
+    def party(self) -> Party:
+        """Who used it first, for reports."""
+        who = self.arrived[0]
+        return Party(f"uses named barrier {self.barrier} with {self.threads} threads", who.warpgroup, who.role, who.cta,
+                     () if self.site is None else (report.line_of(self.site),))
+
     def text(self) -> str:
         return (f"bar_sync {self.barrier}: {128 * len(self.arrived)} of {self.threads} threads have arrived "
                 f"({', '.join(w.name for w in self.arrived)})")
@@ -41,11 +49,12 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     who.collective(operation)
     sm = who.sm
     if not 0 <= barrier < NAMED_BARRIERS:
-        raise report.violation(who, f"{operation} {barrier}: a CTA has named barriers 0 … {NAMED_BARRIERS - 1}")
+        raise report.violation(who, f"{operation} {barrier}: a CTA has named barriers 0 … {NAMED_BARRIERS - 1}",
+                               hazard="illegal-instruction")
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
         raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it "
                                     "must be a "
-                               f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}")
+                               f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}", hazard="named-barrier-mismatch")
     generation = sm.named.get(barrier)
     if generation is None:
         generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
@@ -54,11 +63,12 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         users = ", ".join(w.name for w in over.arrived)
         raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
                           f"barrier at {report.place(over.site)} by {users}: its warps may be counted there; take another "
-                          "barrier, or wait for the end of that use")
+                          "barrier, or wait for the end of that use", hazard="named-barrier-mismatch", before=over.party())
     if generation.threads != threads:
         raise report.violation(who, f"{operation} {barrier} with {threads} threads, but "
                                     f"{report.place(generation.site)} uses it with "
-                               f"{generation.threads} at the same time; every participant must give the same number")
+                               f"{generation.threads} at the same time; every participant must give the same number",
+                               hazard="named-barrier-mismatch", before=generation.party())
     who.elapse(sm.costs.issue)
     who.release_into(generation.vector)
     generation.arrived.append(who)
@@ -126,10 +136,11 @@ class Registers:
         who.elapse(self.sm.costs.registers)
         held = self.held[who.warpgroup]
         if registers % 8 or not 24 <= registers <= 256:
-            raise report.violation(who, f"setmaxnreg.{direction} {registers}: a multiple of 8 in 24 … 256")
+            raise report.violation(who, f"setmaxnreg.{direction} {registers}: a multiple of 8 in 24 … 256",
+                                   hazard="illegal-instruction")
         if (direction == "dec" and registers > held) or (direction == "inc" and registers < held):
             raise report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
-                                   f"use {'inc' if direction == 'dec' else 'dec'}")
+                                   f"use {'inc' if direction == 'dec' else 'dec'}", hazard="register-budget")
         self.wanted[who.warpgroup] = registers
         while 128 * (registers - held) > self.free:
             self.waiters.append(who)
@@ -141,12 +152,24 @@ class Registers:
             for waiter in waiters:
                 waiter.wake(who.time)
 
-    def hints(self) -> list[str]:
+    def hints(self) -> list[Hint]:
         """Why nobody gets more, if somebody waits."""
         if not self.waiters:
             return []
-        total = 128 * sum(self.wanted)
-        return [f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = {total} "
-                f"wanted, the CTA holds {self.pool}: " + (
-                    f"this can never be granted; the counts of the warpgroups must add up to at most {self.pool // 128}"
-                    if total > self.pool else "a warpgroup that gives registers back never ran its dec")]
+        total, most = 128 * sum(self.wanted), self.pool // 128
+        never = total > self.pool
+        return [Hint("register-budget", f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = "
+                     f"{total} wanted, the CTA holds {self.pool}: " + (
+                         f"this can never be granted; the counts of the warpgroups must add up to at most {most}" if never else
+                         "a warpgroup that gives registers back never ran its dec"),
+                     f"counts that add up to at most {most}: another warpgroup gives registers back first" if never else
+                     "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything", never)]
+
+
+def hints(sm: SM) -> list[Hint]:
+    """Named barriers that somebody waits at."""
+    elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
+    return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}: {128 * len(g.arrived)} of {g.threads} threads (at "
+                 f"{report.place(g.site)})", f"the same number and the same count of threads for all who meet at named barrier "
+                 f"{g.barrier}, and as many warpgroups that come there", not elsewhere)
+            for g in sm.named.values() if g.waiters]

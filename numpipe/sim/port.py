@@ -181,17 +181,18 @@ class Warpgroup:
         if self.lanes != "one":
             raise report.violation(self, f"{operation} is executed by {_COUNT[self.lanes]} lanes "
                                          f"(lanes={self.lanes!r}) and would "
-                                   f"happen {_COUNT[self.lanes]} times; call it under one_lane")
+                                   f"happen {_COUNT[self.lanes]} times; call it under one_lane", hazard="divergent-aligned")
 
     def collective(self, operation: str) -> None:
         if self.lanes != "all":
             raise report.violation(self, f"{operation} needs all 128 lanes of the warpgroup, but lanes={self.lanes!r}; "
-                                   "call it outside one_lane, each_warp and the memory role")
+                                   "call it outside one_lane, each_warp and the memory role", hazard="divergent-aligned")
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         outer = self.lanes
         if _WIDTH[lanes] > _WIDTH[outer]:
-            raise report.violation(self, f"lanes={lanes!r} inside lanes={outer!r}; a scope can only get narrower")
+            raise report.violation(self, f"lanes={lanes!r} inside lanes={outer!r}; a scope can only get narrower",
+                                   hazard="divergent-aligned")
         self.lanes = lanes
         try:
             return function(*args)

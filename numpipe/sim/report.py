@@ -1,22 +1,25 @@
 """What a report says: the user's lines, who did what to which bytes, what orders nothing, and the mend.
 
-Accesses record only a code object and a line number; text is made when something is wrong.
+Accesses record only a code object and a line number; text and objects are made when something is wrong.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
-import re
 import sys
 from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from .. import deadlocks
 from ..errors import PipelineDeadlock, PipelineRace, SimulationError, at
-from . import clocks
+from ..reports import Barrier, Line, Party, Report
 
 if TYPE_CHECKING:
+    from .._plans import BarrierPlace, RingPlan
+    from .barriers import Mbarrier
     from .memory import Access
     from .port import Warpgroup
     from .sm import SM
@@ -57,12 +60,14 @@ def user_site(frame: FrameType | None = None) -> Site:
     return None
 
 
+def line_of(site: Site) -> Line:
+    assert site is not None
+    return Line(site[0].co_filename, site[1], site[0].co_name)
+
+
 def place(site: Site) -> str:
     """``gemm.py:41 in matmul``, or what can be said without a user's frame."""
-    if site is None:
-        return "(no line)"
-    name = re.sub(r"__\d+$", "", site[0].co_name)  # nested functions are numbered where they are lifted out of a kernel
-    return f"{os.path.basename(site[0].co_filename)}:{site[1]} in {name}"
+    return "(no line)" if site is None else str(line_of(site))
 
 
 def details(values: dict[str, Any]) -> str:
@@ -81,128 +86,149 @@ def context(note: tuple[str, dict[str, Any]] | None, wait: tuple[str, int, int] 
     return f" [{'; '.join(parts)}]" if parts else ""
 
 
-def stamped(error: type[SimulationError], site: Site, message: str) -> SimulationError:
-    """An error that starts with the user's ``file:line:``."""
-    return error(message if site is None else at(site[0].co_filename, site[1], message))
+def failed(error: type[SimulationError], report: Report, first: Line | None) -> SimulationError:
+    """The error of a report, which starts with the user's ``file:line:``."""
+    made = error(report.text if first is None else at(first.filename, first.line, report.text))
+    made.report = dataclasses.replace(report, text=str(made))
+    return made
 
 
-def race(access_or_agent: Access | Warpgroup, message: str, site: Site = None) -> SimulationError:
-    """A PipelineRace of one agent, with the context it was in."""
-    return _failure(PipelineRace, access_or_agent, message, site)
+# ---- who, and where in the pipeline ------------------------------------------------------------------------------
+def kernel_of(sm: SM) -> str:
+    return getattr(sm.unit, "kernel", "")
 
 
-def violation(access_or_agent: Access | Warpgroup, message: str, site: Site = None) -> SimulationError:
+def place_of(sm: SM, mbar: Mbarrier) -> BarrierPlace | None:
+    """Which mbarrier of the kernel's rings one is; None where the body places its own."""
+    find = getattr(sm.unit, "barrier_at", None)
+    return None if find is None else find(mbar.address)
+
+
+def slot_of(sm: SM, address: int) -> tuple[RingPlan, int] | None:
+    """The ring and slot that an address lies in."""
+    find = getattr(sm.unit, "slot_at", None)
+    return None if find is None else find(address)
+
+
+def noted(note: tuple[str, dict[str, Any]] | None, key: str) -> int | None:
+    """A number of a note."""
+    value = None if note is None else note[1].get(key)
+    return None if value is None or not hasattr(value, "__index__") else int(value)
+
+
+def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mbarrier | None = None,
+          span: tuple[int, int] | None = None, note: tuple[str, dict[str, Any]] | None = None) -> Party:
+    """One side of a report: an access, or what a warpgroup does, to an mbarrier or to the bytes of `span`.
+
+    `note`: where it was then, if that is not where it is now.
+    """
+    access: Any = who if hasattr(who, "agent") else None
+    agent: Warpgroup = who if access is None else access.agent  # type: ignore[assignment]
+    note, sm = note or who.note_, agent.sm
+    phase = None if mbar is None else mbar.phase
+    if mbar is None and access is not None and access.mbar is not None:
+        mbar, phase = access.mbar, access.phase
+    ring = None if note is None else note[1].get("ring")
+    slot, step = noted(note, "slot"), noted(note, "step")
+    bytes_in = slot_of(sm, span[0]) if span is not None else None
+    where = place_of(sm, mbar) if mbar is not None else None
+    if where is not None and where.plan is not None and where.slot is not None:
+        ring, slot, step = where.plan.name, where.slot, where.plan.step_at(where.slot, phase or 0)
+    elif bytes_in is not None:
+        if ring != bytes_in[0].name:
+            step = None
+        ring, slot = bytes_in[0].name, bytes_in[1]
+    elif span is not None and hasattr(sm.unit, "slot_at"):
+        ring = slot = None
+    site = site or (user_site() if access is None else access.site)
+    return Party(did or access.describe(), agent.warpgroup, agent.role, agent.cta, () if site is None else (line_of(site),),
+                 ring, slot, step, None if mbar is None else mbar.name, phase, *(span or (None, None)))
+
+
+# ---- a warpgroup breaks a rule -----------------------------------------------------------------------------------
+def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, before: Access | Party | None = None,
+         mbar: Mbarrier | None = None, span: tuple[int, int] | None = None, mend: str = "") -> SimulationError:
+    """A PipelineRace of one agent, with the context it was in.
+
+    hazard   its name in `numpipe.hazards`
+    before   whom it conflicts with
+    mbar, span   the barrier, or the bytes, that it is about
+    mend     what to write instead; without it what is behind a semicolon in the message
+    """
+    return _failure(PipelineRace, who, message, site, hazard, before, mbar, span, mend)
+
+
+def violation(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, before: Access | Party | None = None,
+              mbar: Mbarrier | None = None, span: tuple[int, int] | None = None, mend: str = "") -> SimulationError:
     """A broken rule that is not a race."""
-    return _failure(SimulationError, access_or_agent, message, site)
+    return _failure(SimulationError, who, message, site, hazard, before, mbar, span, mend)
 
 
-def _failure(error: type[SimulationError], who: Any, message: str, site: Site) -> SimulationError:
+def _failure(error: type[SimulationError], who: Any, message: str, site: Site, hazard: str, before: Access | Party | None,
+             mbar: Mbarrier | None, span: tuple[int, int] | None, mend: str) -> SimulationError:
     agent = getattr(who, "agent", who)
-    where = context(who.note_, who.wait_)
-    return stamped(error, site or getattr(who, "site", None) or user_site(sys._getframe(2)),
-                   f"{agent.title}: {message}{where}")
-
-
-# ---- two accesses to the same bytes -----------------------------------------------------------------------------
-def _told(sm: SM, kind: int, access: Access, known: list[int]) -> str:
-    warps = sm.clocks.warps_of(kind, access.needs, known)
-    return f"warp{'s' * (len(warps) > 1)} {', '.join(str(w % 4) for w in warps)} of {access.agent.title}"
-
-
-def _why(sm: SM, earlier: Access, later: Access, known: list[int], asynchronous: bool) -> tuple[str, str]:
-    """(what is not ordered, how to mend it)"""
-    if earlier.kind == "TMA load":
-        assert earlier.mbar is not None
-        own = earlier.mbar.observed
-        return (f"nothing tells {later.agent.title} that this copy has landed",
-                f"{'barrier_wait' if own else 'wait'} for {earlier.mbar.name}, phase {earlier.phase}, before the bytes are touched"
-                + ("" if own else "; a pipeline's tile is there for its step only"))
-    if earlier.kind == "wgmma":
-        return (f"{_told(sm, clocks.DRAINED, earlier, known)} never told that their wgmma drained",
-                "wgmma_wait with few enough groups pending, then a release by each of the four warps: barrier_arrive, or "
-                "commit_smem before a copy of the warpgroup's own")
-    if earlier.kind == "TMA store":
-        return (f"the lane of {earlier.agent.title} that issued the store never told that it has read its bytes",
-                "wait_smem_to_gmem(n, wait_read_only=True) behind the group's commit, before the bytes are written again "
-                "(bulk_wait(pending, read=True) by the lane that stored, then a barrier)")
-    late = sm.clocks.warps_of(clocks.GENERIC, earlier.needs, known)
-    if asynchronous and earlier.kind.endswith("write") and not late:
-        return (f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to the async "
-                "proxy",
-                "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
-                f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")
-    return (f"no barrier orders {_told(sm, clocks.GENERIC, earlier, known)} before {later.agent.title}",
-            "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another")
-
-
-_VERBS = {
-    "TMA load": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
-    "mbarrier": "initialises",
-}
-
-
-def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: list[int], asynchronous: bool,
-             filled: Access | None) -> SimulationError:
-    """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`; `filled`: who wrote the bytes before."""
-    if "mbarrier" in (earlier.kind, later.kind):
-        return violation(later, f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}), where "
-                         f"{earlier.describe()} is in use (at {place(earlier.site)}); "
-                         "place mbarriers outside the slots, and mbar_inval before the bytes serve something else")
-    what, mend = _why(sm, earlier, later, known, asynchronous)
-    lines = [
-        f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}) while {earlier.describe()} of {earlier.agent.title} "
-        f"may still be {'writing' if earlier.kind in ('TMA load', 'write') else 'reading'} it",
-        f"  now:    {later.tell()}",
-        f"  before: {earlier.tell()}",
-    ]
-    if filled is not None and filled is not earlier and filled.mbar is not None:
-        lines.append(f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {place(filled.site)}")
-    lines += [f"  {what}", f"  mend:   {mend}"]
-    return stamped(PipelineRace, later.site, "\n".join(lines))
+    site = site or getattr(who, "site", None) or user_site(sys._getframe(2))
+    cause = message
+    if mend:
+        message = f"{message}: {mend}"
+    else:
+        cause, _, mend = message.partition("; ")
+    access = agent is not who
+    now = party(who, "" if access else cause, site, mbar=mbar, span=span)
+    other = before if before is None or isinstance(before, Party) else party(before, span=span)
+    text = f"{agent.title}: {message}{context(who.note_, who.wait_)}"
+    return failed(error, Report(hazard, text, now, other, cause=cause, mend=mend, kernel=kernel_of(agent.sm)),
+                  None if site is None else line_of(site))
 
 
 # ---- nobody can run ---------------------------------------------------------------------------------------------
-def _lines_of(agent: Warpgroup) -> str:
-    frame = agent.greenlet.gr_frame
-    found: list[str] = []
+def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
+    """Who waits for what, the state of the mbarriers they wait for, and what is probably missing."""
+    found = deadlocks.deadlock(
+        f"CTA {sm.cta}: {why}", [_waiting(agent) for agent in sm.warpgroups],
+        [_state(sm, mbar) for mbar in sm.mbarriers.values() if not mbar.idle],
+        sm.hints(), kernel_of(sm))
+    first = next((line for party in found.waiting for line in party.lines[:1]), None)
+    return failed(PipelineDeadlock, found, first)
+
+
+def _waiting(agent: Warpgroup) -> Party:
+    """What a warpgroup waits for, and where."""
+    sm, blocked = agent.sm, agent.blocked
+    if agent.greenlet.dead:
+        return Party(deadlocks.FINISHED, agent.warpgroup, agent.role, sm.cta)
+    what = "nothing: it polls" if blocked is None else blocked.text()
+    waiting = Party(f"blocked on {what}{context(agent.note_, None)}", agent.warpgroup, agent.role, sm.cta,
+                    _lines_of(agent.greenlet.gr_frame))
+    mbar: Mbarrier | None = getattr(blocked, "mbar", None)
+    if mbar is None:
+        return waiting
+    wait: Any = blocked
+    at = place_of(sm, mbar)
+    return dataclasses.replace(
+        waiting, barrier=mbar.name, phase=wait.phase, step=wait.step if wait.step >= 0 else None,
+        ring=None if at is None or at.plan is None else at.plan.name, slot=None if at is None else at.slot)
+
+
+def _state(sm: SM, mbar: Mbarrier) -> Barrier:
+    at = place_of(sm, mbar)
+    plan, slot = (None, None) if at is None else (at.plan, at.slot)
+    return Barrier(mbar.name, mbar.phase, mbar.pending, mbar.count, mbar.tx, mbar.expected,
+                   tuple((sm.warpgroups[number].name, times) for number, times in mbar.arrivals),
+                   tuple(agent.warpgroup for agent, _ in mbar.waiters),
+                   "own" if mbar.observed else "" if at is None else at.kind, None if plan is None else plan.name, slot,
+                   None if plan is None or slot is None else plan.step_at(slot, mbar.phase))
+
+
+def _lines_of(frame: FrameType | None) -> tuple[Line, ...]:
+    """The innermost three of the user's frames."""
+    found: list[Line] = []
     while frame is not None and len(found) < 3:
         site = user_site(frame)
         if site is None:
             break
-        found.append(place(site))
+        found.append(line_of(site))
         while frame is not None and (frame.f_code, frame.f_lineno) != site:
             frame = frame.f_back
         frame = frame.f_back if frame is not None else None
-    return " <- ".join(found) or "(no line)"
-
-
-def deadlock(sm: SM, why: str = "every warpgroup waits and nothing is in flight") -> SimulationError:
-    """Who waits for what, the state of the mbarriers they wait for, and what is probably missing."""
-    lines, first = [f"CTA {sm.cta}: {why}"], None
-    hints: list[str] = []
-    idle: list[str] = []
-    for agent in sm.warpgroups:
-        if agent.greenlet.dead:
-            lines.append(f"  {agent.name}: finished")
-            continue
-        blocked = agent.blocked.text() if agent.blocked is not None else "nothing: it polls"
-        lines.append(f"  {agent.name}: blocked on {blocked}{context(agent.note_, None)} at {_lines_of(agent)}")
-        first = first or user_site(agent.greenlet.gr_frame)
-    for mbar in sm.mbarriers.values():
-        if mbar.idle:
-            continue
-        lines.append(f"  {mbar.name}: phase {mbar.phase}, {mbar.pending} of {mbar.count} arrivals missing, "
-                     f"{mbar.tx} bytes missing" + (f"; arrived: {mbar.who_arrived()}" if mbar.arrivals else ""))
-        if mbar.tx and not mbar.pending:
-            hints.append(f"{mbar.name} still misses {mbar.tx} bytes and no copy is in flight: expect_tx announced "
-                         f"{mbar.expected} bytes, the copies of this phase brought {mbar.expected - mbar.tx}")
-        elif mbar.waiters and mbar.pending:
-            # one that somebody has arrived at is nearer to the cause than one that waits for a blocked warpgroup
-            (hints if mbar.arrivals else idle).append(
-                f"{mbar.name} still misses {mbar.pending} of {mbar.count} arrivals in phase {mbar.phase}: "
-                f"{'a barrier_arrive or a copy is missing' if mbar.observed else 'a slot was never released'}, or the count is too "
-                f"high for those who arrive{mbar.counted}")
-    lines += [f"  {hint}" for hint in sm.named_hints()]
-    lines += [f"  {hint}" for hint in sm.registers.hints()]
-    lines += [f"  hint: {hint}" for hint in hints or idle]
-    return stamped(PipelineDeadlock, first, "\n".join(lines))
+    return tuple(found)

@@ -18,6 +18,7 @@ from .port import Warpgroup
 from .schedule import Costs, Scheduler
 
 if TYPE_CHECKING:
+    from ..deadlocks import Hint
     from .barriers import Mbarrier
     from .bulk import Store
     from .mma import Plan
@@ -100,9 +101,9 @@ class SM:
         blocked = {w.blocked for w in self.warpgroups if isinstance(w.blocked, named.Generation)}
         return blocked | set(self.named.values())
 
-    def named_hints(self) -> list[str]:
-        return [f"named barrier {g.barrier}: {128 * len(g.arrived)} of {g.threads} threads (at {report.place(g.site)})"
-                for g in self.named.values() if g.waiters]
+    def hints(self) -> list[Hint]:
+        """What a deadlock's report says beside the mbarriers."""
+        return [*named.hints(self), *self.registers.hints()]
 
     # ---- running
     def run(self) -> None:

@@ -121,20 +121,22 @@ def checked(who: Warpgroup, tensor: TensorMap) -> Box:
     array, shape = tensor.array, tensor.box
     if not 1 <= array.ndim <= 5 or len(shape) != array.ndim:
         raise report.violation(who, f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the "
-                                    "same rank, 1 … 5")
+                                    "same rank, 1 … 5", hazard="illegal-instruction")
     if any(not 1 <= extent <= 256 for extent in shape):
-        raise report.violation(who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements")
+        raise report.violation(who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements",
+                               hazard="illegal-instruction")
     row = shape[-1] * array.dtype.itemsize
     if row % 16:
         raise report.violation(who, f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} "
                                     "bytes; it must be a "
-                               "multiple of 16")
+                               "multiple of 16", hazard="illegal-instruction")
     if tensor.swizzle not in MODES or 0 < tensor.swizzle < row:
         raise report.violation(who, f"tensor map {tensor.name}: a box row of {row} bytes with "
                                     f"swizzle={tensor.swizzle}; the swizzles are "
-                               f"{MODES}, and a row may be at most as wide (0: any)")
+                               f"{MODES}, and a row may be at most as wide (0: any)", hazard="illegal-instruction")
     if tensor.fill == "nan" and array.dtype.kind != "f" and array.dtype not in _FLOATS:
-        raise report.violation(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN")
+        raise report.violation(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN",
+                               hazard="illegal-instruction")
     box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)
     return box
 
@@ -144,7 +146,8 @@ def reducible(who: Warpgroup, box: Box, reduction: str) -> None:
     dtype = box.tensor.array.dtype
     if dtype.name not in REDUCTIONS.get(reduction, ()):
         raise report.violation(who, f"tma_store of {box.tensor.name} with reduction={reduction!r}: for {dtype} there are "
-                                    f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
+                                    f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}",
+                               hazard="illegal-instruction")
 
 
 def whole_chunks(who: Warpgroup, box: Box, coords: tuple[int, ...]) -> None:
@@ -154,7 +157,7 @@ def whole_chunks(who: Warpgroup, box: Box, coords: tuple[int, ...]) -> None:
     if end % 16 and not tensor.padded and coords[-1] + tensor.box[-1] > tensor.array.shape[-1]:
         raise report.violation(who, f"tma_store of {tensor.name} at coordinates {coords} passes the end of rows of {end} bytes; "
                                     "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple "
-                                    "of 16 bytes, or store the edge with ordinary stores")
+                                    "of 16 bytes, or store the edge with ordinary stores", hazard="out-of-bounds")
 
 
 def place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int) -> tuple[
@@ -163,14 +166,14 @@ def place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], add
     name = box.tensor.name
     if len(coords) != len(box.tensor.box):
         raise report.violation(who, f"{operation} of {name}: coordinates {tuple(coords)} for {len(box.tensor.box)} "
-                                    "dimensions")
+                                    "dimensions", hazard="illegal-instruction")
     if address % 128:
         raise report.violation(who, f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and "
-                               "a swizzled tile that wgmma reads one of 8 x swizzle")
+                               "a swizzled tile that wgmma reads one of 8 x swizzle", hazard="illegal-instruction")
     inner = int(coords[-1]) * box.tensor.array.dtype.itemsize
     if inner % 16:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION, swizzled or not
         raise report.violation(who, f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} "
-                                    "bytes into a row; it must be a multiple of 16")
+                                    "bytes into a row; it must be a multiple of 16", hazard="illegal-instruction")
     index, touched = box.footprint(address)
     memory: SharedMemory = who.sm.memory
     memory.check_range(who, touched[0][0], touched[-1][1], f"{operation} of {name}")

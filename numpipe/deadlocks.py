@@ -1,0 +1,175 @@
+"""Why nobody can go on: who waits for what, in what state the mbarriers are, who should have arrived; as a report.
+
+From plain data, so that a deadlock of the simulated SM and a hung kernel on the GPU read the same::
+
+    gemm.py:41: CTA (0, 0, 0): every warpgroup waits and nothing is in flight
+      warpgroup 0 (compute): blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3 at gemm.py:43 in matmul
+      warpgroup 1 (memory): blocked on consumed[1] of a, b @ gemm.py:41 phase 0 step 3 at gemm.py:41 in matmul
+      consumed[1] of a, b @ gemm.py:41: phase 0, 4 of 4 arrivals missing, 0 bytes missing
+      hint: consumed[1] of a, b @ gemm.py:41 still misses 4 of 4 arrivals in phase 0: a slot was never released, …
+      mend:   warpgroup 0 (compute) releases slot 1 of a, b @ gemm.py:41 after step 1: …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .reports import Barrier, Party, Report
+
+WAITS = "every warpgroup waits and nothing is in flight"
+FINISHED = "finished"
+"""what a party did that is not there any more"""
+
+
+class Hint(NamedTuple):
+    """What is probably missing: the line that says so, which hazard that makes it, and what to write instead.
+
+    sure   whether it is a cause for certain, not what follows from another one
+    """
+
+    hazard: str
+    text: str
+    mend: str = ""
+    sure: bool = True
+
+
+def blocked_on(barrier: str, phase: int, step: int | None = None) -> str:
+    """What a `Party` did that waits for an mbarrier.
+
+    >>> blocked_on("ready[1] of a, b @ gemm.py:41", 1, 3)
+    'blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3'
+    """
+    return f"blocked on {barrier} phase {phase}" + (f" step {step}" if step is not None and step >= 0 else "")
+
+
+def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint] = (),
+             kernel: str = "") -> Report:
+    """The report of a deadlock.
+
+    where     the first line: ``CTA (0, 0, 0): every warpgroup waits and nothing is in flight``
+    waiting   a party for each warpgroup of the CTA: what it does (`blocked_on`, or `FINISHED`), its lines, and the barrier,
+              phase, ring, slot and step that it waits for
+    barriers  those in the middle of a phase, or waited for
+    hints     what is known beside the mbarriers: named barriers, registers
+
+    Its hazard is what the hints say for certain: "too-few-arrivals", "wrong-expect-tx", "register-budget",
+    "named-barrier-mismatch"; else "deadlock".
+    """
+    found = about(waiting, barriers)
+    sure = [hint for hint in (*hints, *found) if hint.sure]
+    shown = [*hints, *(hint for hint in found if hint.sure or not sure)]
+    first = next(iter(sure or shown), Hint("deadlock", WAITS))
+    return Report(first.hazard if sure else "deadlock", _text(where, waiting, barriers, shown), waiting=tuple(waiting),
+                  barriers=tuple(barriers), cause=first.text.removeprefix("hint: "), mend=first.mend, kernel=kernel)
+
+
+def deadlock_text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint] = ()) -> str:
+    """`deadlock`'s text alone.
+
+    >>> print(deadlock_text("CTA (0, 0, 0): " + WAITS, [Party(blocked_on("full @ k.py:3", 0), 0, "compute")],
+    ...                     [Barrier("full @ k.py:3", 0, 4, 8, 0, waiters=(0,))]))
+    CTA (0, 0, 0): every warpgroup waits and nothing is in flight
+      warpgroup 0 (compute): blocked on full @ k.py:3 phase 0
+      full @ k.py:3: phase 0, 4 of 8 arrivals missing, 0 bytes missing
+      hint: full @ k.py:3 still misses 4 of 8 arrivals in phase 0: a slot was never released, or the count is too high for those \
+who arrive
+    """
+    return deadlock(where, waiting, barriers, hints).text
+
+
+def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint]) -> str:
+    lines = [where]
+    for party in waiting:
+        at = f" at {' <- '.join(map(str, party.lines))}" if party.lines else ""
+        lines.append(f"  {party.name}: {party.did}{at}")
+    for barrier in barriers:
+        lines.append(f"  {barrier.name}: phase {barrier.phase}, {barrier.pending} of {barrier.count} arrivals missing, "
+                     f"{barrier.missing_bytes} bytes missing" + (f"; arrived: {_arrived(barrier)}" if barrier.arrived else ""))
+    lines += [f"  {hint.text}" for hint in hints]
+    lines += [f"  mend:   {mend}" for mend in dict.fromkeys(hint.mend for hint in hints) if mend]
+    return "\n".join(lines)
+
+
+def _arrived(barrier: Barrier) -> str:
+    return ", ".join(f"{who} x {times}" for who, times in barrier.arrived)
+
+
+# ---- what is missing ----------------------------------------------------------------------------------------------------------
+def about(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
+    """What the state of the mbarriers says."""
+    found = []
+    for barrier in barriers:
+        if barrier.missing_bytes and not barrier.pending:
+            found.append(_bytes(barrier))
+        elif barrier.waiters and barrier.pending:
+            about_kind = {"ready": _not_loaded, "consumed": _not_released}.get(barrier.kind, _not_arrived)
+            found.append(about_kind(barrier, waiting))
+    return found
+
+
+def _bytes(barrier: Barrier) -> Hint:
+    """All have arrived, and bytes are missing."""
+    brought = "more were announced than the copies of this phase bring"
+    if barrier.expected is not None:
+        brought = (f"expect_tx announced {barrier.expected} bytes, the copies of this phase brought "
+                   f"{barrier.expected - barrier.missing_bytes}")
+    return Hint("wrong-expect-tx", f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes and no copy is in flight: "
+                f"{brought}", "announce the bytes of all copies that are issued for the phase, and no more")
+
+
+def _misses(barrier: Barrier) -> str:
+    return f"hint: {barrier.name} still misses {barrier.pending} of {barrier.count} arrivals in phase {barrier.phase}: "
+
+
+def _not_arrived(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """A barrier that is none of a pipeline's.
+
+    One that somebody has arrived at is nearer to the cause than one that waits for a blocked warpgroup.
+    """
+    some = barrier.pending < barrier.count
+    sure = some or all(party.did == FINISHED or _waits(party, barrier) for party in waiting)
+    if barrier.kind != "own":
+        return Hint("too-few-arrivals", f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
+                    "arrive", "", sure)
+    text = (f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those who arrive (a "
+            "warpgroup's or a copy's arrival counts 4, one a warp)")
+    here = f"phase {barrier.phase} of {barrier.name}"
+    if some:
+        mend = (f"{-(-barrier.pending // 4)} more barrier_arrive or copy in {here}, or a Barrier with "
+                f"num_arrivals={(barrier.count - barrier.pending) // 4}")
+    else:
+        mend = f"{barrier.count // 4} barrier_arrive or copies in {here}, by those who do not wait for it before"
+    return Hint("too-few-arrivals", text, mend, sure)
+
+
+def _waits(party: Party, barrier: Barrier) -> bool:
+    return (party.barrier, party.phase) == (barrier.name, barrier.phase)
+
+
+def _not_released(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """A slot that somebody still holds: who has gone on to later steps, or has finished, has not given it back."""
+    some, done = barrier.pending < barrier.count, [who for who, times in barrier.arrived for _ in range(times)]
+    missing = [party for party in waiting if party.role == "compute" and done.count(party.name) < 4]
+    late = [party for party in missing if party.did == FINISHED or (
+        party.ring == barrier.ring and party.step is not None and barrier.step is not None and party.step > barrier.step)]
+    names = [party.name for party in late or missing] if done or not some else []
+    who, has, gives = (", ".join(names), "have", "release") if len(names) > 1 else (
+        names[0] if names else "one of the compute warpgroups", "has", "releases")
+    slot = f"slot {barrier.slot} of {barrier.ring} after step {barrier.step}"
+    sure = some or bool(late)
+    return Hint("too-few-arrivals", f"{_misses(barrier)}a slot was never released, or the count is too high for those who arrive: "
+                f"{who} {has} not released {slot}",
+                f"{who} {gives} {slot}, on every path through the body: one barrier_arrive a step on its consumed barrier, by all "
+                "four warps" if sure else "", sure)
+
+
+def _not_loaded(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """A slot that nobody has filled; what keeps the memory role from it is the cause, unless it has finished."""
+    loaders = [party for party in waiting if party.role == "memory"]
+    over = any(party.did == FINISHED for party in loaders)
+    who = ", ".join(f"{party.name} {'has' if over else 'is'} {party.did}" for party in loaders) or "nobody loads"
+    return Hint("too-few-arrivals", f"{_misses(barrier)}step {barrier.step} was never loaded into slot {barrier.slot} of "
+                f"{barrier.ring}: {who}",
+                "load as many steps as are computed: both roles go through the same pipelines, with the same grids" if over else "",
+                over)
