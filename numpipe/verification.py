@@ -222,7 +222,7 @@ def _key(error: SimulationError) -> tuple[str, tuple[Line, ...]]:
 
 
 def _place(line: Line) -> str:
-    return f"{PurePath(line.filename).name}:{line.line}" + (f" in {line.function}" if line.function else "")
+    return str(line) if line.function else f"{PurePath(line.filename).name}:{line.line}"
 
 
 # ---- outputs ------------------------------------------------------------------------------------------------------
