@@ -239,7 +239,8 @@ def record(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], options: ar
     first = [process["runs"][0]["seconds"] for process in theirs if process["runs"]]
     warm = [run["seconds"] for process in theirs for run in process["runs"][1:]]
     figures: dict[str, Any] = {"numpipe": median(spell((SIZE,) * 3), 0), "numpipe_cpu": median(spell((SIZE,) * 3), 1),
-                               "steps": steps, "schedules": SCHEDULES, "verify": statistics.median(process["verify"] for process in ours)}
+                               "steps": steps, "schedules": SCHEDULES,
+                               "verify": statistics.median(process["verify"] for process in ours)}
     if warm:
         figures["pallas"] = {
             "jax": theirs[0]["runs"][0]["jax"], "first": statistics.median(first), "median": statistics.median(warm),
@@ -264,7 +265,8 @@ def cpu() -> str:
 def tell(found: dict[str, Any]) -> None:
     figures = found["figures"]
     print(f"{found['case']}\n")
-    print(f"numpipe, every hazard, one core   {figures['numpipe']:7.3f} s   CPU {figures['numpipe_cpu']:.3f} s (promised: {LIMIT} s)")
+    print(f"numpipe, every hazard, one core   {figures['numpipe']:7.3f} s   CPU {figures['numpipe_cpu']:.3f} s "
+          f"(promised: {LIMIT} s)")
     print(f"numpipe.verify, {figures['schedules']} schedules      {figures['verify']:7.3f} s")
     if "pallas" in figures:
         pallas = figures["pallas"]
