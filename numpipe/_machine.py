@@ -23,6 +23,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from .errors import SimulationError
+from .reports import Party, Report
+
 Lanes = Literal["all", "warps", "one"]
 Role = Literal["memory", "compute"]
 ELEMENTS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -232,6 +235,14 @@ def current() -> Machine:
         return _current.get()
     except LookupError:
         raise RuntimeError("this operation works inside a kernel only: call it from a @numpipe.kernel function") from None
+
+
+def failure(error: type[SimulationError], hazard: str, message: str, mend: str, did: str, **where: Any) -> SimulationError:
+    """An error of an operation above the simulator, which carries a report; `did` and `where` are its `reports.Party`'s."""
+    machine, made = current(), error(message)
+    now = Party(did, machine.warpgroup, machine.role, machine.cta, **where)
+    made.report = Report(hazard, message, now, cause=message.partition("; ")[0], mend=mend)
+    return made
 
 
 def enter(machine: Machine) -> None:

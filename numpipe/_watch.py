@@ -15,9 +15,9 @@ byte    type  what
 40      u64   %globaltimer when a wait or a test passed last, or a CTA began
 ======  ====  ==================================================================================
 
-A *record* is one warp that waited: 64 bytes, `Record`; its first word is written last. The state of an mbarrier is opaque in PTX, but
-for its pending count; on an H200 bit 63 is the parity of the phase, and two fields count up to 0: bits 43 … 62 arrivals, 21 … 41
-bytes.
+A *record* is one warp that waited: 64 bytes, `Record`; its first word is written last. The state of an mbarrier is opaque in PTX,
+but for its pending count; on an H200 bit 63 is the parity of the phase, and two fields count up to 0: bits 43 … 62 arrivals,
+32 … 41 bytes in units of 2048, begun ones too.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Record:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that it missed."""
-        return -(self.state >> 21) & 0x1FFFFF
+        """Bytes that it missed, up to a multiple of 2048."""
+        return 2048 * (-(self.state >> 32) & 0x3FF)
 
 
 def records(memory: bytes) -> list[Record]:

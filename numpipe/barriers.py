@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from . import phases
 from ._op import op
 from .errors import CompileError, SpecError
-from .ring import Ring, await_ready, release_delayed, step_of
+from .ring import Ring, await_ready, note, release_delayed, step_of
 from .shared import BarrierRef, one_barrier
 from .steps import Loop, Place, Written
 
@@ -65,6 +65,9 @@ def kinds(manual: tuple[bool, bool], places: tuple[Place | Written | None, ...])
 @op
 def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
     """The barriers of step k that the body is given: one ready, then one consumed barrier for each operand."""
+    if any(loop.manual) and not loop.np.memory:
+        for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
+            note(ring, "begin", step_of(ring, k, 0), 0)
     return tuple(Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop.manual, loop.places))
 
 

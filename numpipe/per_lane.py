@@ -34,7 +34,7 @@ import numpy as np
 
 from . import arith
 from ._layout import Layout, swizzled
-from ._machine import Lane, current
+from ._machine import Lane, current, failure
 from ._op import op
 from ._unit import Unit
 from .closure import Facts
@@ -208,8 +208,9 @@ class LaneTile:
         row, column = (int(part) for part in parts)
         rows, columns = self.shape
         if not (0 <= row < rows and 0 <= column < columns):
-            raise SimulationError(f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does not look, and takes "
-                                  "whatever lies there")
+            raise failure(SimulationError, "out-of-bounds", f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does "
+                          "not look, and takes whatever lies there", f"row in 0…{rows - 1}, column in 0…{columns - 1}",
+                          f"touches tile[{row}, {column}]")
         return int(swizzled(np.asarray(self.tile.address + element_offset(self.tile.layout, row, column)), self.tile.layout.width))
 
     def __getitem__(self, index: Any) -> Any:

@@ -38,13 +38,13 @@ from typing import Any
 import numpy as np
 
 from ._block import wrong_indices
-from ._machine import TensorMap, current
+from ._machine import TensorMap, current, failure
 from ._op import helper, op
 from ._plans import MapRequest, RingPlan
 from ._unit import Unit
 from .arith import quotient, remainder
 from .context import Context, counter, set_counter
-from .errors import PipelineDeadlock, PipelineRace
+from .errors import PipelineDeadlock, PipelineRace, SimulationError
 from .intrinsics import cp_async_bulk, mbarrier
 from .lanes import each_warp
 from .refs import GmemRef, SmemTile
@@ -179,8 +179,7 @@ def delay_of(ring: Ring) -> int:
 def note_released(ring: Ring, part: int, step: Any) -> None:
     """Once only: the simulator raises where a body releases a part of a step again. Nothing on the GPU."""
     if (part, int(step)) in ring.released:
-        raise PipelineRace(release_misused(ring, part, step, "arrives twice", "the tile would be loaded over while another "
-                                           "warpgroup reads it"))
+        raise release_misused(ring, part, step, True)
     ring.released.add((part, int(step)))
 
 
@@ -194,16 +193,22 @@ def check_released(ring: Ring, k: Any) -> None:
     step = step_of(ring, used, 0)
     for part in plan.consumed_parts:
         if (part, int(step)) not in ring.released:
-            raise PipelineDeadlock(release_misused(ring, part, step, "did not arrive", "the memory role would wait for ever"))
+            raise release_misused(ring, part, step, False)
 
 
-def release_misused(ring: Ring, part: int, step: Any, did: str, harm: str) -> str:
-    """Message for a release too many, or one too few."""
-    plan, machine, unit = ring.plan, current(), ring.np.unit
+def release_misused(ring: Ring, part: int, step: Any, again: bool) -> SimulationError:
+    """A release too many (`again`), or one too few."""
+    plan, machine, unit, slot = ring.plan, current(), ring.np.unit, int(step) % ring.plan.slots
     late = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
-    return (f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} {did} on "
-            f"consumed[{int(step) % plan.slots}]{unit.whose(plan, part, True)} for step {int(step)}: {harm}; with "
-            f"manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{late}")
+    did, harm = (("arrives twice", "the tile would be loaded over while another warpgroup reads it") if again else
+                 ("did not arrive", "the memory role would wait for ever"))
+    barrier = f"consumed[{slot}]{unit.whose(plan, part, True)}"
+    mend = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{late}"
+    return failure(
+        PipelineRace if again else PipelineDeadlock, "too-many-arrivals" if again else "too-few-arrivals",
+        f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} {did} on {barrier} for step "
+        f"{int(step)}: {harm}; {mend}", mend, f"{did} on {barrier}", ring=plan.name, slot=slot, step=int(step), barrier=barrier,
+        phase=int(step) // plan.slots)
 
 
 @op
@@ -269,7 +274,7 @@ def blocks_in(ring: Ring, steps: Any) -> Any:
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
     """Tell the simulator's trace and reports what is going on; nothing on the GPU."""
     plan = ring.plan
-    one_by_one = {"fill": len(plan.parts) > 1, "release": plan.manual_consumed}.get(event, plan.manual_ready)
+    one_by_one = {"fill": len(plan.parts) > 1, "release": plan.manual_consumed, "begin": False}.get(event, plan.manual_ready)
     which = {"operand": part} if one_by_one else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 

@@ -134,6 +134,16 @@ def polling_for_ever(x, y):
 
 
 @numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
+def never(x, y):
+    """Waits for ever, and then again."""
+    told = numpipe.scratch(Barrier())
+    k = x.shape[0]
+    while k > 0:
+        numpipe.barrier_wait(told)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
+
+
+@numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
 def healthy(x, y):
     """y = x"""
     pipe = numpipe.pipeline(grid=(STEPS,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),

@@ -27,7 +27,8 @@ _DECLARATION = f'@"{_watch.SYMBOL}" = external addrspace(1) global [{_watch.CONT
 _NAMES = """.reg .pred done, late, own; .reg .b32 parity, flag, lane, active, number, word; .reg .b64 now, end, at, state, place;"""
 # One lane of the warp records; the others go on, as all do, once the flag is set. What a phase lacks only an arrival tells (an
 # mbarrier's bytes do not hold it, on an H200), which changes it: that waits until all who wait have seen the flag.
-_TELL = """mov.u32 active, %lanemask_lt; activemask.b32 lane; and.b32 active, active, lane; setp.ne.u32 own, active, 0; @own bra OUT;
+_TELL = """mov.u32 active, %lanemask_lt; activemask.b32 lane; and.b32 active, active, lane;
+setp.ne.u32 own, active, 0; @own bra OUT;
 mov.u64 now, %globaltimer; st.relaxed.gpu.global.u64 [WATCH+24], now;
 fence.sc.gpu; mov.u32 word, 1; st.relaxed.gpu.global.u32 [WATCH+16], word;
 atom.relaxed.gpu.global.add.u32 number, [WATCH+20], 1; setp.ge.u32 late, number, CAPACITY; @late bra OUT;

@@ -145,23 +145,24 @@ def _not_landed(this: _Conflict) -> _Told:
     plan, slot = this.slot
     loaded, step = _step_of(fill, plan), _at(later, plan)
     if later.kind != "TMA load" and loaded is not None and step is not None and step < loaded:
-        return _outlived(this, step if (loaded - step) % plan.slots == 0 else loaded - plan.slots, loaded, cause)
+        return _outlived(this, step, loaded - plan.slots, loaded, cause)
     if later.kind == "TMA load":
         return _Told("read-before-ready", cause, f"fill slot {slot} of {plan.name} again when {ready} has been waited for")
     return _Told("read-before-ready", cause, f"wait for {ready}{_by_hand(plan)}, before step "
                  f"{loaded if loaded is not None else '?'} reads slot {slot} of {plan.name}")
 
 
-def _outlived(this: _Conflict, used: int, loaded: int, cause: str) -> _Told:
-    """A tile is read when its slot has been given back."""
+def _outlived(this: _Conflict, step: int, used: int, loaded: int, cause: str) -> _Told:
+    """In `step` the tile of step `used` is read when its slot has been given back."""
     assert this.slot is not None
     plan, slot = this.slot
-    tile = f"the tile of step {used}, slot {slot} of {plan.name},"
-    how = "was released by barrier_arrive" if plan.manual_consumed else (
-        f"is there up to step {used + plan.delay}" if plan.delay else "is there for its step only")
-    mend = "read it before barrier_arrive" if plan.manual_consumed else "read it in its step"
-    return _Told("read-after-release", cause, f"{mend}: {tile} {how}, and step {loaded} is loaded there; to read it later, "
-                 "copy it to registers or ask for delay_release")
+    by, late = "by barrier_arrive" if plan.manual_consumed else "by the ring", step - used
+    told = f"slot {slot} of {plan.name} was released {by}, and step {loaded} is loaded there"
+    if late <= plan.delay:
+        return _Told("read-after-release", cause, f"read the tile of step {used} before barrier_arrive: {told}")
+    more = f" and max_concurrent_steps={late + 1} or more" if plan.slots <= late else ""
+    return _Told("read-after-release", cause, f"read the tile of step {used} in step {used + plan.delay} at the latest, or keep it "
+                 f"with delay_release={late}{more}: {told}")
 
 
 # ---- readers of what is filled again -----------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def _outdated(this: _Conflict, reader: Access) -> _Told | None:
         return _Told("read-before-ready", cause + _not_drained(this), f"wait for ready[{slot}] of {plan.name}, phase "
                      f"{step // plan.slots},{_by_hand(plan)} before step {step} reads it")
     if step > held + plan.delay or (step == held and event == "release"):
-        return _outlived(this, held, loaded if loaded is not None else held + plan.slots, cause + _not_drained(this))
+        return _outlived(this, step, held, loaded if loaded is not None else held + plan.slots, cause + _not_drained(this))
     return None
 
 
