@@ -282,6 +282,7 @@ def test_copies_lie_in_memory_as_their_arrays_do() -> None:
 
 # ---- the page
 def test_the_page_of_the_verifier_says_what_every_hazard_means() -> None:
-    page = (ROOT / "docs" / "verifier.md").read_text(encoding="utf8").partition("## What it finds")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| `([a-z-]+)` \| (.+?) \|$", page, re.MULTILINE))
-    assert rows == {hazard.name: hazard.means for hazard in HAZARDS.values()}
+    """Where this fails, the table it shows belongs into the page."""
+    part = (ROOT / "docs" / "verifier.md").read_text(encoding="utf8").partition("## What it finds")[2].partition("\n## ")[0]
+    table = "\n".join(f"| `{hazard.name}` | {hazard.means} |" for hazard in HAZARDS.values())
+    assert part.partition("|---|---|\n")[2].strip() == table, table
