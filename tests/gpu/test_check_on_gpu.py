@@ -29,7 +29,7 @@ def test_a_kernel_is_compared_in_both_executions() -> None:
 
 
 def test_outputs_that_are_passed_stay_as_they_are() -> None:
-    x, y = operand(), np.full((128, 128), 7, np.float16)
+    x, y = operand(), np.full_like(operand(), 7)
     assert check(SAFE["turned"], x, y, reference=result("turned", x), schedules=4, gpu=True).errors["gpu"] == {"y": 0.0}
     assert (y == 7).all()
 
