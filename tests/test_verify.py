@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import io
 import json
 import re
@@ -280,7 +282,14 @@ def test_copies_lie_in_memory_as_their_arrays_do() -> None:
     assert copies[6][2, 4] == base[2, 4] == 24
 
 
-# ---- the page
+# ---- what is written of it
+@pytest.mark.parametrize("name", ["verification", "testing", "_fresh", "sim.schedule"])
+def test_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    failed, ran = doctest.testmod(importlib.import_module(f"numpipe.{name}"))
+    assert ran and not failed
+
+
 def test_the_page_of_the_verifier_says_what_every_hazard_means() -> None:
     """Where this fails, the table it shows belongs into the page."""
     part = (ROOT / "docs" / "verifier.md").read_text(encoding="utf8").partition("## What it finds")[2].partition("\n## ")[0]
