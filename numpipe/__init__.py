@@ -16,6 +16,7 @@ register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, ari
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 debugging              `debug_print`, `device_assert`, `Trace`
+verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.bench`
 =====================  ===========================================================================================
@@ -46,7 +47,7 @@ _HOME = {
     "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
-    "Trace": "sim", "last_failure": "launch.watch",
+    "Trace": "sim", "verify": "verification", "Verification": "verification", "last_failure": "launch.watch",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
 }
@@ -77,6 +78,7 @@ __all__ = [
     "TilingTransform",
     "Trace",
     "TransposeTransform",
+    "Verification",
     "WarpSpecializedPipeline",
     "async_prefetch",
     "axis_index",
@@ -108,6 +110,7 @@ __all__ = [
     "scratch",
     "set_max_registers",
     "tiles",
+    "verify",
     "wait_smem_to_gmem",
     "wgmma",
     "wgmma_wait",
@@ -158,6 +161,7 @@ if TYPE_CHECKING:
     from .specs import GMEM, ArrayType, BlockSpec, Element, Static, persistent
     from .tile_loop import nd_loop, tiles
     from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
+    from .verification import Verification, verify
 
 
 def __getattr__(name: str) -> Any:

@@ -170,6 +170,19 @@ class Kernel:
                             + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")
                             + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
 
+    def takes(self, name: str) -> bool:
+        """Whether a parameter has this name."""
+        return name in self.parameters or name in self.statics or name in self._arguments.scalars
+
+    def outputs(self, /, *args: Any, **named: Any) -> list[str]:
+        """The parameters that a call with these arguments returns or stores to."""
+        passed = len(self._arguments.bind(args, named).args)
+        return self.parameters[min(passed, self.first_output):]
+
+    def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
+        """Call a function with the arguments of a call that its parameters name, arrays as `view` shows them."""
+        return self._results.ask(function, what, self._arguments.bind(args, named), view)
+
     # ---- calls
     def __getitem__(self, launch: Any) -> NoReturn:
         """Not how a kernel is launched here: SpecError."""

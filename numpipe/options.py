@@ -79,12 +79,12 @@ class Options:
                             f"{dims} has {len(dims)}")
 
 
-def parameter_names(function: Callable[..., Any]) -> list[str]:
-    """The arguments that a `grid` or `out_type` function takes; SpecError for one that does not tell (a C function)."""
+def parameter_names(function: Callable[..., Any], what: str = "grid or out_type") -> list[str]:
+    """The arguments that a function takes, a `grid` say; SpecError for one that does not tell (a C function)."""
     try:
         return list(inspect.signature(function).parameters)
     except (ValueError, TypeError):
-        raise SpecError(f"{function!r} as grid or out_type does not tell its parameters' names: write a lambda or a def") from None
+        raise SpecError(f"{function!r} as {what} does not tell its parameters' names: write a lambda or a def") from None
 
 
 def names(given: Sequence[str] | str) -> tuple[str, ...]:

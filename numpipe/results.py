@@ -81,13 +81,14 @@ class Results:
                 raise SpecError(f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
                                 f"{info.shape} {info.dtype}")
 
-    def ask(self, function: Callable[..., Any], what: str, call: Call) -> Any:
-        """Call a user's function of the kernel's arguments by parameter name."""
+    def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
+        """Call a user's function of the kernel's arguments by parameter name; it sees of an array what `view` shows."""
+        view = view or _HostView
         known = dict(zip(self.parameters, call.args, strict=False)) | dict(zip(self.scalars, call.scalars, strict=True))
         known |= dict(call.statics)
-        known = {name: _HostView(launch.describe(value, name, self.kernel)) if is_array(value) else value
+        known = {name: view(launch.describe(value, name, self.kernel)) if is_array(value) else value
                  for name, value in known.items()}
-        wanted = parameter_names(function)
+        wanted = parameter_names(function, what)
         unknown = [name for name in wanted if name not in known]
         if unknown:
             shown = [name for name in known if not name.startswith("np__")]  # what numpipe itself passes
@@ -114,4 +115,7 @@ class _HostView:
 
 
 def is_array(value: Any) -> bool:
-    return not isinstance(value, (*SCALAR, ArrayType)) and (hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__"))
+    """Whether an argument is one; a type such as np.float16, which may be a Static, has attributes of its instances."""
+    if isinstance(value, (*SCALAR, ArrayType, type)):
+        return False
+    return hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__")

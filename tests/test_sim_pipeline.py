@@ -46,7 +46,7 @@ BUGS = {
                                            ".compute. never told"),
     "release dropped": (PipelineDeadlock, r"consumed\[1\].* 4 of 8 arrivals missing.*arrived: warpgroup 0 .* x 4"),
     "release doubled": (PipelineRace, r"on consumed\[\d\] .* nothing orders this after the end of phase 0"
-                                       "|while wgmma|the phase was missed"),
+                                       "|while wgmma|the phase was missed|while TMA load"),
     "bytes short": (SimulationError, "4096 more than phase 0 expects .28672 announced"),
     "one load forgotten in the bytes": (SimulationError, "announced 16384 bytes|16384 announced|nothing tells|nobody "
                                                          "has written"),

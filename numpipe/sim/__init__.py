@@ -35,7 +35,6 @@ stored an element: two ordinary stores of one warpgroup to an array count as ord
 from __future__ import annotations
 
 import contextvars
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +44,7 @@ from .._machine import TensorMap
 from ..errors import SpecError
 from .gmem import GlobalMemory
 from .mma import Plan
-from .schedule import Costs, InOrder, Scheduler, Shuffled
+from .schedule import Costs, Schedule
 from .sm import SM, Body
 from .tma import Box
 from .trace import Event, Trace
@@ -69,14 +68,14 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
              seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (),
              programmatic: bool = False) -> None:
-    """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest), CTA by CTA.
+    """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
     smem_bytes   dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and bfloat16)
     staging_bytes  more shared memory behind it, for a kernel that meets its rings as it runs and cannot pack them before
     unit         what ``machine.unit`` is
-    seed         None: the deterministic order of the virtual-time model. An int: a random legal order of warpgroups and
-                 asynchronous operations, the same for the same seed
+    seed         None: the deterministic order of the virtual-time model. An int: a random legal order of CTAs, warpgroups and
+                 asynchronous operations, the same for the same seed (see `schedule` for the kinds of order)
     trace        collects events for `Trace.timeline`
     registers    32-bit registers a lane holds at entry (`default_registers`), for setmaxnreg
     costs        cycles of the virtual-time model
@@ -94,19 +93,14 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
         raise SpecError(f"warpgroups={warpgroups}; a CTA has 1 … {MAX_WARPGROUPS} warpgroups of 128 threads")
     if not 0 <= smem_bytes <= MAX_SMEM_BYTES:
         raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {MAX_SMEM_BYTES} bytes of dynamic shared memory")
-    rng = None if seed is None else random.Random(seed)
+    schedule = Schedule(seed)
     boxes: dict[TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
     gmem = GlobalMemory(fresh, programmatic)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
-        for z in range(grid[2]):
-            for y in range(grid[1]):
-                for x in range(grid[0]):
-                    scheduler: Scheduler = InOrder() if rng is None else Shuffled(rng)
-                    gmem.begin()
-                    SM(body, cta=(x, y, z), grid=grid, warpgroups=warpgroups,
-                       smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
-                       registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler,
-                       costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans,
-                       gmem=gmem).run()
+        for cta in schedule.ctas(grid):
+            gmem.begin()
+            SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
+               registers=default_registers(warpgroups) if registers is None else registers, scheduler=schedule.scheduler(),
+               costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem).run()

@@ -37,7 +37,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     mbar.last = access
     who.elapse(sm.costs.tma_issue)
     started, left = sm.copy_port(who.time, nbytes)
-    done = left + sm.costs.tma_latency
+    done = left + sm.scheduler.takes(sm.costs.tma_latency)
     if sm.trace is not None:
         sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
         sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=mbar.name,
@@ -47,7 +47,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
         sm.memory.chunks[index] = box.fetch(where)
         mbar.land(access, nbytes, done)
 
-    sm.scheduler.push(done, land)
+    sm.scheduler.push(done, land, "load")
     who.breathe()
 
 
@@ -99,9 +99,10 @@ class Groups:
         self._open.append(store)
         who.elapse(sm.costs.tma_issue)
         started, left = sm.copy_port(who.time, box.nbytes)
-        done = left + sm.costs.tma_latency
+        done = left + sm.scheduler.takes(sm.costs.tma_latency)
         if sm.trace is not None:
-            sm.trace.add(who, started, done, "store", port_until=left, tensor=tensor.name, coords=where)
+            sm.trace.add(who, started, done, "store", port_until=left, tensor=tensor.name, coords=where,
+                         **({"reduction": reduction} if reduction else {}))
 
         def read(_: int) -> None:
             chunks = sm.memory.chunks[index].copy()
@@ -113,9 +114,9 @@ class Groups:
                 store.written_at = done
                 self._wake()
 
-            sm.scheduler.push(done, write)
+            sm.scheduler.push(done, write, "write")
 
-        sm.scheduler.push(left, read)
+        sm.scheduler.push(left, read, "read")
         who.breathe()
 
     def commit(self) -> None:

@@ -283,12 +283,12 @@ class Products:
     def _schedule(self, time: int) -> None:
         """The oldest batch takes the tensor core as soon as it is free."""
         sm = self.who.sm
-        start, end = sm.tensor_core(time, self._queue[0][-1])
+        start, end = sm.tensor_core(time, sm.scheduler.takes(self._queue[0][-1]))
         if sm.trace is not None:
             product = self._queue[0][0]
             sm.trace.add(self.who, start, end, "mma", batch=product.batch, **(product.note[1] if product.note else {}))
         self._finished = end
-        sm.scheduler.push(end, self._run)
+        sm.scheduler.push(end, self._run, "wgmma")
 
     def _run(self, _: int) -> None:
         result, before, plan, dtype, _cycles = self._queue.pop(0)

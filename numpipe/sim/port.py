@@ -130,7 +130,7 @@ class Warpgroup:
         if not self.ready:
             self.ready = True
             self.time = max(self.time, time)
-            self.sm.scheduler.push(self.time, self.resume)
+            self.sm.scheduler.push(self.time, self.resume, self)
 
     def _switch(self) -> None:
         self.sm.hub.switch()
@@ -157,8 +157,9 @@ class Warpgroup:
         """Let the scheduler run others here, although this warpgroup could go on."""
         if self.sm.closing:
             raise GreenletExit
-        if self.sm.scheduler.preempts():
-            self.wake(self.time)
+        pause = self.sm.scheduler.pause()
+        if pause is not None:
+            self.wake(self.time + pause)
             self._switch()
 
     def poll(self, what: Blocked) -> None:
@@ -169,6 +170,7 @@ class Warpgroup:
         sm.polls += 1
         if sm.polls > sm.poll_limit:
             raise report.deadlock(sm, f"{sm.polls} tests in a row failed while nothing else happened")
+        sm.scheduler.defer()
         self.wake(self.time)
         self._switch()
 

@@ -1,23 +1,35 @@
 """Which warpgroup runs next, and which asynchronous operation finishes.
 
-Both schedulers hold *tasks*: a callable and the cycle from which it may run. A warpgroup is a task while it can run, an
-asynchronous operation while it is in flight.
+All schedulers hold *tasks*: a callable, the cycle from which it may run, and whose it is. A warpgroup is a task while it can
+run, an asynchronous operation while it is in flight. Every order in which they take tasks is one that the hardware allows.
 
-`InOrder` takes the task with the smallest virtual time: a discrete-event simulation, deterministic, the order that the
-text timeline shows. `Shuffled` takes any task: a TMA lands, a wgmma reads its operands and a store reaches GMEM at any
-moment the hardware allows, as often as a seed is tried.
+=============  ================  =======================================================================================
+seed           scheduler         next is
+=============  ================  =======================================================================================
+None           `InOrder`         the smallest virtual time: a discrete-event simulation, the order of the text timeline
+3 n            `Shuffled`        any task, each as likely as the other
+3 n + 1        `Prioritised`     the task of the highest priority, which few random moments change (PCT)
+3 n + 2        `Jittered`        the smallest virtual time, where copies, products and instructions take random times
+=============  ================  =======================================================================================
+
+Uniform choices seldom let one warpgroup run far ahead of another, priorities do; jitter stays near what a GPU would do. With a
+seed the CTAs of the grid run in a random order too.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+import operator
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 Task = Callable[[int], None]
 """Called with the cycle at which it runs."""
+Unit = Literal["load", "read", "write", "wgmma"]
+"""Where an asynchronous operation runs: a TMA load, a TMA store's reading and its writing, a wgmma batch"""
 
 
 @dataclass(frozen=True)
@@ -48,14 +60,22 @@ class Costs:
 
 
 class Scheduler(Protocol):
-    def push(self, time: int, task: Task) -> None:
-        """`task` may run from cycle `time` on."""
+    """One CTA's."""
+
+    def push(self, time: int, task: Task, owner: object) -> None:
+        """`task` may run from cycle `time` on; `owner` is its warpgroup, or the Unit of an asynchronous operation."""
 
     def pop(self) -> tuple[int, Task] | None:
         """The next task, or None if nothing can happen any more."""
 
-    def preempts(self) -> bool:
-        """Shall a warpgroup that could go on give way now?"""
+    def pause(self) -> int | None:
+        """Shall the running warpgroup, which could go on, give way now? None: no; else the cycles it loses."""
+
+    def defer(self) -> None:
+        """The running warpgroup polls in vain: everybody else goes first."""
+
+    def takes(self, cycles: int) -> int:
+        """What an asynchronous operation takes that the model gives so many cycles."""
 
     def __len__(self) -> int: ...
 
@@ -67,7 +87,7 @@ class InOrder:
         self._heap: list[tuple[int, int, Task]] = []
         self._serial = 0
 
-    def push(self, time: int, task: Task) -> None:
+    def push(self, time: int, task: Task, owner: object) -> None:
         self._serial += 1
         heapq.heappush(self._heap, (time, self._serial, task))
 
@@ -77,11 +97,33 @@ class InOrder:
         time, _, task = heapq.heappop(self._heap)
         return time, task
 
-    def preempts(self) -> bool:
-        return False
+    def pause(self) -> int | None:
+        return None
+
+    def defer(self) -> None:
+        """A test takes time, so others come first anyway."""
+
+    def takes(self, cycles: int) -> int:
+        return cycles
 
     def __len__(self) -> int:
         return len(self._heap)
+
+
+class Jittered(InOrder):
+    """The virtual-time order of an SM whose copies and products are faster or slower than the model's by a random factor, and
+    whose warpgroups stall now and then. How large the factors are is drawn once: up to 2, 4 … 64."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._random = rng.random
+        self._spread = float(2 << rng.randrange(6))
+
+    def pause(self) -> int | None:
+        return int(30 * self._spread * self._random()) if self._random() < 0.3 else None
+
+    def takes(self, cycles: int) -> int:
+        return max(1, int(cycles * self._spread ** (2 * self._random() - 1)))
 
 
 class Shuffled:
@@ -91,7 +133,7 @@ class Shuffled:
         self._random = rng.random
         self._tasks: list[tuple[int, Task]] = []
 
-    def push(self, time: int, task: Task) -> None:
+    def push(self, time: int, task: Task, owner: object) -> None:
         self._tasks.append((time, task))
 
     def pop(self) -> tuple[int, Task] | None:
@@ -102,8 +144,109 @@ class Shuffled:
         tasks[i], tasks[-1] = tasks[-1], tasks[i]
         return tasks.pop()
 
-    def preempts(self) -> bool:
-        return self._random() < 0.3
+    def pause(self) -> int | None:
+        return 0 if self._random() < 0.3 else None
+
+    def defer(self) -> None:
+        """Others are drawn sooner or later."""
+
+    def takes(self, cycles: int) -> int:
+        return cycles
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+
+class Prioritised:
+    """Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS 2010).
+
+    Every warpgroup and every asynchronous operation has a random priority, and the highest that can run runs: at once, and until
+    it waits. At d - 1 moments, d = 1 … 4 being drawn, the running warpgroup falls below all others. A bug that needs d events in
+    one order is met with at least a known probability: 1/n that the first thread comes last of n, and for each of the d - 1
+    moments the probability that it is the one.
+
+    The paper draws moments uniformly from the k steps of a run, and so must know k. Here step s is drawn with a probability of
+    about 1 / (s ln MOST): for any run of fewer than MOST steps within a factor ln MOST of the paper's.
+
+    In every other schedule the operations of a unit share one priority: all loads late, say, or all stores.
+    """
+
+    MOST = 1 << 14
+
+    def __init__(self, rng: random.Random) -> None:
+        self._random = rng.random
+        self._shared = rng.random() < 0.5
+        changes = (int(math.exp(math.log(self.MOST) * rng.random())) for _ in range(rng.randrange(4)))
+        self._changes = sorted(changes, reverse=True)
+        """the moments, the next one last"""
+        self._priorities: dict[object, float] = {}
+        self._lowest = 0.0
+        self._heap: list[tuple[float, int, int, Task, object]] = []
+        self._serial = 0
+        self._steps = 0
+        self._running: object = None
+
+    def push(self, time: int, task: Task, owner: object) -> None:
+        if isinstance(owner, str) and not self._shared:
+            priority = self._random()
+        else:
+            known = self._priorities.get(owner)
+            priority = self._priorities[owner] = self._random() if known is None else known
+        self._serial += 1
+        heapq.heappush(self._heap, (-priority, self._serial, time, task, owner))
+
+    def pop(self) -> tuple[int, Task] | None:
+        if not self._heap:
+            return None
+        _, _, time, task, self._running = heapq.heappop(self._heap)
+        return time, task
+
+    def pause(self) -> int | None:
+        self._steps += 1
+        if self._changes and self._steps >= self._changes[-1]:
+            self._changes.pop()
+            self.defer()
+        heap = self._heap
+        return 0 if heap and -heap[0][0] > self._priorities[self._running] else None
+
+    def defer(self) -> None:
+        self._lowest -= 1.0
+        self._priorities[self._running] = self._lowest
+
+    def takes(self, cycles: int) -> int:
+        return cycles
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+_KINDS: tuple[tuple[str, Callable[[random.Random], Scheduler]], ...] = (
+    ("shuffled", Shuffled), ("priorities", Prioritised), ("jitter", Jittered))
+
+
+def kind(seed: int | None) -> str:
+    """What the schedule of a seed is called.
+
+    >>> [kind(seed) for seed in (None, 0, 1, 2, 3)]
+    ['in order', 'shuffled', 'priorities', 'jitter', 'shuffled']
+    """
+    return "in order" if seed is None else _KINDS[seed % len(_KINDS)][0]
+
+
+class Schedule:
+    """What a seed says of a whole grid: the order of its CTAs, and a scheduler for each of them."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._random = None if seed is None else random.Random(operator.index(seed))
+        self._make = _KINDS[(seed or 0) % len(_KINDS)][1]
+
+    def ctas(self, grid: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        """All CTAs, x fastest; with a seed in a random order."""
+        ctas = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
+        if self._random is not None:
+            self._random.shuffle(ctas)
+        return ctas
+
+    def scheduler(self) -> Scheduler:
+        """The next CTA's."""
+        return InOrder() if self._random is None else self._make(self._random)

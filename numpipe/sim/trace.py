@@ -39,7 +39,7 @@ class Event:
     ``arrive``      arrives at an mbarrier: a slot's release
     ``write``       writes shared memory or GMEM itself
     ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its landing
-    ``store``       a TMA store, likewise, to its arrival in GMEM
+    ``store``       a TMA store, likewise, to its arrival in GMEM; a reduction has a details["reduction"]
     ``mma``         a wgmma batch on the tensor core
     ``note``        what `Machine.note` said: details["event"] and the ring, slot, step …
     ``end``         the warpgroup has finished
