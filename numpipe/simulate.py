@@ -29,7 +29,6 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
     def body(machine: Machine) -> None:
         machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
         np_ = Context(unit, machine.role)
-        griddep.launch_dependents()
         griddep.wait()
         args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
         if machine.role == "memory":

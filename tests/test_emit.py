@@ -173,6 +173,7 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
         named: numpipe.ComputeContext = context
         pipe: numpipe.WarpSpecializedPipeline = emit(
             body, grid=(cdiv(a.shape[1], 64),), compute_context=named, in_specs=specs, out_specs=specs)
+        numpipe.wait_smem_to_gmem(0)  # both store o
         run_it(pipe, a, o)
 
     for k in (0, 64, 200):
@@ -236,6 +237,7 @@ def test_a_pipeline_may_have_a_name() -> None:
 
         def compute(pipeline):
             c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+            numpipe.wait_smem_to_gmem(0)
 
         products = emit(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, max_concurrent_steps=3, in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))

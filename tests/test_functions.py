@@ -202,11 +202,12 @@ def test_a_helper_asks_the_kernel_that_runs_it() -> None:
     def make(names: tuple[str, str], delay: int) -> Any:
         @numpipe.kernel(grid=(2, 3), grid_names=names, num_compute_wgs=1, compiler_params=CompilerParams(delay_release=delay))
         def which(c):
-            store_rows(c, numpipe.zeros((64, 64), np.float32) + first(), cfg=Config(64), at=numpipe.axis_index("n") * 2)
+            store_rows(c, numpipe.zeros((64, 64), np.float32) + first(), cfg=Config(64),
+                       at=numpipe.axis_index("n") * 3 + numpipe.axis_index("m"))
 
         return which
 
-    c = np.empty((384, 64), np.float32)
+    c = np.empty((512, 64), np.float32)
     for names in (("m", "n"), ("n", "m")):
         ptx = make(names, 0).inspect("ptx", c)
         assert ("%ctaid.x" in ptx) and ("%ctaid.y" in ptx)

@@ -337,6 +337,10 @@ def _in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | No
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         if mbar.observed:
             mend = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
+    elif touch.kind != "TMA load" and earlier.agent.warpgroup != touch.agent.warpgroup:
+        mend = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
+    elif touch.kind != "TMA load":
+        mend = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
     return _found(PipelineRace, access, touch, earlier, "array-in-transfer", (
         f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
         f"may still be {'writing' if mbar is None else 'reading'} it"), cause, mend)

@@ -245,7 +245,6 @@ class Warpgroup:
     def grid_dependency_wait(self) -> None:
         self.elapse(self.sm.costs.wait)
         self.sm.gmem.await_grid(self)
-        self.note("griddepcontrol.wait")
 
     def bar_sync(self, barrier: int, threads: int) -> None:
         named.sync(self, int(barrier), int(threads))
