@@ -46,7 +46,7 @@ _HOME = {
     "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
-    "Trace": "sim",
+    "Trace": "sim", "last_failure": "launch.watch",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
 }
@@ -97,6 +97,7 @@ __all__ = [
     "function",
     "kernel",
     "lane_index",
+    "last_failure",
     "nd_loop",
     "num_programs",
     "persistent",
@@ -144,6 +145,7 @@ if TYPE_CHECKING:
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel
+    from .launch.watch import last_failure
     from .params import CompilerParams, LoweringSemantics
     from .per_lane import lane_index
     from .pipelines import pipeline

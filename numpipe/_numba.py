@@ -397,6 +397,11 @@ def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: in
     return compile_kernel(entry, argtypes, threads=threads)._codelibrary
 
 
+def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
+    """Replace the text of each LLVM module of a kernel, before anything is made of it."""
+    library._llvm_strs = [change(text) for text in library.llvm_strs]
+
+
 def to_ltoir(library: Any) -> bytes:
     """NVVM: LLVM IR -> LTO-IR for sm_90a (what users get; PTX is never linked)."""
     return bytes(library.get_ltoir(cc=SM_90A))

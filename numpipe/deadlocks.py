@@ -137,11 +137,15 @@ def _not_arrived(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
             "warpgroup's or a copy's arrival counts 4, one a warp)")
     here = f"phase {barrier.phase} of {barrier.name}"
     if some:
-        mend = (f"{-(-barrier.pending // 4)} more barrier_arrive or copy in {here}, or a Barrier with "
+        mend = (f"{_arrivals(-(-barrier.pending // 4))} more in {here}, or a Barrier with "
                 f"num_arrivals={(barrier.count - barrier.pending) // 4}")
     else:
-        mend = f"{barrier.count // 4} barrier_arrive or copies in {here}, by those who do not wait for it before"
+        mend = f"{_arrivals(barrier.count // 4)} in {here}, by who does not wait for it before"
     return Hint("too-few-arrivals", text, mend, sure)
+
+
+def _arrivals(number: int) -> str:
+    return f"{number} arrivals (barrier_arrive, or copies)" if number > 1 else "one arrival (barrier_arrive, or a copy)"
 
 
 def _waits(party: Party, barrier: Barrier) -> bool:

@@ -54,6 +54,11 @@ class CompilerParams:
     asserts               compile ``assert`` on run-time values in: a condition that is false fails the launch, as that of
                           `device_assert` does. By default they cost nothing on the GPU, like those of ``python -O``; the simulator
                           checks them always.
+    debug                 a wait for an mbarrier gives up after NUMPIPE_DEBUG_TIMEOUT seconds (2): all waits of the kernel then
+                          fall through, so that it ends, and the next call, or `numpipe.last_failure`, raises PipelineDeadlock: who
+                          waited for what. Slower; what the simulator finds it finds sooner.
+    jitter                an int, a seed: random nanosleeps around barriers and copies, to shake out on the GPU what depends on
+                          timing; None: none.
 
     What a BlockSpec says comes before what its pipeline says, and that before these options.
     Raises SpecError for a value that an option cannot have.
@@ -77,9 +82,11 @@ class CompilerParams:
     store_slots: int = 0
     drain: bool = False
     asserts: bool = False
+    debug: bool = False
+    jitter: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("approx_math", "unsafe_no_auto_barriers", "drain", "asserts"):
+        for name in ("approx_math", "unsafe_no_auto_barriers", "drain", "asserts", "debug"):
             self._check(name, isinstance(getattr(self, name), bool), "True or False")
         given = self.dimension_semantics
         self._check("dimension_semantics", given is None or (isinstance(given, tuple) and all(
@@ -88,6 +95,7 @@ class CompilerParams:
         self._check("max_concurrent_steps", steps is None or (_is_int(steps) and steps >= 1), "None or an int >= 1")
         self._check("delay_release", _is_int(self.delay_release) and self.delay_release >= 0, "an int >= 0")
         self._check("profile_space", _is_int(self.profile_space) and self.profile_space >= 0, "an int >= 0")
+        self._check("jitter", self.jitter is None or _is_int(self.jitter), "None or an int, a seed")
         self._check("profile_dir", isinstance(self.profile_dir, str), "a string")
         if bool(self.profile_space) != bool(self.profile_dir):
             missing, have = ("profile_dir", "profile_space") if self.profile_space else ("profile_space", "profile_dir")

@@ -32,6 +32,7 @@ class Kernel:
     entry: str = "scale_entry"
     threads: int = 384
     smem_bytes: int = 200_000
+    debug: bool = False
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from lane_kernels import by_lane
 from sim_pipelines import Gemm, one
 
 import numpipe
-from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, deadlocks, ds, reports, ring
+from numpipe import SMEM, BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, deadlocks, ds, reports, ring
 from numpipe.hazards import HAZARDS
 from numpipe.sim import simulate
 
@@ -215,6 +215,34 @@ def test_a_tile_that_is_kept_for_the_next_step(seed: int | None) -> None:
     assert report.mend.startswith("read the tile of step 0 in step 0 at the latest, or keep it with delay_release=1: slot 0")
 
 
+@numpipe.kernel(num_compute_wgs=1)
+def unfinished(a, c, *, left: numpipe.Static = 0):
+    """Two products, of which a wait leaves `left` (0: two) in flight; the first is read."""
+    tile = numpipe.scratch(SMEM((64, 64), np.float16))
+    tile[...] = numpipe.zeros((64, 64), np.float32).astype(a.dtype)
+    numpipe.commit_smem()
+    first = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)  # first
+    second = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
+    if left == 0:
+        second = numpipe.wgmma_wait(second, 2)
+    c[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(first, left) if left else first  # read
+    c[ds(0, 64), ds(64, 64)] = numpipe.wgmma_wait(second, 0)
+
+
+@pytest.mark.parametrize("left, mend", [
+    (0, ", 1 at most: wgmma_wait(2) leaves it in flight"), (2, ", 1 at most: wgmma_wait(2) leaves it in flight"), (1, "")])
+def test_an_accumulator_in_flight_asks_for_a_wait_that_covers_it(left: int, mend: str) -> None:
+    a = np.zeros((64, 64), np.float16)
+    if not mend:
+        unfinished.simulate(a, np.zeros((64, 128), np.float32), left=left)
+        return
+    report = broken(lambda: unfinished.simulate(a, np.zeros((64, 128), np.float32), left=left))
+    assert report.hazard == "accumulator-in-flight" and report.now is not None and report.before is not None
+    assert (report.before.did, report.before.lines[0].line) == ("wgmma (batch 1)", line("first"))
+    assert report.now.lines[0].line == line("read")
+    assert report.mend == f"commit, then wgmma_wait with few enough groups pending{mend}"
+
+
 # ---- copies of the kernel's own ------------------------------------------------------------------------------------------
 def copies(machine: Any, late: bool) -> None:
     """A slot that warpgroup 0 loads twice, and warpgroup 1 reads, with barriers of their own."""
@@ -317,8 +345,9 @@ def for_each_other(machine: Any) -> None:
 @pytest.mark.parametrize("body, hazard, mend", [
     (waits_alone, "named-barrier-mismatch", "the same number and the same count of threads"),
     (too_many_registers, "register-budget", "counts that add up to at most 510"),
-    (one_arrival_of_two, "too-few-arrivals", "1 more barrier_arrive or copy in phase 0 of both, or a Barrier with num_arrivals=1"),
-    (for_each_other, "deadlock", "1 barrier_arrive or copies in phase 0 of bar0, by those who do not wait"),
+    (one_arrival_of_two, "too-few-arrivals",
+     "one arrival (barrier_arrive, or a copy) more in phase 0 of both, or a Barrier with num_arrivals=1"),
+    (for_each_other, "deadlock", "one arrival (barrier_arrive, or a copy) in phase 0 of bar0, by who does not"),
 ])
 def test_a_deadlock_is_called_by_its_cause_if_that_is_known(body: Any, hazard: str, mend: str) -> None:
     report = broken(lambda: simulate(body, grid=(1, 1, 1), warpgroups=2, smem_bytes=1024))

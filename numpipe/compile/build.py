@@ -72,6 +72,10 @@ class Built:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
+    def debug(self) -> bool:
+        return self.unit.params.debug
+
+    @property
     def threads(self) -> int:
         return self.unit.threads
 
@@ -154,6 +158,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         importlib.import_module(f"..{sibling}", __package__)
     from .. import programs_cuda
     from . import entry_cuda, roles
+    from .instrument import instrument
 
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
     try:
@@ -175,6 +180,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         places = [lifted.sources[0].definition, blame.written(lifted, rf"\b{written}$")]
         raise blame.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
+    instrument(unit, kernel._codelibrary)
     return kernel
 
 

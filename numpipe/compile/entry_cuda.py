@@ -29,6 +29,7 @@ from ..lanes_cuda import elected
 from ..refs_cuda import new_ref
 from ..ring_cuda import smem
 from ..store_ring import drain_stores
+from .instrument import define_control
 
 I32 = nb.types.int32
 MEMORY_SUFFIX = "_memory_role"
@@ -80,6 +81,8 @@ def _start(unit: Unit) -> Op[..., Any]:
                 for address, count, _ in (*rings, *unit.scratch_barriers()):
                     nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
                 nb.call(context, builder, fence.mbarrier_init, (), ())
+                if unit.params.debug:
+                    define_control(builder, smem(builder, 0))
             nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
             return nb.nothing(context)
 

@@ -8,6 +8,7 @@
 `streams`      which stream a call is queued on
 `launcher`     parameter packing and the driver call
 `device`       which GPU there is, "gpu" or "sim"
+`watch`        kernels built with debug=True: who waited in vain
 `driver`       the functions of libcuda that all of these use
 =============  =====================================================================================
 
@@ -22,6 +23,7 @@ from .launcher import Compiled, Function, Prepared, run, run_on_host
 from .outputs import DeviceArray, check_writable, empty_like_kind
 from .streams import as_stream, current_stream
 from .tensormap import MapRequest, encode
+from .watch import last_failure
 
 __all__ = [
     "TARGET_VARIABLE",
@@ -45,6 +47,7 @@ __all__ = [
     "encode",
     "find",
     "gpu_state",
+    "last_failure",
     "major_order",
     "not_addressable",
     "run",

@@ -22,6 +22,7 @@ _NANS = np.full(16, 0xFF, np.uint8)
 
 INVALID_VALUE = 1
 INVALID_CONTEXT = 201
+NOT_READY = 600
 _MAX_PITCH = 2**31 - 1
 _POOL_KEEPS = 1 << 30
 """Bytes of freed device memory that the pool for host arrays keeps for the next call."""
@@ -300,6 +301,43 @@ class Driver:
                 setattr(copy, "srcHost" if source == "HOST" else "srcDevice", src)
                 setattr(copy, "dstHost" if target == "HOST" else "dstDevice", dst)
                 self._call("cuMemcpy2DAsync", copy, stream)
+
+    # ---- kernels that are watched (`watch`)
+    def symbol(self, kernel: Any, name: str) -> int:
+        """Address of a variable of a kernel's module on the device whose context is current."""
+        library = self._call("cuKernelGetLibrary", kernel)
+        return int(self._call("cuLibraryGetGlobal", library, name.encode())[0])
+
+    def pinned(self, nbytes: int) -> tuple[int, int]:
+        """Host memory that kernels of every GPU can write to: (its address here, its address there). Never freed."""
+        address = int(self._call("cuMemHostAlloc", nbytes, 0x1 | 0x2))  # portable, mapped
+        return address, int(self._call("cuMemHostGetDevicePointer", address, 0))
+
+    def poke(self, address: int, data: bytes, ordinal: int) -> None:
+        """Write a few bytes to device memory, now."""
+        with self.on(ordinal):
+            self._call("cuMemcpyHtoD", address, data, len(data))
+
+    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
+        """An event behind what is queued on `stream`: this one, or a new one for None."""
+        with self.on(ordinal):
+            if event is None:
+                event = self._call("cuEventCreate", 2)  # without times
+            self._call("cuEventRecord", event, stream)
+        return event
+
+    def reached(self, event: Any, ordinal: int) -> bool:
+        """Whether what was queued before the event is done."""
+        with self.on(ordinal):
+            code = self._api.cuEventQuery(event)[0]
+        if int(code) not in (0, NOT_READY):
+            raise DriverError("cuEventQuery", int(code), getattr(code, "name", "an unknown error"))
+        return int(code) == 0
+
+    def await_mark(self, event: Any, ordinal: int) -> None:
+        """Wait until what was queued before the event is done; a kernel that failed is reported here."""
+        with self.on(ordinal):
+            self._call("cuEventSynchronize", event)
 
     def synchronize(self, stream: int, ordinal: int) -> None:
         """Wait until everything queued on `stream` is done; a kernel that failed is reported here."""

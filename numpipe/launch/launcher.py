@@ -28,6 +28,7 @@ from .arrays import ArrayInfo, memory_order, not_addressable, same_place, tma_ad
 from .host import Staging
 from .outputs import check_writable
 from .tensormap import MAP_BYTES, MapRequest, encode
+from .watch import WATCH
 
 Grid = tuple[int, int, int]
 _WORD = 8
@@ -52,6 +53,8 @@ class Compiled(Protocol):
     maps: tuple[MapRequest, ...]
     arrays: tuple[str, ...]
     """names of the array arguments"""
+    debug: bool
+    """whether it has a control block (`watch`)"""
     majors: tuple[Any, ...]
     """"row" or "col" of each"""
 
@@ -60,8 +63,9 @@ class Function:
     """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
 
     def __init__(self, name: str, cubin: bytes, entry: str, threads: int, smem_bytes: int,
-                 parameters: Sequence[int] = ()) -> None:
-        """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded."""
+                 parameters: Sequence[int] = (), watched: Compiled | None = None) -> None:
+        """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded.
+        `watched`: the compiled kernel, if its waits give up after a while."""
         self.name = name
         self.cubin = cubin
         self.entry = entry
@@ -70,6 +74,7 @@ class Function:
         self.lock = threading.RLock()
         """held while parameters are written and launched: the driver copies them before the launch returns"""
         self._parameters = list(parameters)
+        self._watched = watched
         self._ready: set[int] = set()
         self._kernel: Any = None
         self._config: Any = None
@@ -99,6 +104,8 @@ class Function:
             code = self._launch(config, self._kernel, params, device)
         if code:
             raise self._failed(driver.get().error("cuLaunchKernelEx", code), grid)
+        if self._watched is not None:
+            WATCH.launched(self._watched, stream, device)
 
     def _prepare(self, device: int) -> None:
         try:
@@ -112,6 +119,8 @@ class Function:
                 self._kernel = kernel
             with cuda.on(device):
                 cuda.allow_shared(self._kernel, self.smem_bytes, device)
+                if self._watched is not None:
+                    WATCH.arm(self._watched, self._kernel, device)
         except driver.DriverMissing as error:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
         except driver.DriverError as error:
@@ -163,7 +172,8 @@ class Prepared:
         self._params = ctypes.addressof(self._pointers)
 
         self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
-                                 [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]])
+                                 [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]],
+                                 compiled if compiled.debug else None)
         self._images: dict[tuple[Any, ...], bytes] = {}
         self._last: tuple[Any, ...] | None = None
 
@@ -179,6 +189,8 @@ class Prepared:
 
         Raises LaunchError, and SpecError for an input TMA cannot address or a scalar outside its type.
         """
+        if WATCH.kernels:
+            WATCH.check()
         key = tuple([info[1:4] for info in infos])  # (ptr, shape, strides) of each
         function = self.function
         with function.lock:
@@ -246,6 +258,8 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
             for info in infos[inputs:]:
                 staging.download(info)
             driver.get().synchronize(stream, device)
+            if WATCH.kernels:
+                WATCH.check()
     except driver.DriverError as error:
         raise LaunchError(f"kernel {name!r}: {error}") from error
 

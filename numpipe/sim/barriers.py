@@ -73,7 +73,15 @@ class Mbarrier:
         return " (a warpgroup's or a copy's arrival counts 4, one a warp)" if self.observed else ""
 
     def who_arrived(self) -> str:
-        return ", ".join(f"{self.sm.warpgroups[w].name} x {n}" for w, n in self.arrivals)
+        return ", ".join(f"{who} x {times}" for who, times in self.by_warpgroup())
+
+    def by_warpgroup(self) -> tuple[tuple[str, int], ...]:
+        """(warpgroup's name, arrivals) in this phase."""
+        found: dict[str, int] = {}
+        for number, times in self.arrivals:
+            name = self.sm.warpgroups[number].name
+            found[name] = found.get(name, 0) + times
+        return tuple(found.items())
 
     def party(self) -> Party:
         """Who initialised it, for reports."""
@@ -134,7 +142,8 @@ class Mbarrier:
             raise report.violation(
                 copy, f"{copy.describe()} brings {nbytes} bytes to {self.name}, {-self.tx} more than phase "
                       f"{self.phase} "
-                f"expects ({self.expected} announced); announce the bytes of all copies of the phase with expect_tx",
+                f"expects ({self.expected} announced); announce the bytes of all copies of the phase with expect_tx, "
+                f"{self.expected - self.tx} or more",
                 hazard="wrong-expect-tx", mbar=self)
         self.settle(time)
 
@@ -345,8 +354,8 @@ def unfinished(sm: SM) -> None:
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
                                     f"{report.place(copy.site)}) was "
-                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for it",
-                              hazard="exit-in-flight")
+                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for "
+                              f"phase {copy.phase} of {mbar.name}", hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
                               "what arrived there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,
@@ -354,5 +363,5 @@ def unfinished(sm: SM) -> None:
         if mbar.observed and mbar.pending != mbar.count:
             raise report.race(sm.warpgroups[0], f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
                               f"of {mbar.count} arrivals missing (arrived: {mbar.who_arrived()}): num_arrivals is too high, or "
-                              f"somebody did not arrive; {mbar.pending // 4 or 1} more barrier_arrive or copy, or "
+                              f"somebody did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
                               f"num_arrivals={(mbar.count - mbar.pending) // 4}", mbar.site, hazard="too-few-arrivals", mbar=mbar)

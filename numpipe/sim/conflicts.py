@@ -94,14 +94,20 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -
                            mend=mend or "store to them, or load them and wait for the copy, before they are read")
     plan, slot = found
     loader = next((agent for agent in sm.warpgroups if agent.role == "memory" and not plan.private), access.agent)
-    operand = sum(offset <= (lo - plan.base) % plan.stage_stride for offset in plan.offsets) - 1
-    copy = (lo - plan.base) // plan.stage_stride // plan.slots
-    ready = sm.mbarriers.get(plan.ready_at(operand) + 8 * slot + copy * plan.barrier_bytes_of_one)
+    ready = _barrier(sm, plan, lo, "ready")
     barrier = f"ready[{slot}] of {plan.name}" if ready is None else ready.name
     before = Party("TMA load that has yet to be issued", loader.warpgroup, loader.role, loader.cta, report.lines_of(loader),
                    plan.name, slot, slot, barrier, 0, lo, hi)
     return report.race(access, what, hazard="read-before-ready", span=(lo, hi), before=before,
                        mend=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}")
+
+
+def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
+    """The ready, or consumed, mbarrier of what lies at an address in a ring's slots."""
+    stage, within = divmod(lo - plan.base, plan.stage_stride)
+    part = sum(offset <= within for offset in plan.offsets) - 1
+    first = plan.ready_at(part) if kind == "ready" else plan.consumed_at(part)
+    return sm.mbarriers.get(first + 8 * (stage % plan.slots) + stage // plan.slots * plan.barrier_bytes_of_one)
 
 
 def _by_hand(plan: RingPlan) -> str:
@@ -178,11 +184,11 @@ def _outlived(this: _Conflict, step: int, used: int, loaded: int, cause: str) ->
 
 # ---- readers of what is filled again -----------------------------------------------------------------------------------------
 def _outdated(this: _Conflict, reader: Access) -> _Told | None:
-    """A read that comes before its own tile, or after its slot was released: by the step that the reader was in."""
+    """A read that comes before its own tile, or in a later step than it may: by the step that the reader was in."""
     if this.slot is None or this.filled is None:
         return None
     plan, slot = this.slot
-    held, step, event = _step_of(this.filled, plan, slot), _at(reader, plan), "" if reader.note_ is None else reader.note_[0]
+    held, step = _step_of(this.filled, plan, slot), _at(reader, plan)
     if held is None or step is None or step < held:
         return None
     loaded = _step_of(this.later, plan, slot)
@@ -190,7 +196,7 @@ def _outdated(this: _Conflict, reader: Access) -> _Told | None:
     if step > held and (step - held) % plan.slots == 0:
         return _Told("read-before-ready", cause + _untold(this), f"wait for ready[{slot}] of {plan.name}, phase "
                      f"{step // plan.slots}{_by_hand(plan)}, before step {step} reads it")
-    if step > held + plan.delay or (step == held and event == "release"):
+    if step > held + plan.delay:
         return _outlived(this, step, held, loaded if loaded is not None else held + plan.slots, cause + _untold(this))
     return None
 
@@ -213,19 +219,19 @@ def _read_when_free(this: _Conflict, reader: Access, fill: Access) -> _Told | No
     epochs = reader.needs if reader.kind == "read" else ((warp, reader.epoch),)
     if not any(0 < free.done[index] < epoch for index, epoch in epochs):
         return None
-    return _Told("read-after-release", f"{reader.agent.title} arrived on {free.name} before it reads{_untold(this)}",
+    cause = f"{reader.agent.title} arrived on {free.name} before it reads{_untold(this)}"
+    if this.slot is not None:
+        plan, slot = this.slot
+        loaded = plan.step_at(slot, fill.phase)
+        return _outlived(this, loaded - plan.slots, loaded - plan.slots, loaded, cause)
+    return _Told("read-after-release", cause,
                  f"read before the arrival on {free.name}: it says that the bytes may be overwritten")
 
 
 def _freed_by(this: _Conflict, fill: Access) -> Mbarrier | None:
     """The barrier that frees the bytes: the ring's, or the one that the copying warpgroup waited for last."""
     if this.slot is not None:
-        plan, slot = this.slot
-        for mbar in this.sm.mbarriers.values():
-            at = report.place_of(this.sm, mbar)
-            if at is not None and at.plan is not None and (at.kind, at.plan.ready, at.slot) == ("consumed", plan.ready, slot):
-                return mbar
-        return None
+        return _barrier(this.sm, this.slot[0], this.lo, "consumed")
     if this.earlier.agent is this.later.agent or fill.wait_ is None:
         return None
     return next((mbar for mbar in this.sm.mbarriers.values() if mbar.name == fill.wait_[0]), None)
@@ -261,8 +267,8 @@ def _product_reads(this: _Conflict) -> _Told:
                 f"read {where}, and each warp knows only that its own part of the product is over")
         return _Told("refilled-while-read", cause, mend)
     waits = f"wgmma_wait({left}) leaves {groups}" if left > 0 else f"{product.what} may still read {where}"
-    return _Told("refilled-while-read", cause, f"wgmma_wait with few enough groups pending, then a release by each of the four "
-                 f"warps (barrier_arrive): {waits}")
+    return _Told("refilled-while-read", cause,
+                 f"wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: {waits}")
 
 
 def _store_reads(this: _Conflict) -> _Told:

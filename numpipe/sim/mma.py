@@ -175,8 +175,8 @@ class Accumulator:
             raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read before "
                                    "wgmma_wait has covered it: "
                               f"batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
-                              "with few enough "
-                              "groups pending", report.user_site(), hazard="accumulator-in-flight", before=self.party())
+                              f"with few enough groups pending{self.products.enough(self.batch)}", report.user_site(),
+                              hazard="accumulator-in-flight", before=self.party())
         if self.successor is not False:
             raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read after a later "
                                    "wgmma, at "
@@ -334,6 +334,14 @@ class Products:
                 who.block(_Draining(pending, self._until, self.ran), pending=pending)
             self.drained = max(self.drained, self._until)
         who.elapse(who.sm.costs.wait)
+
+    def enough(self, batch: int) -> str:
+        """How many groups a wait for a batch may leave, for reports."""
+        newer = sum(last >= batch for last in self._groups) - 1
+        if newer < 0:
+            return f": batch {batch} is in no group yet"
+        return f", {newer} at most: " + (f"wgmma_wait({self.left}) leaves it in flight" if self.left > newer else
+                                         "none has come since it was committed")
 
     def at_exit(self) -> None:
         """PipelineRace if wgmmas are left that nobody has waited for."""

@@ -227,8 +227,7 @@ def _state(sm: SM, mbar: Mbarrier) -> Barrier:
     at = place_of(sm, mbar)
     plan, slot = (None, None) if at is None else (at.plan, at.slot)
     return Barrier(mbar.name, mbar.phase, mbar.pending, mbar.count, mbar.tx, mbar.expected,
-                   tuple((sm.warpgroups[number].name, times) for number, times in mbar.arrivals),
-                   tuple(agent.warpgroup for agent, _ in mbar.waiters),
+                   mbar.by_warpgroup(), tuple(agent.warpgroup for agent, _ in mbar.waiters),
                    "own" if mbar.observed else "" if at is None else at.kind, None if plan is None else plan.name, slot,
                    None if plan is None or slot is None else plan.step_at(slot, mbar.phase))
 

@@ -1,0 +1,88 @@
+"""What a kernel built with ``CompilerParams(debug=True)`` and the host say to each other, byte by byte.
+
+The kernel has a *control block* in its module's global memory, `SYMBOL`, which the host fills before the first launch:
+
+======  ====  ==================================================================================
+byte    type  what
+======  ====  ==================================================================================
+0       u64   address of the records, in pinned host memory
+8       u64   longest wait for an mbarrier, in nanoseconds of %globaltimer
+16      u32   abort flag: a wait took longer, so that all waits fall through
+20      u32   records that were begun
+24      u64   %globaltimer when the flag was set
+32      u32   where the CTA's dynamic shared memory begins, written by the kernel
+36      u32   the kernel's number in this process
+40      u64   %globaltimer when a wait or a test passed last, or a CTA began
+======  ====  ==================================================================================
+
+A *record* is one warp that waited: 64 bytes, `Record`; its first word is written last. The state of an mbarrier is opaque in PTX,
+but for its pending count; on an H200 bit 63 is the parity of the phase, and two fields count up to 0: bits 43 … 62 arrivals,
+32 … 41 bytes in units of 2048, begun ones too.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+SYMBOL = "np_watch"
+CONTROL_BYTES = 64
+RECORD_BYTES = 64
+CAPACITY = 1024
+"""records that the host has room for; a CTA has up to 4 a warpgroup"""
+GRACE = 4_000_000_000
+"""nanoseconds after the abort flag in which a kernel should have ended; a wait that comes later traps"""
+
+SETTLING = 50_000_000
+"""nanoseconds from the flag until the state of an mbarrier is asked for"""
+
+_CONTROL = struct.Struct("<QQIIQII24x")
+_RECORD = struct.Struct("<II3IIIiQ24x")
+
+
+def control(records: int, limit: int, number: int) -> bytes:
+    """A control block: address of the records, the longest wait in nanoseconds, the kernel's number."""
+    return _CONTROL.pack(records, limit, 0, 0, 0, 0, number)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A warp that waited in vain: of which kernel and CTA, for which phase of the mbarrier at `address` (an offset in the CTA's
+    dynamic shared memory), and the `state` that an arrival there returned."""
+
+    kernel: int
+    cta: tuple[int, int, int]
+    warp: int
+    """in the CTA"""
+    address: int
+    phase: int
+    state: int = 0
+
+    @property
+    def warpgroup(self) -> int:
+        return self.warp // 4
+
+    @property
+    def parity(self) -> int:
+        """Of the phase that was going on."""
+        return self.state >> 63
+
+    @property
+    def pending(self) -> int:
+        """Arrivals that the phase missed before this one."""
+        return -(self.state >> 43) & 0xFFFFF
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that it missed, up to a multiple of 2048."""
+        return 2048 * (-(self.state >> 32) & 0x3FF)
+
+
+def records(memory: bytes) -> list[Record]:
+    """The records that are complete."""
+    found = []
+    for offset in range(0, len(memory) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
+        valid, kernel, x, y, z, thread, address, phase, state = _RECORD.unpack_from(memory, offset)
+        if valid:
+            found.append(Record(kernel, (x, y, z), thread // 32, address, phase, state))
+    return found

@@ -1,0 +1,162 @@
+"""CompilerParams(debug=True) and (jitter=seed), as far as no GPU is needed: what is compiled in, and what records say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hang_kernels import HANGS, arrays
+
+import numpipe
+from numpipe import ArrayType, CompilerParams, SpecError
+from numpipe._watch import RECORD_BYTES, Record, control, records
+from numpipe.launch.watch import failure, limit, told
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+DIGESTS = Path(__file__).with_name("ptx_digests.json")
+
+
+def example(name: str) -> tuple[Any, tuple[ArrayType, ...]]:
+    """A shipped kernel and arguments of it."""
+    from importlib import import_module
+
+    a = ArrayType((1024, 1024), np.dtype(np.float16))
+    return {"gemm": (import_module("gemm").matmul, (a, a)), "gemm_single": (import_module("gemm_single").matmul, (a, a)),
+            "copy_pipeline": (import_module("copy_pipeline").copy, (a,))}[name]
+
+
+def built_with(kernel: Any, args: Any, **params: Any) -> Any:
+    return numpipe.Kernel(kernel.function, replace(kernel.options, compiler_params=CompilerParams(**params))).compiled(*args)
+
+
+# ---- what is compiled in -----------------------------------------------------------------------------------------------
+def plain(ptx: str) -> str:
+    """PTX without what differs from one compile to the next: mangled names hold serial numbers."""
+    return re.sub(r"_ZN\w+", "F", re.sub(r"//.*", "", ptx))
+
+
+def toolchain() -> dict[str, str]:
+    return {name: version(name) for name in ("numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")}
+
+
+@pytest.mark.parametrize("name", ["gemm", "gemm_single", "copy_pipeline"])
+def test_default_builds_are_those_of_the_digest_and_hold_nothing_of_either(name: str) -> None:
+    """`python tests/test_watch.py` writes the digests anew, after a change of the code that is generated."""
+    kernel, args = example(name)
+    ptx = kernel.inspect("ptx", *args)
+    assert not re.search("np_watch|nanosleep|globaltimer|trap;|activemask", ptx)
+    known = json.loads(DIGESTS.read_text())
+    if known["toolchain"] != toolchain():
+        pytest.skip(f"the digests are of {known['toolchain']}, this is {toolchain()}")
+    assert hashlib.sha256(plain(ptx).encode()).hexdigest() == known[name]
+
+
+@pytest.mark.parametrize("name", ["gemm", "gemm_single", "copy_pipeline"])
+def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str) -> None:
+    kernel, args = example(name)
+    debug, jitter = (built_with(kernel, args, **params) for params in ({"debug": True}, {"jitter": 3}))
+    assert debug.resources.clean and jitter.resources.clean
+    ptx = debug.inspect("ptx")
+    assert ptx.count("np_watch[") == 1 and "WAIT:" not in ptx
+    waits = ptx.count("AGAIN:")
+    assert waits and waits == ptx.count("@late trap") and ptx.count("mbarrier.try_wait") == 2 * waits
+    ptx = jitter.inspect("ptx")
+    statements = [line for line in ptx.splitlines() if re.search(
+        r"mbarrier\.(try_wait|arrive)|cp\.async\.bulk\.(tensor|commit|wait)|bar\.sync", line)]
+    assert statements and all("nanosleep" in line for line in statements) and "np_watch" not in ptx
+    other = built_with(kernel, args, jitter=4).inspect("ptx")
+    assert plain(ptx) != plain(other) and plain(re.sub(r"drawn, \d+;", "", ptx)) == plain(re.sub(r"drawn, \d+;", "", other))
+
+
+@pytest.mark.parametrize("name", ["polling_for_ever", "a_warpgroup_that_stops_early"])
+def test_a_test_is_bounded_too(name: str) -> None:
+    ptx = HANGS[name].inspect("ptx", *arrays())
+    assert ("mbarrier.test_wait" in ptx) == ("GIVEN:" in ptx) == (name == "polling_for_ever")
+
+
+@pytest.mark.parametrize("params, legal", [({"debug": 1}, "debug must be True or False, got 1"),
+                                           ({"jitter": 0.5}, "jitter must be None or an int, a seed, got 0.5"),
+                                           ({"jitter": True}, "jitter must be None or an int, a seed, got True")])
+def test_options_are_checked(params: dict[str, Any], legal: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(legal)):
+        CompilerParams(**params)
+
+
+# ---- what records say --------------------------------------------------------------------------------------------------
+def test_a_control_block_and_records_lie_as_the_kernel_has_them() -> None:
+    block = np.frombuffer(control(0x7F00_0000_1000, 2_000_000_000, 5), np.uint32)
+    assert block.tolist()[:4] == [0x1000, 0x7F00, 2_000_000_000, 0] and block[9] == 5 and block.nbytes == 64
+    memory = np.zeros((3, RECORD_BYTES // 4), np.uint32)
+    memory[1, :10] = 1, 5, 7, 8, 9, 128 + 64, 40, 3, 0x00000001, 0x7FFFEBFE
+    memory[2, 1:6] = 5, 7, 8, 9, 0  # begun, not complete
+    [record] = records(memory.tobytes())
+    assert record == Record(5, (7, 8, 9), 6, 40, 3, 0x7FFFEBFE00000001) and record.warpgroup == 1
+
+
+@pytest.mark.parametrize("state, parity, pending, missing", [
+    (0x7FFFF80000000001, 0, 1, 0), (0x7FFFD80000000001, 0, 5, 0), (0x7FFFE80000000001, 0, 3, 0), (0xFFFFF80000000001, 1, 1, 0),
+    (0x7FFFEBFE00000001, 0, 3, 4096), (0x7FFE0BF800000001, 0, 63, 16384), (0x7FFFFBFF00000001, 0, 1, 2048),
+    (0x7FFFFBF200000001, 0, 1, 28672), (0xFFFFE80000000001, 1, 3, 0)])
+def test_states_that_an_h200_returned(state: int, parity: int, pending: int, missing: int) -> None:
+    """Of mbarriers with so many arrivals and bytes to come, 64 bytes and 3072 of 4096 among them."""
+    record = Record(0, (0, 0, 0), 0, 0, 0, state)
+    assert (record.parity, record.pending, record.missing_bytes) == (parity, pending, missing)
+
+
+def state(parity: int, pending: int) -> int:
+    return parity << 63 | (-pending & 0xFFFFF) << 43 | 1
+
+
+def test_records_become_the_report_of_the_simulator() -> None:
+    kernel = HANGS["a_slot_is_not_released"]
+    built = kernel.compiled(*arrays())
+    [plan] = built.unit.rings.values()
+    ready, consumed = plan.ready_at(0) + 8, plan.consumed_at(0) + 8
+    found = [Record(0, (1, 0, 0), warp, ready, 1, state(1, 1)) for warp in (3, 1, 0, 2)]
+    found += [Record(0, (1, 0, 0), 4, consumed, 0, state(0, 4)), Record(0, (0, 0, 0), 2, ready, 1, state(1, 1))]
+    report = told(built.unit, found)
+    assert [(p.warpgroup, p.role, p.ring, p.slot, p.step, p.phase) for p in report.waiting] == [
+        (0, "compute", plan.name, 1, 3, 1), (1, "memory", plan.name, 1, 3, 0)]
+    assert [(b.kind, b.phase, b.pending, b.count) for b in report.barriers] == [("ready", 1, 1, 1), ("consumed", 0, 4, 4)]
+    assert report.hazard == "too-few-arrivals" and report.kernel == kernel.name
+    error = str(failure(built, found, True))
+    assert re.match(r"hang_kernels\.py:\d+: kernel a_slot_is_not_released, CTA \(1, 0, 0\) and 1 more: waits for mbarriers took "
+                    r"more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up", error)
+    assert "has not released slot 1" in error and "restart the process" not in error
+    assert "restart the process" in str(failure(built, found, False))
+
+
+def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
+    built = HANGS["one_of_two_arrives"].compiled(*arrays())
+    [(address, count, name)] = built.unit.scratch_barriers()
+    seen = [(0, 2), (0, 4), (1, 8), (0, 1), (0, 3), (1, 7), (1, 6), (1, 5)]  # the fourth arrival completed the phase
+    found = [Record(0, (0, 0, 0), warp, address, 0, state(*was)) for warp, was in enumerate(seen)]
+    [barrier] = told(built.unit, found).barriers
+    assert (barrier.name, barrier.pending, barrier.count, barrier.waiters) == (name, 4, count, (0, 1))
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "nan"])
+def test_the_timeout_is_a_number_of_seconds(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_DEBUG_TIMEOUT", given)
+    with pytest.raises(SpecError, match=r"NUMPIPE_DEBUG_TIMEOUT=.* it must be a number of seconds"):
+        limit()
+
+
+def test_without_a_failure_nothing_happens() -> None:
+    numpipe.last_failure()
+
+
+if __name__ == "__main__":
+    digests: dict[str, Any] = {"toolchain": toolchain()}
+    for each in ("gemm", "gemm_single", "copy_pipeline"):
+        made, given = example(each)
+        digests[each] = hashlib.sha256(plain(made.inspect("ptx", *given)).encode()).hexdigest()
+    DIGESTS.write_text(json.dumps(digests, indent=1) + "\n")
