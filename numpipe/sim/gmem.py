@@ -217,7 +217,8 @@ class GlobalMemory:
         written = place.written[touch.index]
         if not written.size:
             return
-        self._loads(access, place, touch, known)
+        if place.region.loaded:
+            self._loads(access, place, touch, known)
         met = self._writes(access, touch, written, known)
         if touch.reduction and place.fresh:
             self._initialised(access, touch, written)
