@@ -105,7 +105,7 @@ def asking(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: d
     """A kernel that says something of its pipeline's ring, as the pipeline and its BlockSpec do."""
     spec = f"BlockSpec((64, 64), lambda k: (k, 0){''.join(f', {name}={value}' for name, value in block.items())})"
     options = f"grid=(cdiv(a.shape[0], 64),), in_specs=({spec},){''.join(f', {name}={value}' for name, value in pipeline.items())}"
-    source = {"loop": f"    for _, (t,) in numpipe.pipeline({options})(a):\n        c[ds(0, 64), ds(0, 64)] = t[...]\n",
+    source = {"loop": f"    for (k,), (t,) in numpipe.pipeline({options})(a):\n        c[ds(64 * k, 64), ds(0, 64)] = t[...]\n",
               "single": f"    numpipe.emit_pipeline(lambda i, t: None, {options})(a)\n",
               "body": f"    numpipe.emit_pipeline_warp_specialized(lambda i, t: None, {options})(a)\n"}[form]
     text = f"def k(a, c):\n{source}"
@@ -125,7 +125,7 @@ def rings(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: di
 def simulated(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]) -> list[tuple[Any, ...]]:
     """What happens in the simulator, and when."""
     trace, a = numpipe.Trace(), np.ones((64 * 7, 64), np.float16)
-    asking(form, kernel, pipeline, block).simulate(a, np.zeros((64, 64), np.float16), trace=trace)
+    asking(form, kernel, pipeline, block).simulate(a, np.zeros_like(a), trace=trace)
     return [(event.warpgroup, event.kind, event.start, event.end) for event in trace.events]
 
 

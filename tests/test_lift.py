@@ -385,17 +385,17 @@ def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
     """It is not carried out of the second loop: in the memory role, and with no steps, it has no value before it."""
     @numpipe.kernel(num_compute_wgs=1)
     def twice(a, c, steps):
-        for _, (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        for (k,), (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
             part = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, x.T)
             part = numpipe.wgmma_wait(part, 0)
-            c[ds(0, 64), ds(0, 64)] = part
-        for _, (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+            c[ds(0, 64), ds(64 * k, 64)] = part
+        for (k,), (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
             part = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, x.T)
             part = numpipe.wgmma_wait(part, 0)
-            c[ds(64, 64), ds(0, 64)] = part
+            c[ds(64, 64), ds(64 * k, 64)] = part
 
     a = np.ones((64, 128), np.float16)
     for steps, result in ((0, 7), (2, 64)):
-        c = np.full((128, 64), 7, np.float32)
+        c = np.full((128, 128), 7, np.float32)
         twice.simulate(a, c, steps)
         assert (c == result).all()

@@ -182,7 +182,7 @@ class GlobalMemory:
         unwritten = place.region.written is None and not place.fresh
         if seen and unwritten and not early:
             return
-        touch = self._touch(access, box.inside(where)[0], box.tensor.flipped)
+        touch = self._touch(access, box.elements(where), box.tensor.flipped)
         if early:
             self._too_early(access, touch)
         if not unwritten:
@@ -200,7 +200,7 @@ class GlobalMemory:
     def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None:
         """A TMA store of a box, or a reduction; `need`: what says that it has reached global memory."""
         cut = self._cuts.get(box.tensor) or self._cut(box)
-        touch = self._touch(access, box.inside(where)[0], box.tensor.flipped, (need,), reduction)
+        touch = self._touch(access, box.elements(where), box.tensor.flipped, (need,), reduction)
         self._write(access, cut.place, touch, known)
 
     def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
@@ -217,7 +217,8 @@ class GlobalMemory:
         written = place.written[touch.index]
         if not written.size:
             return
-        self._loads(access, place, touch, known)
+        if place.region.loaded:
+            self._loads(access, place, touch, known)
         met = self._writes(access, touch, written, known)
         if touch.reduction and place.fresh:
             self._initialised(access, touch, written)
@@ -265,7 +266,7 @@ class GlobalMemory:
             other = self._cuts[load.box.tensor].place
             if other.region is not place.region or not any(known[counter] < value for counter, value in load.needs):
                 continue
-            index = load.box.inside(load.where)[0]
+            index = load.box.elements(load.where)
             if overlap(place, touch.index, other, index):
                 raise _in_transfer(access, touch, self._touch(load, index, load.box.tensor.flipped), mbar=load.mbar)
 

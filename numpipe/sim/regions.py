@@ -32,6 +32,11 @@ class Region:
         self.read: Codes | None = None
         """the first read"""
 
+    @property
+    def loaded(self) -> bool:
+        """Whether a TMA load has read from it."""
+        return any(cut.seen for place in self.places for cut in place.cuts.values())
+
     def codes(self) -> Codes:
         """A map in which nobody has done anything. (Pages of it that are never used take no memory.)"""
         return np.zeros((self.hi - self.lo) // self.unit, np.int32)

@@ -67,7 +67,12 @@ class Box:
         table, touched = _pattern(self.nbytes // 16, self.tensor.swizzle, address - line)
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
 
-    def inside(self, coords: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...], bool]:
+    def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:
+        """The part of the array that the box at `coords` has, empty where it lies outside."""
+        return tuple([slice(start if start > 0 else 0, max(min(start + extent, size), start, 0)) for start, extent, size in zip(
+            coords, self.tensor.box, self.tensor.array.shape, strict=True)])
+
+    def _inside(self, coords: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...], bool]:
         """(slices of the array, slices of the box, is it the whole box) for the part that exists."""
         outer, inner, whole = [], [], True
         for start, extent, size in zip(coords, self.tensor.box, self.tensor.array.shape, strict=True):
@@ -81,7 +86,7 @@ class Box:
     def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
         """The box at `coords` as contiguous 16-byte chunks; elements outside the array are zeros (or NaN)."""
         array = self.tensor.array
-        outer, inner, whole = self.inside(coords)
+        outer, inner, whole = self._inside(coords)
         if whole:
             box = np.ascontiguousarray(array[outer])
         else:
@@ -95,7 +100,7 @@ class Box:
     def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
         """Write what exists of the box at `coords` to the array, or reduce it into the array."""
         array = self.tensor.array
-        outer, inner, _ = self.inside(coords)
+        outer, inner, _ = self._inside(coords)
         if all(s.start < s.stop for s in outer):
             new = chunks.view(array.dtype).reshape(self.tensor.box)[inner]
             array[outer] = _REDUCED[reduction](array[outer], new) if reduction else new
