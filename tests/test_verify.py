@@ -225,7 +225,7 @@ def test_jitter_changes_how_long_copies_and_products_take() -> None:
     assert len(taken["mma"]) > 3
 
 
-def test_ctas_run_in_another_order_with_a_seed() -> None:
+def test_ctas_behind_the_first_run_in_another_order_with_a_seed() -> None:
     def order(seed: int | None) -> list[Any]:
         trace = Trace()
         Gemm(m=256, n=256, k=64).run(seed, trace)
@@ -233,7 +233,7 @@ def test_ctas_run_in_another_order_with_a_seed() -> None:
 
     assert order(None) == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0)]
     assert any(order(seed) != order(None) for seed in range(3))
-    assert all(sorted(order(seed)) == sorted(order(None)) for seed in range(3))
+    assert all(order(seed)[0] == (0, 0, 0) and sorted(order(seed)) == sorted(order(None)) for seed in range(3))
 
 
 # ---- what is not a hazard

@@ -13,7 +13,7 @@ None           `InOrder`         the smallest virtual time: a discrete-event sim
 =============  ================  =======================================================================================
 
 Uniform choices seldom let one warpgroup run far ahead of another, priorities do; jitter stays near what a GPU would do. With a
-seed the CTAs of the grid run in a random order too.
+seed the CTAs behind the first one run in a random order too.
 """
 
 from __future__ import annotations
@@ -241,11 +241,12 @@ class Schedule:
         self._make = _KINDS[(seed or 0) % len(_KINDS)][1]
 
     def ctas(self, grid: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-        """All CTAs, x fastest; with a seed in a random order."""
+        """All CTAs, x fastest; with a seed in a random order behind the first, of which a hazard that all have is reported."""
         ctas = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
+        others = ctas[1:]
         if self._random is not None:
-            self._random.shuffle(ctas)
-        return ctas
+            self._random.shuffle(others)
+        return ctas[:1] + others
 
     def scheduler(self) -> Scheduler:
         """The next CTA's."""
