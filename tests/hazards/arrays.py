@@ -30,7 +30,7 @@ def two_ctas_store_to_one_block(y, *, mended: numpipe.Static):
 
 
 @kernel("cta-conflict", r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:128\], which CTA \(0, 0, 0\) reads.*mend: +a "
-        r"kernel of its own for what reads", integers(64, 256), gives=integers(64, 256), grid=3)
+        r"kernel of its own for what reads", integers(64, 256), gives=integers(64, 256), grid=2)
 def a_cta_loads_what_another_one_stores(x, *, mended: numpipe.Static):
     at = numpipe.program_id(0)
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, at if mended else at + 1)),),
