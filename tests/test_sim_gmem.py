@@ -85,7 +85,7 @@ def test_a_report_has_both_accesses() -> None:
 @functools.cache
 def moved(by: int) -> Any:
     """Each CTA stores the block that is `by` blocks behind the one it loads."""
-    @numpipe.kernel(grid=(3,), num_compute_wgs=1)
+    @numpipe.kernel(grid=(2,), num_compute_wgs=1)
     def moves(a):
         at = numpipe.program_id(0)
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, at + by)),),
@@ -534,6 +534,6 @@ def test_the_maps_of_a_region_stay_as_arrays_are_met() -> None:
                  seed=seed)
 
     silent(lambda seed: run(seed, stores(lambda b: b[20:32, :33])))
-    for row, told in ((7, "0, 0, 0) reads"), (19, "2, 0, 0) reads"), (63, "1, 0, 0) writes")):
-        reported(lambda seed, row=row: run(seed, stores(lambda b: b[row:row + 1, :33])), "cta-conflict",
-                 rf"a\[0:1, 0:32\], which CTA \({re.escape(told)}")
+    for row, earlier in ((7, "0, 0, 0) reads"), (19, "2, 0, 0) reads"), (63, "1, 0, 0) writes")):
+        told = rf"which CTA \(({re.escape(earlier)}|4, 0, 0\) writes)"  # by whichever of the two comes later
+        reported(lambda seed, row=row: run(seed, stores(lambda b: b[row:row + 1, :33])), "cta-conflict", told)

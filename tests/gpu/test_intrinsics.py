@@ -121,6 +121,9 @@ class Lanes:
     def __init__(self) -> None:
         self.smem = np.zeros(SMEM, np.uint8)
 
+    def collective(self, operation: str) -> None:
+        """All lanes are here."""
+
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
         for address, value in zip(chunks.reshape(-1), values.reshape(-1, 16), strict=True):
             self.smem[address:address + 16] = value

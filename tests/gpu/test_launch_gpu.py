@@ -37,6 +37,8 @@ class Kernel:
     entry: str = "probe"
     threads: int = 128
     smem_bytes: int = 0
+    debug: bool = False
+    profiled: bool = False
 
 
 def box_ptx(rank: int, nbytes: int) -> bytes:
