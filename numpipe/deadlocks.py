@@ -131,7 +131,8 @@ def _not_arrived(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     sure = some or all(party.did == FINISHED or _waits(party, barrier) for party in waiting)
     if barrier.kind != "own":
         return Hint("too-few-arrivals", f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
-                    "arrive", "", sure)
+                    "arrive", f"{barrier.pending} more arrivals in phase {barrier.phase} of {barrier.name}" + (
+                        f", or a count of {barrier.count - barrier.pending}" if some else "") if sure else "", sure)
     text = (f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those who arrive (a "
             "warpgroup's or a copy's arrival counts 4, one a warp)")
     here = f"phase {barrier.phase} of {barrier.name}"

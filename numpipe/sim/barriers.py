@@ -79,20 +79,31 @@ class Mbarrier:
         if count > self.pending:
             raise report.violation(
                 who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only "
-                     f"{self.pending} of "
-                f"{self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was passed on "
-                f"twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}",
-                hazard="too-many-arrivals", mbar=self)
+                     f"{self.pending} of {self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was "
+                f"passed on twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}; "
+                f"{self._once(self.phase)}", hazard="too-many-arrivals", mbar=self)
         if self.phase and who.knows(self.landed) < self.phase:
             raise report.race(
                 who, f"arrives on {self.name} in phase {self.phase}, but nothing orders this after the end of phase "
                 f"{self.phase - 1}, so it may count for either (arrived so far: {self.who_arrived() or 'nobody'}): "
-                "this slot "
-                "was passed on twice, or the phase before was not waited for", hazard="too-many-arrivals", mbar=self)
+                f"this slot was passed on twice, or the phase before was not waited for; {self._once(self.phase - 1)}",
+                hazard="too-many-arrivals", mbar=self)
         who.release_into(self.current)
         self.pending -= count
         self.arrivals.append((who.warpgroup, count))
         self.settle(who.time)
+
+    def _once(self, phase: int) -> str:
+        """What to write instead of an arrival that counts for phase `phase`, or the one behind it."""
+        at = report.place_of(self.sm, self)
+        if at is None or at.plan is None or at.slot is None:
+            less = f", or num_arrivals={self.count // 4 + 1}" if self.observed else ""
+            return f"wait for phase {phase} before the next arrival{less}"
+        slot = f"slot {at.slot} of {at.plan.name}"
+        if at.kind == "ready":
+            step = at.plan.step_at(at.slot, phase + 1)
+            return f"fill {slot} for step {step} behind a wait for consumed[{at.slot}], phase {phase}"
+        return f"release {slot} once a step, each step behind a wait for its ready[{at.slot}]"
 
     def expect(self, who: Warpgroup, nbytes: int) -> None:
         self.tx += nbytes
@@ -110,7 +121,7 @@ class Mbarrier:
             raise report.violation(
                 copy, f"{copy.describe()} brings {nbytes} bytes to {self.name}, {-self.tx} more than phase "
                       f"{self.phase} "
-                f"expects ({self.expected} announced): expect_tx must announce the bytes of all copies of the phase",
+                f"expects ({self.expected} announced); announce the bytes of all copies of the phase with expect_tx",
                 hazard="wrong-expect-tx", mbar=self)
         self.settle(time)
 
@@ -121,9 +132,9 @@ class Mbarrier:
             return
         if self.copies:
             raise report.violation(
-                self.last or self.sm.warpgroups[0], f"phase {self.phase} of {self.name} completes with {self.copies} "
-                                                    "of its copies still "
-                f"in flight: expect_tx announced {self.expected} bytes, fewer than the copies bring",
+                self.last or self.sm.warpgroups[0],
+                f"phase {self.phase} of {self.name} completes with {self.copies} of its copies still in flight: expect_tx "
+                f"announced {self.expected} bytes, fewer than the copies bring; announce the bytes of all of them",
                 hazard="wrong-expect-tx", mbar=self)
         if self.observed and self.phase - 1 > self.waited:
             raise report.race(self.sm.warpgroups[self.arrivals[-1][0]], (
@@ -269,7 +280,8 @@ def wait(who: Warpgroup, address: int, phase: int, step: int) -> None:
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
         reached = mbar.phase - 1
     if reached != phase:
-        raise report.race(who, _wrong_phase(mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar)
+        raise report.race(who, _wrong_phase(mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
+                          step=int(step) if step >= 0 else None)
     _acquire(who, mbar, reached)
     who.elapse(who.sm.costs.wait)
 
@@ -281,8 +293,8 @@ def _wrong_phase(mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
                 "phase "
                 f"{phase} is there; a wait may be at most one phase ahead of its mbarrier")
     return (f"waited for {of}, but the mbarrier has already reached phase {reached}: the phase was missed, someone "
-            "arrived for "
-            "a later one without this warpgroup's release (a slot passed on twice, or not waited for)")
+            "arrived for a later one without this warpgroup's release (a slot passed on twice, or not waited for); wait for every "
+            "phase, and count the phases from 0")
 
 
 def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
@@ -322,9 +334,10 @@ def unfinished(sm: SM) -> None:
                               hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
-                              "what arrived there told nobody; wait for each phase that completes", mbar.site,
+                              "what arrived there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,
                               hazard="phase-unobserved", mbar=mbar)
         if mbar.observed and mbar.pending != mbar.count:
             raise report.race(sm.warpgroups[0], f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
                               f"of {mbar.count} arrivals missing (arrived: {mbar.who_arrived()}): num_arrivals is too high, or "
-                              "somebody did not arrive", mbar.site, hazard="too-few-arrivals", mbar=mbar)
+                              f"somebody did not arrive; {mbar.pending // 4 or 1} more barrier_arrive or copy, or "
+                              f"num_arrivals={(mbar.count - mbar.pending) // 4}", mbar.site, hazard="too-few-arrivals", mbar=mbar)

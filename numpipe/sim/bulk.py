@@ -195,5 +195,6 @@ class Groups:
                                         "waited for, the first "
                               f"{left[0].access.describe()} at {report.place(left[0].access.site)}"
                               + (", and not committed" if self._open else "")
-                              + "; bulk_commit and bulk_wait(0, read=False) by the lane that stored, before it "
-                                "ends", left[0].access.site, hazard="exit-in-flight", before=left[0].access)
+                              + "; wait_smem_to_gmem(0) behind the last group's commit, before it ends (bulk_commit and "
+                                "bulk_wait(0, read=False) by the lane that stored)", left[0].access.site,
+                              hazard="exit-in-flight", before=left[0].access)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import PipelineRace, SimulationError
-from ..reports import Report
+from ..reports import Party, Report
 from . import clocks, report
 
 if TYPE_CHECKING:
@@ -90,10 +90,18 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -
     what = f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written{since}"
     found = report.slot_of(sm, lo)
     if found is None or found[0].written:
-        return report.race(access, what, hazard="uninitialised-read", span=(lo, hi), mend=mend)
+        return report.race(access, what, hazard="uninitialised-read", span=(lo, hi),
+                           mend=mend or "store to them, or load them and wait for the copy, before they are read")
     plan, slot = found
-    return report.race(access, what, hazard="read-before-ready", span=(lo, hi),
-                       mend=f"wait for ready[{slot}] of {plan.name}, phase 0,{_by_hand(plan)} before step {slot} reads them")
+    loader = next((agent for agent in sm.warpgroups if agent.role == "memory" and not plan.private), access.agent)
+    operand = sum(offset <= (lo - plan.base) % plan.stage_stride for offset in plan.offsets) - 1
+    copy = (lo - plan.base) // plan.stage_stride // plan.slots
+    ready = sm.mbarriers.get(plan.ready_at(operand) + 8 * slot + copy * plan.barrier_bytes_of_one)
+    barrier = f"ready[{slot}] of {plan.name}" if ready is None else ready.name
+    before = Party("TMA load that has yet to be issued", loader.warpgroup, loader.role, loader.cta, report.lines_of(loader),
+                   plan.name, slot, slot, barrier, 0, lo, hi)
+    return report.race(access, what, hazard="read-before-ready", span=(lo, hi), before=before,
+                       mend=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}")
 
 
 def _by_hand(plan: RingPlan) -> str:
@@ -117,7 +125,7 @@ def _why(this: _Conflict) -> _Told:
             f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")
     cause = f"no barrier orders {this.told(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
-        stale = _outdated(this, earlier) or _read_when_free(this)
+        stale = _outdated(this, earlier) or _read_when_free(this, earlier, later)
         if stale is not None:
             return stale
         return _Told("refilled-while-read", cause, _hand_over(this))
@@ -139,17 +147,20 @@ def _not_landed(this: _Conflict) -> _Told:
     cause = f"nothing tells {later.agent.title} that this copy has landed"
     ready = f"{fill.mbar.name}, phase {fill.phase}"
     if this.slot is None:
+        stale = _read_when_free(this, later, fill) if later.kind in ("read", "wgmma") and fill.phase else None
+        if stale is not None:
+            return stale
         own = fill.mbar.observed
         return _Told("read-before-ready", cause, f"{'barrier_wait' if own else 'wait'} for {ready}, before the bytes are touched"
                      + ("" if own else "; a pipeline's tile is there for its step only"))
     plan, slot = this.slot
-    loaded, step = _step_of(fill, plan), _at(later, plan)
-    if later.kind != "TMA load" and loaded is not None and step is not None and step < loaded:
+    loaded, step = _step_of(fill, plan, slot), _at(later, plan)
+    if later.kind != "TMA load" and loaded is not None and step is not None and 0 <= loaded - plan.slots <= step < loaded:
         return _outlived(this, step, loaded - plan.slots, loaded, cause)
     if later.kind == "TMA load":
         return _Told("read-before-ready", cause, f"fill slot {slot} of {plan.name} again when {ready} has been waited for")
-    return _Told("read-before-ready", cause, f"wait for {ready}{_by_hand(plan)}, before step "
-                 f"{loaded if loaded is not None else '?'} reads slot {slot} of {plan.name}")
+    reads = "it is read" if loaded is None else f"step {loaded} reads slot {slot}"
+    return _Told("read-before-ready", cause, f"wait for {ready}{_by_hand(plan)}, before {reads}")
 
 
 def _outlived(this: _Conflict, step: int, used: int, loaded: int, cause: str) -> _Told:
@@ -171,57 +182,59 @@ def _outdated(this: _Conflict, reader: Access) -> _Told | None:
     if this.slot is None or this.filled is None:
         return None
     plan, slot = this.slot
-    held, step, event = _step_of(this.filled, plan), _at(reader, plan), "" if reader.note_ is None else reader.note_[0]
+    held, step, event = _step_of(this.filled, plan, slot), _at(reader, plan), "" if reader.note_ is None else reader.note_[0]
     if held is None or step is None or step < held:
         return None
-    loaded = _step_of(this.later, plan)
+    loaded = _step_of(this.later, plan, slot)
     cause = f"{reader.agent.title} reads in step {step} what is in slot {slot} of {plan.name} from step {held}"
     if step > held and (step - held) % plan.slots == 0:
-        return _Told("read-before-ready", cause + _not_drained(this), f"wait for ready[{slot}] of {plan.name}, phase "
-                     f"{step // plan.slots},{_by_hand(plan)} before step {step} reads it")
+        return _Told("read-before-ready", cause + _untold(this), f"wait for ready[{slot}] of {plan.name}, phase "
+                     f"{step // plan.slots}{_by_hand(plan)}, before step {step} reads it")
     if step > held + plan.delay or (step == held and event == "release"):
-        return _outlived(this, step, held, loaded if loaded is not None else held + plan.slots, cause + _not_drained(this))
+        return _outlived(this, step, held, loaded if loaded is not None else held + plan.slots, cause + _untold(this))
     return None
 
 
-def _not_drained(this: _Conflict) -> str:
+def _untold(this: _Conflict) -> str:
     """What the clocks say, behind what the steps say."""
     if this.earlier.kind == "wgmma":
         return f", and {this.told(clocks.DRAINED)} never told that their wgmma drained"
-    return f", and no barrier orders {this.told(clocks.GENERIC)} before {this.later.agent.title}"
+    if this.earlier.kind == "read":
+        return f", and no barrier orders {this.told(clocks.GENERIC)} before {this.later.agent.title}"
+    return f", and nothing tells {this.later.agent.title} that this copy has landed"
 
 
-def _read_when_free(this: _Conflict) -> _Told | None:
-    """An ordinary read that came when its warp had arrived on the barrier for which the copy has waited."""
-    free = _freed_by(this)
-    if free is None or this.filled is None or this.filled.mbar is None:
+def _read_when_free(this: _Conflict, reader: Access, fill: Access) -> _Told | None:
+    """A read by warps that had arrived before on the barrier for which the copy has waited."""
+    free = _freed_by(this, fill)
+    if free is None or fill.mbar is None or free is fill.mbar or free.done[fill.mbar.landed] < fill.phase:
+        return None  # who arrived there had not yet waited for what is read
+    warp = this.sm.clocks.index(clocks.GENERIC, reader.agent.first_warp + 3)
+    epochs = reader.needs if reader.kind == "read" else ((warp, reader.epoch),)
+    if not any(0 < free.done[index] < epoch for index, epoch in epochs):
         return None
-    if free.done[this.filled.mbar.landed] <= this.filled.phase:  # who arrived there had not yet waited for what is read
-        return None
-    if not any(0 < free.done[index] < value for index, value in this.earlier.needs):
-        return None
-    return _Told("read-after-release", f"{this.told(clocks.GENERIC)} arrived on {free.name} before the read",
+    return _Told("read-after-release", f"{reader.agent.title} arrived on {free.name} before it reads{_untold(this)}",
                  f"read before the arrival on {free.name}: it says that the bytes may be overwritten")
 
 
-def _freed_by(this: _Conflict) -> Mbarrier | None:
+def _freed_by(this: _Conflict, fill: Access) -> Mbarrier | None:
     """The barrier that frees the bytes: the ring's, or the one that the copying warpgroup waited for last."""
-    sm, fill = this.sm, this.later
     if this.slot is not None:
         plan, slot = this.slot
-        for mbar in sm.mbarriers.values():
-            at = report.place_of(sm, mbar)
+        for mbar in this.sm.mbarriers.values():
+            at = report.place_of(this.sm, mbar)
             if at is not None and at.plan is not None and (at.kind, at.plan.ready, at.slot) == ("consumed", plan.ready, slot):
                 return mbar
         return None
-    waited = None if fill.wait_ is None else fill.wait_[0]
-    return next((mbar for mbar in sm.mbarriers.values() if mbar.name == waited), None)
+    if this.earlier.agent is this.later.agent or fill.wait_ is None:
+        return None
+    return next((mbar for mbar in this.sm.mbarriers.values() if mbar.name == fill.wait_[0]), None)
 
 
 def _product_reads(this: _Conflict) -> _Told:
     """A wgmma may still read the bytes that are overwritten."""
     product, later = this.earlier, this.later
-    stale = _outdated(this, product) if later.kind == "TMA load" else None
+    stale = (_outdated(this, product) or _read_when_free(this, product, later)) if later.kind == "TMA load" else None
     if stale is not None:
         return stale
     late, left = this.late(clocks.DRAINED), product.agent.products.left
@@ -275,12 +288,12 @@ def _slot_text(this: _Conflict) -> str:
         f"slot {slot}" + (f" of {ring}" if ring else ""))
 
 
-def _step_of(fill: Access, plan: RingPlan) -> int | None:
-    """The ring's step whose tile a copy brings."""
+def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
+    """The ring's step whose tile a copy brings to a slot."""
     at = None if fill.mbar is None else report.place_of(fill.agent.sm, fill.mbar)
-    if at is None or at.plan is None or at.slot is None or at.plan.ready != plan.ready:
+    if at is None or at.plan is None or (at.plan.ready, at.slot) != (plan.ready, slot):
         return None
-    return plan.step_at(at.slot, fill.phase)
+    return plan.step_at(slot, fill.phase)
 
 
 def _at(access: Access, plan: RingPlan) -> int | None:

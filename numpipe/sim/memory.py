@@ -34,7 +34,7 @@ class Access:
     which have to be fenced.
     """
 
-    __slots__ = ("agent", "async_needs", "box", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what", "where")
+    __slots__ = ("agent", "async_needs", "box", "epoch", "kind", "mbar", "needs", "note_", "phase", "site", "wait_", "what", "where")
 
     def __init__(self, agent: Warpgroup, kind: str, what: str, needs: tuple[Need, ...],
                  async_needs: tuple[Need, ...] | None = None, mbar: Mbarrier | None = None, phase: int = 0) -> None:
@@ -48,6 +48,8 @@ class Access:
         self.site = report.user_site()
         self.note_ = agent.note_
         self.wait_ = agent.wait_
+        self.epoch = 0
+        """of a wgmma: that of its warpgroup's last warp, for reports"""
         self.box: Box | None = None
         """what a TMA copy moves, and `where` in its array"""
         self.where: tuple[int, ...] = ()

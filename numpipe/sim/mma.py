@@ -248,9 +248,8 @@ class Products:
                                    f"float32{(rows, mma.n)}", hazard="illegal-instruction")
         if not self._fenced:
             raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in "
-                                   "between; on the "
-                              "hardware nothing reports it and the result is wrong: wgmma_fence before the first "
-                              "wgmma of a group", hazard="missing-wgmma-fence")
+                                   "between (on the hardware nothing reports it, and the result is wrong); wgmma_fence "
+                                   "before the first wgmma of a group", hazard="missing-wgmma-fence")
         return array.copy()
 
     def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma) -> Accumulator:
@@ -265,6 +264,7 @@ class Products:
         self.issued += 1
         needs = tuple((sm.clocks.index(DRAINED, who.first_warp + w), self.issued) for w in range(4))
         access = Access(who, "wgmma", f"batch {self.issued}", needs)
+        access.epoch = who.epoch(3)
         self._last = access
         known = who.known()
         reader = "wgmma", who.warpgroup

@@ -117,55 +117,60 @@ def noted(note: tuple[str, dict[str, Any]] | None, key: str) -> int | None:
 
 
 def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mbarrier | None = None,
-          span: tuple[int, int] | None = None, note: tuple[str, dict[str, Any]] | None = None) -> Party:
+          span: tuple[int, int] | None = None, note: tuple[str, dict[str, Any]] | None = None, phase: int | None = None,
+          step: int | None = None) -> Party:
     """One side of a report: an access, or what a warpgroup does, to an mbarrier or to the bytes of `span`.
 
-    `note`: where it was then, if that is not where it is now.
+    note          where it was then, if that is not where it is now
+    phase, step   of the barrier, if they are not those that are going on
     """
     access: Any = who if hasattr(who, "agent") else None
     agent: Warpgroup = who if access is None else access.agent  # type: ignore[assignment]
     note, sm = note or who.note_, agent.sm
-    phase = None if mbar is None else mbar.phase
+    if phase is None and mbar is not None:
+        phase = mbar.phase
     if mbar is None and access is not None and access.mbar is not None:
         mbar, phase = access.mbar, access.phase
     ring = None if note is None else note[1].get("ring")
-    slot, step = noted(note, "slot"), noted(note, "step")
+    slot, at_step = noted(note, "slot"), noted(note, "step")
     bytes_in = slot_of(sm, span[0]) if span is not None else None
     where = place_of(sm, mbar) if mbar is not None else None
     if where is not None and where.plan is not None and where.slot is not None:
-        ring, slot, step = where.plan.name, where.slot, where.plan.step_at(where.slot, phase or 0)
+        if access is not None or ring != where.plan.name:
+            at_step = where.plan.step_at(where.slot, phase or 0)
+        ring, slot = where.plan.name, where.slot
     elif bytes_in is not None:
         if ring != bytes_in[0].name:
-            step = None
+            at_step = None
         ring, slot = bytes_in[0].name, bytes_in[1]
     elif span is not None and hasattr(sm.unit, "slot_at"):
         ring = slot = None
     site = site or (user_site() if access is None else access.site)
     return Party(did or access.describe(), agent.warpgroup, agent.role, agent.cta, () if site is None else (line_of(site),),
-                 ring, slot, step, None if mbar is None else mbar.name, phase, *(span or (None, None)))
+                 ring, slot, at_step if step is None else step, None if mbar is None else mbar.name, phase, *(span or (None, None)))
 
 
 # ---- a warpgroup breaks a rule -----------------------------------------------------------------------------------
-def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, before: Access | Party | None = None,
-         mbar: Mbarrier | None = None, span: tuple[int, int] | None = None, mend: str = "") -> SimulationError:
+def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, mend: str = "",
+         before: Access | Party | None = None, **about: Any) -> SimulationError:
     """A PipelineRace of one agent, with the context it was in.
 
     hazard   its name in `numpipe.hazards`
-    before   whom it conflicts with
-    mbar, span   the barrier, or the bytes, that it is about
     mend     what to write instead; without it what is behind a semicolon in the message
+    before   whom it conflicts with
+    about    what `party` is told: mbar, span (bytes), phase, step
     """
-    return _failure(PipelineRace, who, message, site, hazard, before, mbar, span, mend)
+    return _failure(PipelineRace, who, message, site, hazard, mend, before, about)
 
 
-def violation(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, before: Access | Party | None = None,
-              mbar: Mbarrier | None = None, span: tuple[int, int] | None = None, mend: str = "") -> SimulationError:
+def violation(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, mend: str = "",
+              before: Access | Party | None = None, **about: Any) -> SimulationError:
     """A broken rule that is not a race."""
-    return _failure(SimulationError, who, message, site, hazard, before, mbar, span, mend)
+    return _failure(SimulationError, who, message, site, hazard, mend, before, about)
 
 
-def _failure(error: type[SimulationError], who: Any, message: str, site: Site, hazard: str, before: Access | Party | None,
-             mbar: Mbarrier | None, span: tuple[int, int] | None, mend: str) -> SimulationError:
+def _failure(error: type[SimulationError], who: Any, message: str, site: Site, hazard: str, mend: str,
+             before: Access | Party | None, about: dict[str, Any]) -> SimulationError:
     agent = getattr(who, "agent", who)
     site = site or getattr(who, "site", None) or user_site(sys._getframe(2))
     cause = message
@@ -174,8 +179,8 @@ def _failure(error: type[SimulationError], who: Any, message: str, site: Site, h
     else:
         cause, _, mend = message.partition("; ")
     access = agent is not who
-    now = party(who, "" if access else cause, site, mbar=mbar, span=span)
-    other = before if before is None or isinstance(before, Party) else party(before, span=span)
+    now = party(who, "" if access else cause, site, **about)
+    other = before if before is None or isinstance(before, Party) else party(before, span=about.get("span"))
     text = f"{agent.title}: {message}{context(who.note_, who.wait_)}"
     return failed(error, Report(hazard, text, now, other, cause=cause, mend=mend, kernel=kernel_of(agent.sm)),
                   None if site is None else line_of(site))
@@ -199,7 +204,7 @@ def _waiting(agent: Warpgroup) -> Party:
         return Party(deadlocks.FINISHED, agent.warpgroup, agent.role, sm.cta)
     what = "nothing: it polls" if blocked is None else blocked.text()
     waiting = Party(f"blocked on {what}{context(agent.note_, None)}", agent.warpgroup, agent.role, sm.cta,
-                    _lines_of(agent.greenlet.gr_frame))
+                    lines_of(agent))
     mbar: Mbarrier | None = getattr(blocked, "mbar", None)
     if mbar is None:
         return waiting
@@ -220,8 +225,9 @@ def _state(sm: SM, mbar: Mbarrier) -> Barrier:
                    None if plan is None or slot is None else plan.step_at(slot, mbar.phase))
 
 
-def _lines_of(frame: FrameType | None) -> tuple[Line, ...]:
-    """The innermost three of the user's frames."""
+def lines_of(agent: Warpgroup) -> tuple[Line, ...]:
+    """The innermost three of the user's frames in which a warpgroup that does not run stands."""
+    frame: FrameType | None = agent.greenlet.gr_frame
     found: list[Line] = []
     while frame is not None and len(found) < 3:
         site = user_site(frame)
