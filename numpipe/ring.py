@@ -47,6 +47,7 @@ from .context import Context, counter, set_counter
 from .errors import PipelineDeadlock, PipelineRace, SimulationError
 from .intrinsics import cp_async_bulk, mbarrier
 from .lanes import each_warp
+from .profiling import mark
 from .refs import GmemRef, SmemTile
 
 
@@ -357,11 +358,13 @@ def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
     slot = slot_of(ring, step)
     if begins_consumed(ring, part):
         mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)
+    mark(ring, "issue", step, part)
     if announces(ring, part, False):
         mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
     copy_in(ring, indices, slot, part)
     if announces(ring, part, True):
         mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+    mark(ring, "issued", step, part)
 
 
 @helper

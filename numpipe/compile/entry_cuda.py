@@ -26,6 +26,7 @@ from ..fragment.order_cuda import define_order
 from ..intrinsics import barrier, fence, griddep, mbarrier, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
+from ..profiling_cuda import define_profile, end_profile
 from ..refs_cuda import new_ref
 from ..ring_cuda import smem
 from ..store_ring import drain_stores
@@ -81,6 +82,8 @@ def _start(unit: Unit) -> Op[..., Any]:
                 for address, count, _ in (*rings, *unit.scratch_barriers()):
                     nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
                 nb.call(context, builder, fence.mbarrier_init, (), ())
+                if unit.params.profile_space:
+                    define_profile(builder, unit)
                 if unit.params.debug:
                     define_control(builder, smem(builder, 0))
             nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
@@ -107,6 +110,21 @@ def _is_memory(unit: Unit) -> Op[..., Any]:
     return Op(is_memory, typer)
 
 
+def _end(unit: Unit) -> Op[..., Any]:
+    """A warpgroup has done all it had to do."""
+    def end() -> None:
+        raise NotImplementedError("entry code only")
+
+    def typer(_context: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            end_profile(builder, unit)
+            return nb.nothing(context)
+
+        return nb.types.void(), codegen
+
+    return Op(end, typer)
+
+
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The same function under a name by which its code is found again in the IR."""
     code = function.__code__.replace(co_name=name)
@@ -122,7 +140,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
     arguments: list[str] = []
     ns: dict[str, Any] = {
         "memory": Helper(_renamed(function, f"{unit.kernel}{MEMORY_SUFFIX}")), "compute": Helper(function),
-        "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
+        "end": _end(unit), "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
@@ -155,5 +173,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
                   "    else:",
                   f"        inc({unit.compute_registers})"]
     lines += [" " * (8 if unit.warp_specialized else 4) + line for line in compute]
+    if unit.params.profile_space:
+        lines.append("    one_lane(end)")
     exec("\n".join(lines), ns)
     return ns[unit.kernel], argtypes

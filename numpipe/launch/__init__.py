@@ -8,6 +8,7 @@
 `streams`      which stream a call is queued on
 `launcher`     parameter packing and the driver call
 `device`       which GPU there is, "gpu" or "sim"
+`profiles`     kernels that record: traces of them
 `watch`        kernels built with debug=True: who waited in vain
 `driver`       the functions of libcuda that all of these use
 =============  =====================================================================================
@@ -21,6 +22,7 @@ from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .host import DeviceBuffer, Staging, to_device, to_host
 from .launcher import Compiled, Function, Prepared, run, run_on_host
 from .outputs import DeviceArray, check_writable, empty_like_kind
+from .profiles import last_profile
 from .streams import as_stream, current_stream
 from .tensormap import MapRequest, encode
 from .watch import last_failure
@@ -48,6 +50,7 @@ __all__ = [
     "find",
     "gpu_state",
     "last_failure",
+    "last_profile",
     "major_order",
     "not_addressable",
     "run",

@@ -33,36 +33,48 @@ _WAITS = {"wait": "wait for", "barrier": "named barrier", "registers": "setmaxnr
           "flush": "wait for stores"}
 _LASTING = ("fill", "compute")
 """notes that last until the next one; others are moments, which an event of their own follows"""
+REGIONS = 1000
+"""thread of a warpgroup's regions and tiles, less its number"""
 _BARRIER = re.compile(r"(\w+)\[(\d+)\](?: for in_specs\[\d+\] '\w+')? of (.*)")
 
 
-def trace_events(events: Iterable[Event], failure: str | None = None) -> Json:
-    """The JSON object of a trace, ready for ``json.dump``."""
+def trace_events(events: Iterable[Event], failure: str | None = None, clock: str = "cycles", lost: int = 0,
+                 sms: dict[tuple[int, int, int], int] | None = None) -> Json:
+    """The JSON object of a trace, ready for ``json.dump``; `clock`, `lost` and `sms` are the Trace's."""
     ctas: dict[tuple[int, int, int], list[Event]] = {}
     for event in events:
         ctas.setdefault(event.cta, []).append(event)
     found: list[Json] = []
     for pid, (cta, own) in enumerate(ctas.items()):
-        found += _cta(pid, cta, own)
+        found += _cta(pid, cta, own, "" if sms is None or cta not in sms else f" on SM {sms[cta]}")
     if failure is not None:
         last = max((e["ts"] + e.get("dur", 0) for e in found if e["ph"] == "X" and e["pid"] == len(ctas) - 1), default=0)
         found.append({"ph": "i", "s": "g", "name": failure.partition("\n")[0], "cat": "failure", "ts": last,
                       "pid": max(len(ctas) - 1, 0), "tid": 0, "args": {"message": failure}})
-    return {"traceEvents": found, "displayTimeUnit": "ms",
-            "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
+    if clock == "cycles":
+        return {"traceEvents": found, "displayTimeUnit": "ms",
+                "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
+    for event in found:
+        event |= {key: event[key] / 1000 for key in ("ts", "dur") if key in event}  # the format's unit is a microsecond
+    return {"traceEvents": found, "displayTimeUnit": "ns",
+            "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": lost}}
 
 
-def _cta(pid: int, cta: tuple[int, int, int], events: list[Event]) -> Iterator[Json]:
+def _cta(pid: int, cta: tuple[int, int, int], events: list[Event], where: str = "") -> Iterator[Json]:
     warpgroups: dict[int, list[Event]] = {}
     units: dict[str, list[Event]] = {}
     for event in events:
         (units.setdefault(event.kind, []) if event.kind in UNITS else warpgroups.setdefault(event.warpgroup, [])).append(event)
-    yield _named("process", pid, 0, f"CTA {cta}")
+    yield _named("process", pid, 0, f"CTA {cta}{where}")
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
     last = max(e.end for e in events)
     for number, own in sorted(warpgroups.items()):
         yield _named("thread", pid, number, f"wg{number} {own[-1].role}")
-        yield from _ordered(_warpgroup(own, last), pid, number)
+        yield from _ordered(_warpgroup([event for event in own if not _aside(event)], last), pid, number)
+        regions = list(_regions(own, last))
+        if regions:  # a thread of their own: they need not lie inside a step, or a step inside them
+            yield _named("thread", pid, REGIONS + number, f"wg{number} regions")
+            yield from _ordered(regions, pid, REGIONS + number)
     for tid, (kind, title) in enumerate(UNITS.items(), max(warpgroups, default=0) + 1):
         if kind in units:
             yield _named("thread", pid, tid, title)
@@ -106,6 +118,31 @@ def _unit(event: Event) -> Json:
     if event.kind != "mma":
         details["landed" if event.kind == "load" else "written"] = event.end
     return _span(name, event.kind, event.start, end, {"warpgroup": event.warpgroup, **_place(details.get("mbar", "")), **details})
+
+
+def _aside(event: Event) -> bool:
+    """Whether it is of a region or a tile."""
+    return event.kind == "note" and event.details["event"] in ("region begin", "region end", "tile begin")
+
+
+def _regions(events: list[Event], last: int) -> Iterator[Json]:
+    """The tiles of a warpgroup, from the beginning of one to that of the next, and the regions inside them."""
+    tile: Event | None = None
+    open_: list[Event] = []
+    for event in events:
+        if event.kind == "end" or (_aside(event) and event.details["event"] == "tile begin"):
+            if tile is not None:
+                yield _span(f"tile {tile.details['number']}", "tile", tile.start, event.start, {"tile": tile.details["number"]})
+            tile = event if event.kind == "note" else None
+        elif _aside(event) and event.details["event"] == "region begin":
+            open_.append(event)
+        elif _aside(event) and open_:
+            begun = open_.pop()
+            yield _span(begun.details["region"], "region", begun.start, event.end, {})
+    for begun in open_:  # the run failed, or events were lost
+        yield _span(begun.details["region"], "region", begun.start, last, {"unfinished": True})
+    if tile is not None:
+        yield _span(f"tile {tile.details['number']}", "tile", tile.start, last, {"tile": tile.details["number"]})
 
 
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:

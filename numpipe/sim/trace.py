@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import SpecError
 from .chrome import UNITS, trace_events
@@ -67,10 +67,16 @@ _LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor
 class Trace:
     """Collects events of `simulate`; virtual cycles restart at 0 with every CTA."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Literal["cycles", "ns"] = "cycles") -> None:
+        """`clock`: of its times, cycles of the virtual-time model, or nanoseconds on a GPU (`numpipe.last_profile`)."""
+        self.clock = clock
         self.events: list[Event] = []
         self.failure: str | None = None
         """the error that ended the run"""
+        self.lost = 0
+        """events that a GPU had no room for"""
+        self.sms: dict[tuple[int, int, int], int] = {}
+        """which SM of the GPU ran a CTA"""
 
     def add(self, who: Warpgroup, start: int, end: int, kind: str, /, **details: Any) -> None:
         """One more event of `who`; called by the simulated SM."""
@@ -110,7 +116,7 @@ class Trace:
             if spans:
                 rows.append((title, _row(spans, width, last, last, " ")))
         label = max(len(name) for name, _ in rows)
-        head = f"CTA {cta}: {last} cycles, {last / width:.0f} a column"
+        head = f"CTA {cta}: {last} {self.clock}, {last / width:.0f} a column"
         return "\n".join([head, *(f"{name:<{label}} |{row.rstrip()}" for name, row in rows), _LEGEND])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -123,7 +129,7 @@ class Trace:
         """
         file = file_of(path)
         if file.suffix == ".json":
-            text = json.dumps(trace_events(self.events, self.failure), indent=0)
+            text = json.dumps(trace_events(self.events, self.failure, self.clock, self.lost, self.sms), indent=0)
         else:
             ctas = list(dict.fromkeys(e.cta for e in self.events))
             text = "\n\n".join([*(self.timeline(cta=cta) for cta in ctas)] or [self.timeline()])
