@@ -1,8 +1,8 @@
 """What a kernel built with ``CompilerParams(profile_space=n, profile_dir=path)`` writes, byte by byte.
 
-In its module's global memory the kernel has `SYMBOL`, which the host fills before the first launch: the address of a buffer in device
-memory (u64), CTAs that write to it (u32), events for each of their warpgroups (u32). The buffer has a part for each such warpgroup,
-CTA by CTA::
+In its module's global memory the kernel has `SYMBOL`, which the host fills before the first launch: the address of a buffer in
+device memory (u64), CTAs that write to it (u32), events for each of their warpgroups (u32). The buffer has a part for each such
+warpgroup, CTA by CTA::
 
     byte 0    u32  events that happened: more than there is room for are counted, not kept
          4    u32  the SM

@@ -207,7 +207,8 @@ class Unit:
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
             labels=labels, dims=dims, private=self.compute_wgs if single else 0)
-        if ready + plan.barrier_bytes > self.header_end - self.scratch_barrier_bytes or len(self.rings) + len(self.outputs) >= COUNTERS:
+        room = self.header_end - self.scratch_barrier_bytes
+        if ready + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
         self._budget()

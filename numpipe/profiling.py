@@ -1,4 +1,4 @@
-"""Events of a running kernel: what its pipelines do, and regions that a user names; recorded on the GPU where a profile is asked for.
+"""Events of a running kernel: what its pipelines do, and regions that a user names; on the GPU where a profile is asked for.
 
 ::
 
@@ -23,8 +23,9 @@ INSIDE = "works inside a kernel only, as `with numpipe.region(\"name\"):`"
 def region(name: str) -> NoReturn:
     """Name a part of a kernel in its traces: ``with numpipe.region("softmax"):`` around statements.
 
-    `name` is a compile-time string. Regions may lie in each other, and are each warpgroup's own. `return`, and `break` or `continue`
-    of a loop around it, may not leave one. In traces of the GPU (`CompilerParams.profile_space`) and of the simulated SM.
+    `name` is a compile-time string. Regions may lie in each other, and are each warpgroup's own. `return`, and `break` or
+    `continue` of a loop around it, may not leave one. They are in traces of the GPU
+    (`CompilerParams.profile_space`) and of the simulated SM.
     """
     raise RuntimeError(f"numpipe.region {INSIDE}")
 

@@ -32,7 +32,8 @@ add.u64 at, at, 64; mov.u32 part, 0; st.shared.v2.u32 [$1], {part, room}; st.sha
 _END = """{ .reg .pred sampled; .reg .b32 used, room; .reg .b64 at, time;
 ld.shared.v2.u32 {used, room}, [$0]; ld.shared.u64 at, [$0+8]; setp.ne.u32 sampled, room, 0;
 @sampled st.global.u32 [at+-64], used;
-mov.u64 time, %globaltimer; @sampled st.global.u64 [at+-40], time; mov.u64 time, %clock64; @sampled st.global.u64 [at+-32], time; }"""
+mov.u64 time, %globaltimer; @sampled st.global.u64 [at+-40], time;
+mov.u64 time, %clock64; @sampled st.global.u64 [at+-32], time; }"""
 
 
 def _text(statement: str) -> str:

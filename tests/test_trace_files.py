@@ -93,6 +93,7 @@ def test_a_process_is_a_cta_and_its_threads_are_warpgroups_and_units(saved: dict
     processes = {e["pid"]: e["args"]["name"] for e in saved["traceEvents"] if e["name"] == "process_name"}
     assert processes == {0: "CTA (0, 0, 0)", 1: "CTA (1, 0, 0)"}
     units = {"wg0 compute", "wg1 compute", "wg2 memory", "copy in", "copy out", "tensor core"}
+    units |= {f"wg{number} regions" for number in range(3)}
     assert set(threads(saved)) == {(pid, name) for pid in (0, 1) for name in units}
 
 

@@ -41,9 +41,9 @@ class Debugging(Calls):
         name, = self.bind(profiling.region, call)
         if not isinstance(self.value(name), str):
             self.error(name, f"region: name must be a compile-time string, got {ast.unparse(name)}")
-        begin, end = (ast.copy_location(ast.Expr(self.call(operation, [self.context_name(node), literal_node(self.value(name), node)],
-                                                           node)), node)
-                      for operation in (profiling.region_begin, profiling.region_end))
+        text = self.value(name)
+        begin, end = (ast.copy_location(ast.Expr(self.call(what, [self.context_name(node), literal_node(text, node)], node)), node)
+                      for what in (profiling.region_begin, profiling.region_end))
         return [begin, *self._block(node.body), end]
 
     def _stays_in_region(self, body: list[ast.stmt], in_loop: bool) -> None:

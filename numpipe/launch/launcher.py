@@ -174,9 +174,10 @@ class Prepared:
         self._pointers = (ctypes.c_void_p * len(slots))(*[self._base + slot for slot in slots])
         self._params = ctypes.addressof(self._pointers)
 
+        observers = [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.profiled, PROFILES)) if asked]
         self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
                                  [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]],
-                                 [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.profiled, PROFILES)) if asked])
+                                 observers)
         self._images: dict[tuple[Any, ...], bytes] = {}
         self._last: tuple[Any, ...] | None = None
 

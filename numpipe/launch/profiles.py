@@ -1,7 +1,7 @@
-"""Kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``: on the host, what they recorded becomes a trace and a file.
+"""Kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``: what they recorded becomes a trace and a file.
 
-A launch only remembers that there is something to fetch. It is fetched at the end of a call on host arrays, when `last_profile` asks,
-or when the process ends: the newest launch of each kernel, since a launch writes over the one before.
+A launch only remembers that there is something to fetch. It is fetched at the end of a call on host arrays, when `last_profile`
+asks, or when the process ends: the newest launch of each kernel, since a launch writes over the one before.
 """
 
 from __future__ import annotations
