@@ -9,9 +9,6 @@ warpgroup, CTA by CTA::
          8    u64  %globaltimer when the warpgroup began     16  u64  %clock64 then
         24    u64  %globaltimer when it ended                32  u64  %clock64 then
         64    events of 16 bytes: u32 kind | ring << 8 | operand << 16; u32 step, tile or region; u64 %clock64
-
-While it runs, a warpgroup's place is in shared memory, `PLACE_BYTES` at the end of the header: events so far (u32), room (u32),
-address (u64).
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ SYMBOL = "np_profile"
 CONTROL_BYTES = 16
 PART_BYTES = 64
 EVENT_BYTES = 16
-PLACE_BYTES = 16
 KINDS = ("fill", "issue", "issued", "wait", "compute", "release", "store", "begin", "store begin", "store end", "tile",
          "region begin", "region end")
 """what an event is, by its number"""

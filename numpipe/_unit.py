@@ -26,7 +26,6 @@ from ._block import Block, cut
 from ._budget import PANEL_BYTES, SMEM_BYTES, too_much
 from ._layout import ATOM
 from ._plans import ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
-from ._profile import PLACE_BYTES
 from .allocations import Barrier, BarrierPlan, Scratch, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
@@ -149,11 +148,6 @@ class Unit:
         ends = [plan.end for plan in (*self.rings.values(), *self.outputs.values())]
         return max([HEADER, *ends, *(part.end for part in self.scratch.values())])
 
-    @property
-    def header_end(self) -> int:
-        """Where barriers end in shared memory; behind it are the places of a profile, one for each warpgroup."""
-        return HEADER - self.warpgroups * PLACE_BYTES * bool(self.params.profile_space)
-
     def region(self, name: str) -> int:
         """Number of a region (`profiling`)."""
         if name not in self.regions:
@@ -207,7 +201,7 @@ class Unit:
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
             labels=labels, dims=dims, private=self.compute_wgs if single else 0)
-        room = self.header_end - self.scratch_barrier_bytes
+        room = HEADER - self.scratch_barrier_bytes
         if ready + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
@@ -284,7 +278,7 @@ class Unit:
         copies = 1 if shared else self.compute_wgs
         size, base = nbytes(kind), self._rings_end if self.simulated else self.smem_bytes
         where = f"kernel {self.kernel}, scratch at {site}"
-        free = self.header_end - self.scratch_barrier_bytes
+        free = HEADER - self.scratch_barrier_bytes
         if free - 8 * copies * barriers(kind) < sum(plan.barrier_bytes for plan in self.rings.values()):
             raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {HEADER} bytes for all barriers of a CTA "
                             "hold, 8 bytes each: use fewer slots or barriers")
@@ -354,8 +348,7 @@ class Unit:
                 kinds = len(plan.ready_parts) * plan.slots
                 number = (address - plan.ready) % plan.barrier_bytes_of_one // 8
                 return BarrierPlace("ready" if number < kinds else "consumed", plan, number % plan.slots)
-        end = self.header_end
-        return BarrierPlace("own") if end - self.scratch_barrier_bytes <= address < end else None
+        return BarrierPlace("own") if HEADER - self.scratch_barrier_bytes <= address < HEADER else None
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
         """The ring, and the slot of it, that an address of shared memory lies in."""

@@ -234,8 +234,8 @@ def _note(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
     kind, operand = nb.literal(event), nb.literal(part)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        record(builder, ring.context.unit, ring.context.role, kind, context.cast(builder, args[2], step, I32), ring.plan.index,
-               operand)
+        state = ring_value(context, builder, ring, args[0]).np
+        record(builder, ring.context.unit, state, kind, context.cast(builder, args[2], step, I32), ring.plan.index, operand)
         return nb.nothing(context)
 
     return nb.types.void(ring, event, step, part), codegen

@@ -54,9 +54,8 @@ def trace_events(events: Iterable[Event], failure: str | None = None, clock: str
     if clock == "cycles":
         return {"traceEvents": found, "displayTimeUnit": "ms",
                 "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
-    for event in found:
-        event |= {key: event[key] / 1000 for key in ("ts", "dur") if key in event}  # the format's unit is a microsecond
-    return {"traceEvents": found, "displayTimeUnit": "ns",
+    scaled = [{**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}} for each in found]  # in microseconds
+    return {"traceEvents": scaled, "displayTimeUnit": "ns",
             "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": lost}}
 
 
