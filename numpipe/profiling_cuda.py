@@ -1,8 +1,8 @@
-"""Recording on the GPU: each lane holds what it needs for the next event in registers, and one lane of a warpgroup has room for any.
+"""Recording on the GPU: each lane holds what it needs for the next event in registers; one lane of a warpgroup has room for any.
 
-What it holds lies behind the ring counters in the context (`context_cuda`), `WORDS` of them: events so far, room for events, and the
-address of the next one. A statement is predicated throughout: a branch around it would be a divergent path, on which ptxas serialises
-wgmma.
+What it holds lies behind the ring counters in the context (`context_cuda`), four words: events so far, room for events, and the
+address of the next one. A statement is predicated throughout: a branch around it would be a divergent path, on which ptxas
+serialises wgmma.
 """
 
 from __future__ import annotations
