@@ -6,7 +6,9 @@ digest, so that a test can tell whether a picture still shows what its page does
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import re
@@ -130,16 +132,16 @@ CATALOGUE: dict[str, tuple[str, Draw, Callable[[ModuleType], Titled]]] = {
 
 
 def digest(traces: Titled) -> str:
-    """Of what a picture shows: who did what, when."""
-    shown = [[title, [[*map(int, e.cta), e.warpgroup, e.role, e.kind, int(e.start), int(e.end)] for e in trace.events]]
-             for title, trace in traces]
+    """Of what a picture shows: who did what, from when to when."""
+    shown = [[title, sorted([*map(int, e.cta), e.warpgroup, e.role, e.kind, int(e.start), int(e.end)]
+                            for e in trace.events if e.end > e.start)] for title, trace in traces]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
 def simulated(page: str) -> ModuleType:
     """A page of the guide after its code has run, on the simulated SM."""
     os.environ.update(NUMPIPE_TARGET="sim", NUMPIPE_COMPILE_CHECK="0")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         return pages.run(pages.ROOT / "docs" / "guide" / f"{page}.md", Path(folder), gpu=False)
 
 
@@ -164,8 +166,8 @@ def main() -> None:
         shown = traces(modules[page])
         path = FIGURES / f"{name}.svg"
         draw(shown, path)
-        text = path.read_text(encoding="utf8").rstrip()
-        path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + f"\n<!-- drawn from {digest(shown)} -->\n", encoding="utf8")
+        lines = [line.rstrip() for line in path.read_text(encoding="utf8").splitlines()]
+        path.write_text("\n".join([*lines, f"<!-- drawn from {digest(shown)} -->\n"]), encoding="utf8")
         print(path.relative_to(pages.ROOT), file=sys.stderr)
 
 
