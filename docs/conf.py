@@ -1,12 +1,13 @@
 """Sphinx: ``pip install -e '.[docs]' && sphinx-build -W docs build/docs``.
 
 The reference pages are made of docstrings. Which names there are is asked of the packages (`reference`), so that no list has to be
-kept; docstrings are plain text with aligned columns, which become definition lists here (`columns`).
+kept; docstrings are plain text with aligned columns, which become definition lists here, and indented code (`plain_text`).
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ import numpipe
 project = "numpipe"
 copyright = "the numpipe authors"
 release = version = numpipe.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
@@ -36,12 +37,19 @@ def reference(app: Any, docname: str, source: list[str]) -> None:
 
 
 def _package(name: str) -> Iterator[str]:
+    if importlib.util.find_spec(name) is None:  # a part that this version does not have
+        return
     package = importlib.import_module(name)
+    if not hasattr(package, "__all__"):  # a module among the others of its page
+        yield f"## {name}\n"
+        yield from _rst(f".. automodule:: {name}")
+        yield from _names(name, _public(package))
+        return
     if name == "numpipe.intrinsics":
         for family in package.__all__:
             module = importlib.import_module(f"{name}.{family}")
             yield f"## {family}\n"
-            yield from _rst(f".. automodule:: {module.__name__}", "")
+            yield from _rst(f".. automodule:: {module.__name__}")
             yield from _names(module.__name__, _public(module))
         return
     left = list(package.__all__)
@@ -86,7 +94,7 @@ def _names(package: str, names: Iterable[str]) -> Iterator[str]:
         elif callable(value):
             yield from _rst(f".. autofunction:: {package}.{name}", *options)
         else:
-            yield from _rst(f".. autodata:: {package}.{name}", *options)
+            yield from _rst(f".. py:data:: {package}.{name}", f":value: {value!r}", *options)
 
 
 def _rst(directive: str, *options: str) -> list[str]:
@@ -95,11 +103,12 @@ def _rst(directive: str, *options: str) -> list[str]:
 
 # ---- what they say
 _ROW = re.compile(r"(?P<term>\S+(?: \S+){0,6}?) {2,}(?P<text>\S.*)$")
+_OWN_BLOCK = (" ", "..", ":", "-", "*", "=", "#")
 _NO_ROW = (" ", ">>>", "..", "=", "-", "|", "*")
 
 
-def columns(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """``term   what it is`` in aligned columns, line below line, becomes a definition list."""
+def plain_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """``term   what it is`` in aligned columns, line below line, becomes a definition list; what is indented is code."""
     made: list[str] = []
     column = 0  # where the text of the list that we are in begins
     fenced = literal = False
@@ -132,9 +141,16 @@ def columns(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
             column = row.start("text")
             made += [_term(row["term"]), "    " + row["text"]]
         else:
+            if line.startswith(" ") and starts and not (literal or fenced) and made and not _before(made).startswith(_OWN_BLOCK):
+                made += ["::", ""]
+                literal = True
             made.append(line)
         literal = literal or (not column and line.rstrip().endswith("::"))
     lines[:] = made
+
+
+def _before(made: list[str]) -> str:
+    return next((line for line in reversed(made) if line.strip()), "..")
 
 
 def _term(text: str) -> str:
@@ -143,4 +159,4 @@ def _term(text: str) -> str:
 
 def setup(app: Any) -> None:
     app.connect("source-read", reference)
-    app.connect("autodoc-process-docstring", columns)
+    app.connect("autodoc-process-docstring", plain_text)
