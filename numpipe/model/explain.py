@@ -62,12 +62,14 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
     built = kernel.compiled(*args, out=out, **named) if _compiles(compiled) else None
     unit = kernel.unit(asked.unit_key, asked.obstacles, simulated=True)
     placed = built.unit if built else unit
-    work = _count(kernel, unit, asked, grid, lambda: device.sms * _resident(placed, device))
-    resident = _resident(placed, device)
-    registers = _registers(unit, work, built)
+    entry = built.resources.registers if built else min(255, unit.register_pool // unit.warpgroups)
+    work = _count(kernel, unit, asked, grid, lambda: device.sms * _resident(placed, entry, device))
+    resident = _resident(placed, entry, device)
+    registers = _registers(unit, entry, work, built)
+    serialised = bool(built.resources.notes) if built else registers.spill_bytes > 0
     facts = Facts(tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.rings.values()), resident,
                   isinstance(kernel.options.grid, Persistent), unit.params.drain, registers.spill_bytes,
-                  registers.spill_bytes > 0)
+                  serialised)
     prediction = predict(work, facts, device, clock)
     model = Model(work, facts, device, prediction.clock)
     tiles = work.total["tiles",] or work.ctas
@@ -105,20 +107,17 @@ def _count(kernel: Kernel, unit: Unit, asked: Described, grid: tuple[int, int, i
         raise told from error
 
 
-def _resident(unit: Unit, device: DeviceModel) -> int:
-    """CTAs that an SM holds: by shared memory, registers and threads."""
-    at_entry = unit.register_pool // unit.warpgroups
-    return max(1, min(device.smem_bytes // (unit.smem_bytes + 1024), device.registers // (unit.threads * at_entry),
+def _resident(unit: Unit, entry: int, device: DeviceModel) -> int:
+    """CTAs that an SM holds: by shared memory, registers (`entry` a lane) and threads."""
+    return max(1, min(device.smem_bytes // (unit.smem_bytes + 1024), device.registers // (unit.threads * entry),
                       2048 // unit.threads))
 
 
-def _registers(unit: Unit, work: KernelWork, built: Any) -> Registers:
-    entry, memory = unit.register_pool // unit.warpgroups, unit.memory_registers if unit.warp_specialized else 0
-    if built is not None:
-        used = built.resources
-        return Registers(used.registers, memory, unit.compute_registers, work.accumulators, used.spill_bytes, True)
+def _registers(unit: Unit, entry: int, work: KernelWork, built: Any) -> Registers:
+    memory, compute = (unit.memory_registers, unit.compute_registers) if unit.warp_specialized else (0, entry)
     missing = max(0, work.accumulators + OTHERS - unit.compute_registers)
-    return Registers(entry, memory, unit.compute_registers, work.accumulators, 4 * missing, False)
+    spilled = built.resources.spill_bytes if built else 2 * 4 * missing
+    return Registers(entry, memory, compute, work.accumulators, spilled, built is not None)
 
 
 def _slots(unit: Unit, work: KernelWork) -> tuple[Slots, ...]:

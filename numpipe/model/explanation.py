@@ -25,7 +25,7 @@ class Registers:
     """32-bit registers a lane: at the kernel's entry, and after setmaxnreg in both roles (memory 0: there is none).
 
     accumulators  those of a compute warpgroup that hold sums of wgmma, at the same time
-    spill_bytes   bytes a lane that the compiler put into memory, or an estimate of them
+    spill_bytes   bytes a lane that the compiler stores to memory and loads again, or an estimate of them
     compiled      whether this is read from the compiled kernel
     """
 
@@ -138,7 +138,7 @@ def _table(of: Explanation) -> list[str]:
         ("grid", f"{' x '.join(map(str, of.grid))} CTAs of {of.threads} threads, {of.ctas_per_sm} an SM"
                  + ", persistent" * of.persistent + f"; {of.tiles} tiles, {of.steps} steps, {of.waves:.2f} waves"),
         ("registers", f"{roles}; {registers.accumulators} of accumulators"
-                      + (f"; {registers.spill_bytes} B a lane do not fit" if registers.spill_bytes else "")
+                      + (f"; {registers.spill_bytes} B a lane spilled" if registers.spill_bytes else "")
                       + f" ({'compiled' if registers.compiled else 'from the budget'})"),
         ("shared memory", f"{of.smem_bytes} of {of.smem_limit} B"),
         *(("", f"{size:>8} B  {what}") for size, what in of.smem),

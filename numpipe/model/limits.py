@@ -25,6 +25,8 @@ from .work import KernelWork
 LOSS = 0.2
 STORES = 0.75
 """share of stores in the bytes of HBM from which on they, and not memory in general, are the limit"""
+_SERIALISED = 100
+"""cycles between a product and the next where each is waited for"""
 
 ADVICE = {
     "tensor cores": "at the roofline of the tensor cores",
@@ -58,7 +60,7 @@ class Facts:
     resident     CTAs that run on an SM at a time
     persistent   CTAs loop over tiles: none follows another on its SM
     drain        rings are empty between two loops
-    spill_bytes  a lane, stored and loaded in each step
+    spill_bytes  a lane, stored and loaded again, in each step
     serialised   the compiler waits for every product before the next
     """
 
@@ -135,7 +137,7 @@ class Model:
         """What accumulators cost that are not in registers all the time."""
         if without == "registers":
             return 0.0
-        spilled = 2 * 128 * self.facts.spill_bytes / self.device.work_rate * work["steps", warpgroup]
+        spilled = 128 * self.facts.spill_bytes / self.device.work_rate * work["steps", warpgroup]
         return spilled + (_SERIALISED * work["products", warpgroup] if self.facts.serialised else 0.0)
 
     @staticmethod
@@ -218,7 +220,3 @@ class Model:
             "launch": lambda: self.device.launch,
         }
         return found[name]()
-
-
-_SERIALISED = 100
-"""cycles between a product and the next where each is waited for"""

@@ -46,17 +46,28 @@ def count(unit: Any, body: Body, grid: tuple[int, int, int], resident: Callable[
     work = KernelWork(ctas)
     events = 0
 
+    seen: dict[frozenset[Any], Work] = {}
+    """by what the first warpgroup does: where it loads the same, the others do the same"""
+
     def at(number: int) -> Work:
         nonlocal events
         if number not in work.counted:
-            found = Work()
-            for warpgroup in _order(unit):
-                machine = Counter(found, unit, warpgroup, place(number, grid), grid)
-                run(machine, body)
-                work.accumulators = max(work.accumulators, machine.accumulators)
+            first, *others = _order(unit)
+            found = counted(Work(), first, number)
+            alike = frozenset(found.items())
+            if alike not in seen:
+                for warpgroup in others:
+                    counted(found, warpgroup, number)
+                seen[alike] = found
             events += sum(n for key, n in found.items() if key[0] in ("steps", "fills"))
-            work.counted[number] = found
+            work.counted[number] = seen[alike]
         return work.counted[number]
+
+    def counted(found: Work, warpgroup: int, number: int) -> Work:
+        machine = Counter(found, unit, warpgroup, place(number, grid), grid)
+        run(machine, body)
+        work.accumulators = max(work.accumulators, machine.accumulators)
+        return found
 
     def between(lo: int, hi: int) -> None:
         """Add the CTAs between two that have been counted."""
