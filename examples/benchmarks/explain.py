@@ -3,8 +3,8 @@
     python examples/benchmarks/explain.py --out result.json
 
 Times are of the burst protocol. A limiter counts as confirmed where the mended kernel, which differs in what is named, is faster
-for the same FLOP by MENDED at least; at a roofline, where it reaches ROOFLINE of that. A wrong result is a failure, and with --out so
-is a limiter that is not named, or not confirmed.
+for the same FLOP by MENDED at least; at a roofline, where it reaches ROOFLINE of that. A wrong result is a failure, and so is,
+with --out, a limiter that is not named, or not confirmed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def measure(process: int, name: str, plan: bench.Plan) -> dict[str, Any]:
             variant.kernel(*inputs[number % len(sets)], cfg=variant.config, out=outs[number % len(sets)])
 
         def right(which: str = which, variant: Any = variant, inputs: Any = inputs, outs: Any = outs) -> None:
-            facts[which]["relative_error"] = max(check(f"{name} ({which})", variant, *pair) for pair in zip(inputs, outs, strict=True))
+            errors = [check(f"{name} ({which})", variant, *pair) for pair in zip(inputs, outs, strict=True)]
+            facts[which]["relative_error"] = max(errors)
 
         right()
         calls[which] = call

@@ -6,7 +6,7 @@
 `device`       what a GPU can do, and how that was measured
 `limits`       the time, what each unit of the GPU needs of it, what is lost to what
 `explanation`  figures and their table
-`explain`      the function
+`explaining`   the function
 =============  =====================================================================================
 
 >>> from numpipe.model import H200
@@ -15,7 +15,7 @@
 """
 
 from .device import H200, Clock, DeviceModel
-from .explain import explain
+from .explaining import explain
 from .explanation import Explanation, Measured, Registers, Slots
 
 __all__ = ["H200", "Clock", "DeviceModel", "Explanation", "Measured", "Registers", "Slots", "explain"]

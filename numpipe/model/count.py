@@ -110,8 +110,9 @@ class Counter:
         size, whole = self._maps.get(tensor) or self._maps.setdefault(tensor, (tensor.array.dtype.itemsize, tensor.nbytes))
         if all(0 <= at <= n - box for at, box, n in zip(coords, tensor.box, tensor.array.shape, strict=True)):
             return whole
-        return size * math.prod(max(0, min(at + box, n) - max(at, 0))
-                                for at, box, n in zip(coords, tensor.box, tensor.array.shape, strict=True))
+        inside: int = size * math.prod(max(0, min(at + box, n) - max(at, 0))
+                                       for at, box, n in zip(coords, tensor.box, tensor.array.shape, strict=True))
+        return inside
 
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         self.work["load", tensor.name] += self._inside(tensor, coords)

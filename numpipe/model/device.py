@@ -26,8 +26,6 @@ class DeviceModel:
     """where they are busy, in the first milliseconds after a pause"""
     settled_clock: float
     """where they are busy, after seconds of load"""
-    tensor_flops: int
-    """per SM and cycle, float16 and bfloat16 with float32 sums"""
     hbm: float
     """bytes a second, read and written together"""
     l2_bytes: int
@@ -71,12 +69,11 @@ H200 = DeviceModel(
     # cycles of a 4096^3, 8192^3 and 8192x8192x512 product were counted by the profiler (285, 2196 and 172 thousand); with the
     # measured TFLOPS of docs/results/gemm_h200* they say which clock the card really had
     tensor_clock=1630, settled_clock=1357,
-    tensor_flops=4096,  # m64nNk16 in N/2 cycles: NVIDIA's figure, 0.954 of which were reached in a product's main loop
     hbm=4.23e12,  # the best copy seen, PyTorch's: docs/results/bandwidth_h200*
     l2_bytes=60 << 20,
     l2_rate=5120,  # NVIDIA's figure for the A100; 4775 were seen in a product that was limited by the tensor cores
     copy_rate=64,  # NVIDIA's figure for a port of the L2
-    latency=1000, hbm_latency=500,  # of one load, and what a drained ring costs a tile in docs/results/gemm_chain_h200* (1470 cycles)
+    latency=1000, hbm_latency=500,  # what a drained ring costs a tile in docs/results/gemm_chain_h200* (1470 cycles), shared out
     # of the same three products: 30 cycles a step, about 1000 to 1770 a tile of 48 to 64 KiB
     work_rate=64, step_cycles=30, tile_cycles=500,
     launch=2.0e-6)

@@ -11,7 +11,7 @@ from .limits import ADVICE
 
 @dataclass(frozen=True)
 class Slots:
-    """A ring of a pipeline: where it stands in the source, how many slots it has, the bytes of a slot, and how often one is filled."""
+    """A ring of a pipeline: its arrays and line, its slots, the bytes of one, how often one is filled. `kind`: "load", "store"."""
 
     ring: str
     slots: int

@@ -1,4 +1,4 @@
-"""How long a kernel takes, and why: the time of its longest SM, of L2 and of HBM, and what it would be without each thing that costs.
+"""How long a kernel takes, and why: the time of its longest SM, of L2 and of HBM, and the same without each thing that costs.
 
 ::
 
@@ -9,8 +9,8 @@
     kernel    = launch + max(SM, L2, HBM)
 
 A *loss* is what the prediction falls by when a thing costs nothing: a ring with slots without end, SMs with equal work, and so on.
-The limiter is the largest loss if it is at least `LOSS` of the time. If not, the kernel is as fast as the GPU allows: the limiter is
-what the GPU has least of for it, tensor cores or memory bandwidth.
+The limiter is the largest loss if it is at least `LOSS` of the time. If not, the kernel is about as fast as the GPU allows: the
+limiter is what the GPU has least of for it, tensor cores or memory bandwidth.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class Facts:
     """What the model knows of a kernel beside its work.
 
     resident     CTAs that run on an SM at a time
-    persistent   CTAs loop over tiles: none follows another on its SM
     drain        rings are empty between two loops
     spill_bytes  a lane, stored and loaded again, in each step
     serialised   the compiler waits for every product before the next
@@ -66,7 +65,6 @@ class Facts:
 
     rings: tuple[RingFacts, ...]
     resident: int
-    persistent: bool
     drain: bool
     spill_bytes: int
     serialised: bool
@@ -82,6 +80,8 @@ class Prediction:
     limiter: str
     clock: float
     """MHz of the SMs"""
+    hbm_bytes: int
+    l2_bytes: int
 
 
 def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float) -> Prediction:
@@ -103,7 +103,7 @@ def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | 
     else:
         written = sum(n for key, n in work.total.items() if key[0] == "store")
         limiter = "stores" if written >= STORES * model.hbm_bytes() else "memory bandwidth"
-    return Prediction(total, limits, losses, limiter, 1e-6 * model.hertz)
+    return Prediction(total, limits, losses, limiter, 1e-6 * model.hertz, round(model.hbm_bytes()), round(model.l2_bytes()))
 
 
 class Model:
@@ -111,7 +111,7 @@ class Model:
 
     def __init__(self, work: KernelWork, facts: Facts, device: DeviceModel, hertz: float) -> None:
         self.work, self.facts, self.device, self.hertz = work, facts, device, hertz
-        self.average = Work({key: n / work.ctas for key, n in work.total.items()})  # type: ignore[misc]
+        self.average = Work({key: n / work.ctas for key, n in work.total.items()})
 
     # ---- one CTA, in cycles
     def compute(self, work: Work, without: str = "") -> float:

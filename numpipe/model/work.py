@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from .count import Counter, Sampler, Work, run
 
-EVENTS = 1_500_000
-"""pipeline steps, of all warpgroups, that are counted one by one; about ten seconds"""
+EVENTS = 300_000
+"""pipeline steps, of all warpgroups, that are counted one by one before CTAs are told from others far away; some ten seconds"""
+FEW = 100
+"""steps of a warpgroup that make it no trouble to count all others of its CTA too"""
+SAMPLES = 264
+"""CTAs whose first loads are compared"""
+ALL = 3000
+"""where all of a kernel's are no more, all its CTAs are counted"""
 NEIGHBOURS = 2
 """SMs that fetch a box from L2 once if they ask for it at the same time: a TPC"""
 
@@ -46,21 +53,21 @@ def count(unit: Any, body: Body, grid: tuple[int, int, int], resident: Callable[
     work = KernelWork(ctas)
     events = 0
 
-    seen: dict[frozenset[Any], Work] = {}
-    """by what the first warpgroup does: where it loads the same, the others do the same"""
+    seen: dict[Any, Work] = {}
+    """of all warpgroups but the first, by what that does: where it fills as much, the others do the same"""
 
     def at(number: int) -> Work:
         nonlocal events
         if number not in work.counted:
             first, *others = _order(unit)
             found = counted(Work(), first, number)
-            alike = frozenset(found.items())
+            alike = frozenset(found.items()) if _cost(found) <= FEW else _structure(found)
             if alike not in seen:
+                seen[alike] = Work()
                 for warpgroup in others:
-                    counted(found, warpgroup, number)
-                seen[alike] = found
-            events += sum(n for key, n in found.items() if key[0] in ("steps", "fills"))
-            work.counted[number] = seen[alike]
+                    counted(seen[alike], warpgroup, number)
+            work.counted[number] = found + seen[alike]
+            events += _cost(found)
         return work.counted[number]
 
     def counted(found: Work, warpgroup: int, number: int) -> Work:
@@ -76,7 +83,7 @@ def count(unit: Any, body: Body, grid: tuple[int, int, int], resident: Callable[
             return
         first, last = at(lo), at(hi)
         middle = (lo + hi) // 2
-        if first != last and events < EVENTS:
+        if _structure(first) != _structure(last) and events < EVENTS:
             at(middle)
             add(middle, 1)
             between(lo, middle)
@@ -90,19 +97,29 @@ def count(unit: Any, body: Body, grid: tuple[int, int, int], resident: Callable[
             work.total[key] += n * times
 
     # the ends, and some between them that are not a multiple of anything: CTAs may differ without order
-    chosen = sorted({0, ctas - 1, *((ctas * n // 7) for n in range(1, 7))})
-    cost = sum(n for key, n in at(0).items() if key[0] in ("steps", "fills"))
-    if cost * len(chosen) > EVENTS // 10:
-        chosen = sorted({0, ctas - 1})
-    for number in chosen:
+    cost = _cost(at(0))
+    chosen = set(range(ctas)) if cost * ctas <= ALL else {0, ctas - 1}
+    if cost <= EVENTS // 100:
+        chosen |= {ctas * n // 7 for n in range(1, 7)}
+    for number in sorted(chosen):
         add(number, 1)
-    for lo, hi in zip(chosen, chosen[1:], strict=False):
+    for lo, hi in itertools.pairwise(sorted(chosen)):
         between(lo, hi)
     for key, n in work.total.items():
         if key[0] == "load":
             work.footprint[key[1]] = min(n, nbytes.get(key[1], n))
-    _share(work, unit, body, grid, min(ctas, resident()))
+    _share(work, unit, body, grid, min(ctas, resident(), SAMPLES))
     return work
+
+
+def _structure(work: Work) -> frozenset[Any]:
+    """What a CTA does, but for how much of its blocks lies inside the arrays."""
+    return frozenset(item for item in work.items() if item[0][0] not in ("load", "store"))
+
+
+def _cost(work: Work) -> int:
+    """Pipeline steps of all warpgroups: what counting takes its time for."""
+    return sum(n for key, n in work.items() if key[0] in ("steps", "fills"))
 
 
 def _order(unit: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""`numpipe.explain`: bytes, FLOP, shared memory, registers, slots, waves and time of a kernel, from its source and its arguments."""
+"""`numpipe.explain`: bytes, FLOP, shared memory, registers, slots, waves and time of a call, from source and arguments alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..specs import Persistent
 from .count import Work
 from .device import H200, Clock, DeviceModel
 from .explanation import Explanation, Measured, Registers, Slots
-from .limits import Facts, Model, RingFacts, predict
+from .limits import Facts, Prediction, RingFacts, predict
 from .work import KernelWork, count
 
 OTHERS = 32
@@ -30,27 +30,27 @@ OTHERS = 32
 
 
 @brief
-def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200, clock: Clock | float = "burst",
-            compiled: bool | None = None, out: Any = None, **named: Any) -> Explanation:
-    """Say what a call of a kernel would move and multiply, how long it would take on a GPU, and what limits it. Needs no GPU.
+def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200,
+            clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, **named: Any) -> Explanation:
+    """What a call of a kernel would move and multiply, how long it would take on a GPU, and what limits it. Needs no GPU.
 
     args, named, out   the call's; a `numpipe.ArrayType` may stand for an array, and nothing is allocated for it
     measured           of a run: its seconds, or its trace (`numpipe.last_profile`), to stand beside the prediction
     device             the GPU (`numpipe.model.DeviceModel`)
-    clock              of its SMs while its tensor cores work: "burst", as in the first milliseconds after a pause, "settled", at its
-                       power cap after seconds of load, or MHz
-    compiled           whether to compile the kernel, for its registers; None: where the toolchain is installed. Without, they are those
-                       of the budget
+    clock              of its SMs while its tensor cores work: "burst", as in the first milliseconds after a pause, "settled",
+                       at its power cap after seconds of load, or MHz
+    compiled           whether to compile the kernel, for its registers; None: where the toolchain is installed. If not, they
+                       are those of the budget
 
     ::
 
         x = numpipe.ArrayType((8192, 8192), np.float16)
         print(numpipe.explain(matmul, x, x))
 
-    The kernel's control flow runs, of a few CTAs in all their roles, with tiles of zeros: see `numpipe.model.count`. A host table
-    (``tiles(order=table)``) is read if it is a NumPy array, else its rows count as zeros.
+    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros: see `numpipe.model.count`. A host table
+    (``tiles(…, order=table)``) is read if it is a NumPy array, else its rows count as zeros.
 
-    Raises SpecError for what is no kernel, and what a call of the kernel with these arguments raises.
+    Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these arguments raises.
     """
     if not isinstance(kernel, Kernel):
         raise SpecError(f"explain: a kernel is expected, as @numpipe.kernel makes it, got a {type(kernel).__name__}")
@@ -66,23 +66,21 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
     work = _count(kernel, unit, asked, grid, lambda: device.sms * _resident(placed, entry, device))
     resident = _resident(placed, entry, device)
     registers = _registers(unit, entry, work, built)
-    serialised = bool(built.resources.notes) if built else registers.spill_bytes > 0
-    facts = Facts(tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.rings.values()), resident,
-                  isinstance(kernel.options.grid, Persistent), unit.params.drain, registers.spill_bytes,
-                  serialised)
-    prediction = predict(work, facts, device, clock)
-    model = Model(work, facts, device, prediction.clock)
+    persistent = isinstance(kernel.options.grid, Persistent)
+    prediction = predict(work, Facts(
+        tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.rings.values()), resident,
+        unit.params.drain, registers.spill_bytes, bool(built.resources.notes if built else registers.spill_bytes)), device, clock)
     tiles = work.total["tiles",] or work.ctas
     return Explanation(
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
-        copied_bytes=work.total["copied",], l2_bytes=round(model.l2_bytes()), hbm_bytes=round(model.hbm_bytes()),
+        copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
         loaded=_arrays(work.total, "load"), stored=_arrays(work.total, "store"),
-        smem=tuple(rows(placed, HEADER, placed.compute_wgs * placed.store_slots * PANEL_BYTES)), smem_limit=SMEM_BYTES, registers=registers,
-        slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=facts.persistent,
-        waves=(tiles if facts.persistent else work.ctas) / (device.sms * resident), tiles=tiles,
+        smem=tuple(rows(placed, HEADER, placed.compute_wgs * placed.store_slots * PANEL_BYTES)), smem_limit=SMEM_BYTES,
+        registers=registers, slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
+        waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
         limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter,
-        measured=None if measured is None else _measured(measured, work, model, prediction.seconds))
+        measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
 
 
 def _compiles(asked: bool | None) -> bool:
@@ -129,7 +127,7 @@ def _arrays(work: Work, kind: str) -> dict[str, int]:
     return {key[1]: n for key, n in work.items() if key[0] == kind}
 
 
-def _measured(given: float | Trace, work: KernelWork, model: Model, predicted: float) -> Measured:
+def _measured(given: float | Trace, flop: int, prediction: Prediction) -> Measured:
     waiting: dict[str, float] = {}
     if isinstance(given, Trace):
         if given.clock != "ns" or not given.events:
@@ -149,4 +147,4 @@ def _measured(given: float | Trace, work: KernelWork, model: Model, predicted: f
         seconds = float(given)
     else:
         raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {given!r}")
-    return Measured(seconds, 1e-12 * work.total["flop",] / seconds, 1e-12 * model.hbm_bytes() / seconds, seconds / predicted, waiting)
+    return Measured(seconds, 1e-12 * flop / seconds, 1e-12 * prediction.hbm_bytes / seconds, seconds / prediction.seconds, waiting)
