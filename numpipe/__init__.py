@@ -16,6 +16,7 @@ register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, ari
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 debugging              `debug_print`, `device_assert`, `Trace`
+performance            `explain`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.bench`
 =====================  ===========================================================================================
@@ -47,7 +48,7 @@ _HOME = {
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
     "Trace": "sim", "last_failure": "launch.watch", "last_profile": "launch.profiles",
-    "region": "profiling",
+    "region": "profiling", "explain": "model",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
 }
@@ -95,6 +96,7 @@ __all__ = [
     "ds",
     "emit_pipeline",
     "emit_pipeline_warp_specialized",
+    "explain",
     "function",
     "kernel",
     "lane_index",
@@ -149,6 +151,7 @@ if TYPE_CHECKING:
     from .functions import function
     from .kernels import Kernel, kernel
     from .launch.watch import last_failure
+    from .model import explain
     from .params import CompilerParams, LoweringSemantics
     from .per_lane import lane_index
     from .pipelines import pipeline

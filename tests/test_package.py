@@ -115,7 +115,7 @@ LAYERS = (
     {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains"},
     {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
     {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"sim", "compile"},
-    {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"}, {"results", "targets"}, {"kernels"}, {"bench"},
+    {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"}, {"results", "targets"}, {"kernels"}, {"model"}, {"bench"},
     {"__init__", "__main__"},
 )
 

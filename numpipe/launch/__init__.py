@@ -16,7 +16,7 @@
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
 """
 
-from .arrays import ArrayInfo, describe, major_order, not_addressable, same_place, tma_addressable
+from .arrays import ArrayInfo, describe, imagined, major_order, not_addressable, same_place, tma_addressable
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .host import DeviceBuffer, Staging, to_device, to_host
@@ -49,6 +49,7 @@ __all__ = [
     "encode",
     "find",
     "gpu_state",
+    "imagined",
     "last_failure",
     "last_profile",
     "major_order",
