@@ -94,7 +94,7 @@ def _names(package: str, names: Iterable[str]) -> Iterator[str]:
         elif callable(value):
             yield from _rst(f".. autofunction:: {package}.{name}", *options)
         else:
-            yield from _rst(f".. py:data:: {package}.{name}", f":value: {value!r}", *options)
+            yield from _rst(f".. py:data:: {package}.{name}", *([f":value: {value!r}"] if len(repr(value)) < 100 else []), *options)
 
 
 def _rst(directive: str, *options: str) -> list[str]:
