@@ -39,5 +39,9 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
             function(np_, *args, *scalars)
             one_lane(drain_stores, np_)
 
-    sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
-                 staging_bytes=SMEM_BYTES)  # kept apart: see Unit.plan_staging
+    try:
+        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
+                     staging_bytes=SMEM_BYTES)  # kept apart: see Unit.plan_staging
+    finally:
+        if trace is not None:  # a simulated kernel meets its rings as it runs
+            trace.tell_rings(unit.traced())

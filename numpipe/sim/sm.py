@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .bulk import Store
     from .mma import Plan
     from .tma import Box
-    from .trace import Trace
+    from ..traces import Trace
 
 Body = Callable[[_machine.Machine], None]
 
