@@ -372,7 +372,8 @@ class Unit:
     def traced(self) -> Iterator[dict[str, Any]]:
         """Its rings, as far as a trace's reader has to know them (`numpipe.traces.Ring`)."""
         for plan in (*self.rings.values(), *self.outputs.values(), *self.sharing):
-            yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private), "output": plan.written}
+            yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
+                   "output": plan.written}
 
     # ---- axes
     def axis(self, name: str) -> int:

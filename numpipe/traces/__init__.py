@@ -7,7 +7,7 @@ file           concept
 ``trace``      the events of a run, and all that can be asked of them
 ``spans``      what a warpgroup did at every moment, and its tiles and regions
 ``text``       a timeline as text
-``picture``    timelines as SVG and PNG (matplotlib)
+``drawing``    `numpipe.timeline`; ``picture``: as SVG and PNG (matplotlib)
 ``summary``    where the time went
 ``legal``      whether a trace keeps the rules of the pipeline's protocol
 ``files``      saved, and read again; ``chrome``: the Trace Event Format

@@ -87,7 +87,8 @@ def _ordered(events: Iterable[Json], pid: int, tid: int) -> list[Json]:
 
 
 def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
-    return {"ph": "X", "name": name, "cat": kind, "ts": int(start), "dur": int(end - start), "args": plain({k: v for k, v in args.items() if v is not None})}
+    return {"ph": "X", "name": name, "cat": kind, "ts": int(start), "dur": int(end - start),
+            "args": plain({key: value for key, value in args.items() if value is not None})}
 
 
 def plain(value: Any) -> Any:

@@ -67,14 +67,15 @@ def load(trace: T, path: Any) -> T:
         raise SpecError(f"{where} is no JSON: {error}") from None
     packed = found.get(KEY) if isinstance(found, dict) else None
     if not isinstance(packed, dict) or packed.get("format") != FORMAT:
-        raise SpecError(f"{where} holds no events of numpipe (a member {KEY!r} of format {FORMAT}), only what a viewer of the Trace Event "
-                        "Format shows, if that: save the trace again with this version of numpipe")
+        raise SpecError(f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what viewers of the format "
+                        "show is not enough: save the trace again with this version of numpipe")
     who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
     trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
     trace.tell_rings(packed["rings"])
     trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
-    trace.events = [Event(*who[number], start, end, kind, {key: _tuples(value) for key, value in details.items()})
-                    for number, start, end, kind, details in packed["events"]]
+    for number, start, end, kind, details in packed["events"]:
+        cta, warpgroup, role = who[number]
+        trace.events.append(Event(cta, warpgroup, role, start, end, kind, {key: _tuples(each) for key, each in details.items()}))
     return trace
 
 

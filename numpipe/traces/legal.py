@@ -6,9 +6,9 @@ Of the events of one CTA, whose SM has one clock::
     compute role       compute(k) ... release(k)      compute after issue(k); release after compute, once, in order
     output rings       store(k)                       after all that any warpgroup computed before it; blocks in order
 
-An event is noted by one lane: an issue when its wait for the slot is over and before its copies, a compute when its wait for the tiles
-is over, a release before its arrival. So these orders are those of the barriers, and hold without a margin, however long what lies
-between takes; nothing is said of when copies landed and products ended, which a GPU does not tell.
+An event is noted by one lane: an issue when its wait for the slot is over and before its copies, a compute when its wait for the
+tiles is over, a release before its arrival. So these orders are those of the barriers, and hold without a margin, however long what
+lies between takes; nothing is said of when copies landed and products ended, which a GPU does not tell.
 
 A ring whose warpgroups load for themselves is one for each of them.
 """
@@ -95,6 +95,12 @@ class _Names:
         found = self.rings.get((details["ring"], output))
         return None if found is None else found.index
 
+    def plain(self, event: Event) -> dict[str, Any]:
+        """What an event says, with the ring instead of one of its names."""
+        if "ring" not in event.details:
+            return event.details
+        return {**event.details, "ring": self.of(event.details, event.note == "store")}
+
     def shape(self, ring: Any, done: dict[int, list[_Deed]]) -> tuple[int, bool]:
         """(slots, whether warpgroups have one each) of a ring: known, or as its events have it."""
         if self.known:
@@ -124,9 +130,12 @@ def _fillers(ring: dict[int, list[_Deed]]) -> set[int]:
     return {number for number, done in ring.items() if any(deed.what == "fill" for deed in done)}
 
 
-def _by_step(done: Iterable[_Deed], what: str) -> dict[int, dict[int | None, _Deed]]:
+_Steps = dict[int, dict[int | None, _Deed]]
+
+
+def _by_step(done: Iterable[_Deed], what: str) -> _Steps:
     """The first such deed at each step, for each operand."""
-    found: dict[int, dict[int | None, _Deed]] = {}
+    found: _Steps = {}
     for deed in done:
         if deed.what == what:
             found.setdefault(deed.step, {}).setdefault(deed.operand, deed)
@@ -145,14 +154,17 @@ def _in_time(events: Sequence[Event], clock: str) -> None:
             raise SimulationError(f"{_who(event)}: {_said(event)} ends at {event.end} {clock}, before it starts at {event.start}")
     for before, now in pairwise(events):
         if now.end < before.end:
-            raise SimulationError(f"{_who(now)}: {_said(now)} ends at {now.end} {clock}, before {_said(before)} does, which comes first "
-                                  f"in its events, at {before.end}: a warpgroup's events are in the order of its instructions")
+            raise SimulationError(f"{_who(now)}: {_said(now)} ends at {now.end} {clock}, before {_said(before)}, which comes "
+                                  f"first, does at {before.end}: a warpgroup's events are in the order of its instructions")
 
 
 @dataclass(frozen=True)
 class _Judge:
-    """Of one ring. clock; slack: how much too early an event of another warpgroup may seem; cut: warpgroups whose last events are
-    missing; slots."""
+    """Of one ring.
+
+    slack  how much too early an event of another warpgroup may seem
+    cut    warpgroups whose last events are missing
+    """
 
     clock: str
     slack: float
@@ -172,8 +184,9 @@ class _Judge:
                 if deed.step > due or (deed.step < due and deed.what in ("fill", "release", "store")):  # waits may be repeated
                     if deed.what == "compute" and deed.operand is not None:  # the body waits, or the release does it
                         continue
-                    hazard = "too-many-arrivals" if deed.what == "release" and deed.step < due else "wrong-phase"
-                    raise self.wrong(SimulationError, hazard, deed.event, last and last.event,
+                    released = "too-many-arrivals" if deed.step < due else "too-few-arrivals"
+                    hazard = released if deed.what == "release" else "wrong-phase"
+                    raise self.wrong(SimulationError, hazard, deed.event, None if last is None else last.event,
                                      f"steps are taken one after another; {due} is next")
                 if deed.step < due:
                     continue
@@ -188,7 +201,7 @@ class _Judge:
             computed, released = _by_step(done, "compute"), _by_step(done, "release")
             for step, deeds in issues.items():
                 for deed in deeds.values():
-                    self.refill(deed, released.get(step - self.slots, {}), computed.get(step - self.slots, {}), step - self.slots, number)
+                    self.refill(deed, released, computed, number)
             for step, deeds in computed.items():
                 for deed in deeds.values():
                     self.use(deed, issues.get(step, {}), released.get(step, {}), fillers)
@@ -209,13 +222,14 @@ class _Judge:
                     raise self.wrong(SimulationError, "exit-in-flight", next(iter(issues[step].values())).event, None,
                                      f"warpgroup {number} ends without having waited for step {step}", step)
 
-    def refill(self, issue: _Deed, released: dict[int | None, _Deed], computed: dict[int | None, _Deed], step: int, reader: int) -> None:
+    def refill(self, issue: _Deed, released: _Steps, computed: _Steps, reader: int) -> None:
         """A slot is filled again when all its readers have released it."""
+        step = issue.step - self.slots
         if step < 0:
             return
-        freed = _matching(released, issue.operand)
+        freed = _matching(released.get(step, {}), issue.operand)
         if not freed and reader not in self.cut:
-            used = next(iter(computed.values())).event if computed else None
+            used = next((deed.event for deed in computed.get(step, {}).values()), None)
             raise self.wrong(PipelineRace, "refilled-while-read", issue.event, used,
                              f"the slot was not released by warpgroup {reader} after step {step}", issue.step)
         for deed in freed:
@@ -227,14 +241,16 @@ class _Judge:
         """Tiles are used after the issue of their copies, and before their release."""
         copies = _matching(issued, compute.operand)
         if not copies and not fillers & self.cut:
-            raise self.wrong(PipelineRace, "read-before-ready", compute.event, None, f"nobody issues the copies of step {compute.step}")
+            raise self.wrong(PipelineRace, "read-before-ready", compute.event, None,
+                             f"nobody issues the copies of step {compute.step}")
         for deed in copies:
             if compute.time + self.slack < deed.time:
                 raise self.wrong(PipelineRace, "read-before-ready", compute.event, deed.event,
-                                 "a wait for the tiles ends after the issue of their copies")
+                                 "a wait for the tiles ends after the issue of their copies", compute.step)
         for deed in _matching(released, compute.operand):
             if deed.order < compute.order and deed.operand == compute.operand:
-                raise self.wrong(PipelineRace, "read-after-release", compute.event, deed.event, "what is released is not used any more")
+                raise self.wrong(PipelineRace, "read-after-release", compute.event, deed.event,
+                                 "what is released is not used any more")
 
     def stores(self, ring: dict[int, list[_Deed]], deeds: dict[int, list[_Deed]]) -> None:
         """An output that several warpgroups write: it is stored when all of them are done with the block."""
@@ -251,11 +267,12 @@ class _Judge:
 
     def wrong(self, kind: type[SimulationError], hazard: str, now: Event, before: Event | None, rule: str,
               step: int | None = None) -> SimulationError:
-        """The error that names both events."""
-        did, other = self.said(now, step), None if before is None else self.said(before)
+        """The error that names both events; `step` of an issue, which does not say it."""
+        did, other = self.said(now, step), None if before is None else self.said(before, step)
         text = f"{_who(now)}: {did}" + ("" if before is None else f", but {_who(before, short=True)}: {other}") + f": {rule}"
         made = kind(text)
-        made.report = Report(hazard, text, _party(now, did, step), None if before is None else _party(before, other or ""), cause=rule)
+        made.report = Report(hazard, text, _party(now, did, step), None if before is None else _party(before, other or "", step),
+                             cause=rule)
         return made
 
     def said(self, event: Event, step: int | None = None) -> str:
@@ -267,26 +284,27 @@ def compare(trace: Trace, simulated: Trace) -> None:
     """Raise SimulationError where a warpgroup does not do what it does in the other trace, in the CTAs that both have."""
     theirs = of_ctas(simulated.events)
     ours = {cta: events for cta, events in of_ctas(trace.events).items() if cta in theirs}
+    names = _Names(trace), _Names(simulated)
     if not ours:
-        raise SimulationError(f"the traces have no CTA in common: {sorted(trace.ctas)}, and {sorted(simulated.ctas)} simulated; give "
-                              "both runs the same arguments and grid")
+        raise SimulationError(f"the traces have no CTA in common: {sorted(trace.ctas)}, and {sorted(simulated.ctas)} simulated; "
+                              "give both runs the same arguments and grid")
     for cta, events in ours.items():
         own, other = of_warpgroups(events), of_warpgroups(theirs[cta])
         for number in sorted(own.keys() | other.keys()):
-            _same(own.get(number, []), other.get(number, []), f"warpgroup {number} of CTA {cta}")
+            _same(own.get(number, []), other.get(number, []), f"warpgroup {number} of CTA {cta}", names)
 
 
-def _same(own: list[Event], other: list[Event], who: str) -> None:
+def _same(own: list[Event], other: list[Event], who: str, names: tuple[_Names, _Names]) -> None:
     ours, theirs = ([event for event in events if event.note in COMPARED] for events in (own, other))
     cut = bool(own) and "lost" in own[-1].details
     for number, (have, want) in enumerate(zip_longest(ours, theirs)):
         if have is None and cut:
             return
-        if have is None or want is None or have.details != want.details:
+        if have is None or want is None or names[0].plain(have) != names[1].plain(want):
             raise SimulationError(
                 f"{who}: its event {number} is {'nothing' if have is None else f'{_said(have)} at {have.start}'}, and simulated "
-                f"{'nothing' if want is None else f'{_said(want)} at {want.start}'}: both runs must do the same, in the same order; give "
-                "them the same kernel, arguments and grid")
+                f"{'nothing' if want is None else f'{_said(want)} at {want.start}'}: both runs must do the same, in the same "
+                "order; give them the same kernel, arguments and grid")
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """What a warpgroup did at every moment: its events as spans that lie one behind the other, and its tiles and regions.
 
-What a warpgroup computes is said by its notes: from "compute", when a step's tiles are there, until it releases that step or waits for
-another one. Time that is spent blocked, issuing or storing in between is what it says, except `drain`: there its own products run.
+When a warpgroup computes is said by its notes: from "compute", when a step's tiles are there, until it releases that step or waits
+for another one. Time that is spent blocked, issuing or storing in between is that, except `drain`: there its own products run.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ OF_A_RING = re.compile(r"(?P<kind>ready|consumed)\[(?P<slot>\d+)\](?: for \S+ '\
 
 @dataclass(frozen=True)
 class Span:
-    """From `start` to `end` a warpgroup did `kind` (`MEANS`), was in a tile, or in a region; `step` and `slot` of a ring if known."""
+    """From `start` to `end` a warpgroup did `kind` (`MEANS`), was in a tile, or in a region; `step` and `slot` where known."""
 
     kind: str
     start: int
@@ -67,7 +68,10 @@ def spans(events: Iterable[Event]) -> list[Span]:
         nonlocal at
         at = time if at is None else at
         if time > at or (kind == "issue" and time == at):
-            found.append(Span(kind, at, time, where.get("ring"), where.get("slot"), where.get("step")))
+            span = Span(kind, at, time, where.get("ring"), where.get("slot"), where.get("step"))
+            if kind != "issue" and found and dataclasses.replace(found[-1], start=at, end=time) == span:
+                span = dataclasses.replace(found.pop(), end=time)  # it goes on
+            found.append(span)
         at = max(time, at)
 
     for event in events:

@@ -131,7 +131,8 @@ def summarise(trace: Trace, cta: Any) -> Summary:
     rows = tuple(_mean([row for rows, _, _ in of_each for row in rows if row.warpgroup == number]) for number in numbers)
     totals = [total for _, total, _ in of_each]
     idle = [each for _, _, each in of_each if each is not None]
-    return Summary(trace.clock, tuple(ctas), sum(totals) / max(len(totals), 1), rows, sum(idle) / len(idle) if idle else None, trace.lost)
+    return Summary(trace.clock, tuple(ctas), sum(totals) / max(len(totals), 1), rows, sum(idle) / len(idle) if idle else None,
+                   trace.lost)
 
 
 def _of_cta(events: list[Event]) -> tuple[list[Row], float, float | None]:
@@ -186,8 +187,10 @@ def _mean(rows: list[Row]) -> Row:
     count = len(rows)
     names = list(dict.fromkeys(name for row in rows for name in row.regions))
     bubbles = [row.bubbles for row in rows]
-    parts = {kind: sum(each.parts.get(kind, 0.0) for each in bubbles) for kind in MEANS if any(kind in each.parts for each in bubbles)}
+    parts = {kind: sum(each.parts.get(kind, 0.0) for each in bubbles) for kind in MEANS
+             if any(kind in each.parts for each in bubbles)}
     return Row(rows[0].warpgroup, rows[0].role, sum(row.total for row in rows) / count,
                {kind: sum(row.spent[kind] for row in rows) / count for kind in MEANS},
                {name: sum(row.regions.get(name, 0.0) for row in rows) / count for name in names},
-               Bubbles(sum(each.count for each in bubbles), sum(each.time for each in bubbles), max(each.longest for each in bubbles), parts))
+               Bubbles(sum(each.count for each in bubbles), sum(each.time for each in bubbles),
+                       max(each.longest for each in bubbles), parts))

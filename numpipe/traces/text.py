@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .events import UNITS, of_warpgroups
@@ -18,7 +18,7 @@ _LETTERS = {
 _LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor core: number of the warpgroup"
 
 
-def timeline(trace: Trace, width: int, cta: Any, start: float | None, end: float | None) -> str:
+def timeline(trace: Trace, width: int, cta: Any, start: float | None, end: float | None, wanted: Callable[[str], bool]) -> str:
     """What `Trace.timeline` says."""
     events = trace.events_of(cta)
     if not events:
@@ -28,17 +28,20 @@ def timeline(trace: Trace, width: int, cta: Any, start: float | None, end: float
         raise ValueError(f"start={first} is not before end={last} {trace.clock}")
     rows: list[tuple[str, str]] = []
     for number, own in of_warpgroups(events).items():
+        name = f"wg{number} {own[-1].role}"
+        if not wanted(name):
+            continue
         ended = max((e.end for e in own if e.kind == "end"), default=last)
         letters = [(e.start, e.end, _LETTERS[e.kind]) for e in own if e.kind in _LETTERS]
         if trace.clock == "ns":  # a GPU does not tell when products ran, but what its warpgroups were at
             letters += [(span.start, span.end, "#") for span in spans(own) if span.kind == "compute"]
-        rows.append((f"wg{number} {own[-1].role}", _row(letters, width, first, last, ended, "-")))
+        rows.append((name, _row(letters, width, first, last, ended, "-")))
     for kind, title in UNITS.items():
         letters = [(e.start, e.details.get("port_until", e.end), _LETTERS.get(kind, str(e.warpgroup)))
                    for e in events if e.kind == kind]
-        if letters:
+        if letters and wanted(title):
             rows.append((title, _row(letters, width, first, last, last, " ")))
-    label = max(len(name) for name, _ in rows)
+    label = max((len(name) for name, _ in rows), default=0)
     window = "" if start is None and end is None else f" from {first} to {last}"
     head = f"CTA {events[0].cta}: {last - first} {trace.clock}{window}, {(last - first) / width:.0f} a column"
     return "\n".join([head, *(f"{name:<{label}} |{row.rstrip()}" for name, row in rows), _LEGEND])

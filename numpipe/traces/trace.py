@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol
 
 from . import files, legal, text
@@ -21,9 +21,14 @@ from .summary import Summary, summarise
 class Who(Protocol):
     """A warpgroup of a CTA."""
 
-    cta: tuple[int, int, int]
-    warpgroup: int
-    role: str
+    @property
+    def cta(self) -> tuple[int, int, int]: ...
+
+    @property
+    def warpgroup(self) -> int: ...
+
+    @property
+    def role(self) -> str: ...
 
 
 class Trace:
@@ -74,7 +79,7 @@ class Trace:
         return found
 
     def timeline(self, width: int = 100, cta: tuple[int, int, int] | int | None = None, start: float | None = None,
-                 end: float | None = None) -> str:
+                 end: float | None = None, wanted: Callable[[str], bool] = lambda row: True) -> str:
         """The run of one CTA (the first one by default) as text, from `start` to `end` (all of it by default).
 
         One row a warpgroup, then the copy port and the tensor core; each of `width` columns shows what took most of its
@@ -85,9 +90,9 @@ class Trace:
             copy in     |  LLLLLLLLLLLLLLLL
             tensor core |        0000  0000  0000
 
-        A trace of a GPU has no rows of the units. Pictures: `numpipe.timeline`.
+        A trace of a GPU has no rows of the units. `wanted` says of a row's name whether to show it. Pictures: `numpipe.timeline`.
         """
-        return text.timeline(self, width, cta, start, end)
+        return text.timeline(self, width, cta, start, end, wanted)
 
     def summary(self, cta: tuple[int, int, int] | int | None = None) -> Summary:
         """Where each warpgroup's time went, of one CTA, or on average over all: prints as a table; see `Summary`.
@@ -102,8 +107,8 @@ class Trace:
 
         Slots are filled again only after all their readers' releases, tiles are used after the issue of their copies, steps come
         in order (`numpipe.traces.legal` has the rules). `simulated` is a trace of the same kernel and arguments on the simulated
-        SM: each warpgroup must then do the same to the same steps, slots, tiles and regions, in the same order. `slack`: how much too
-        early, in the trace's clock, an event may seem to one of another warpgroup.
+        SM: each warpgroup must then do the same to the same steps, slots, tiles and regions, in the same order. `slack`: how much
+        too early, in the trace's clock, an event may seem to one of another warpgroup.
 
         Raises PipelineRace, or SimulationError where nothing raced, naming the two events; its `report` holds them.
         """
