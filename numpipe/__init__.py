@@ -15,8 +15,8 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
-debugging              `debug_print`, `device_assert`, `Trace`
-performance            `explain`
+debugging              `debug_print`, `device_assert`
+performance            `explain`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.bench`
 =====================  ===========================================================================================
@@ -47,7 +47,7 @@ _HOME = {
     "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
-    "Trace": "sim", "last_failure": "launch.watch", "last_profile": "launch.profiles",
+    "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
     "region": "profiling", "explain": "model",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
@@ -113,6 +113,7 @@ __all__ = [
     "scratch",
     "set_max_registers",
     "tiles",
+    "timeline",
     "wait_smem_to_gmem",
     "wgmma",
     "wgmma_wait",
@@ -159,10 +160,11 @@ if TYPE_CHECKING:
     from .refs import ds
     from .registers import set_max_registers
     from .shared import run_scoped, scratch
-    from .sim import Trace
     from .snake import planar_snake
     from .specs import GMEM, ArrayType, BlockSpec, Element, Static, persistent
     from .tile_loop import nd_loop, tiles
+    from .traces import Trace
+    from .traces.drawing import timeline
     from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
 
 

@@ -53,13 +53,13 @@ class Moment:
 
 @dataclass(frozen=True)
 class Part:
-    """What one warpgroup of one CTA has recorded; `lost` events had no room."""
+    """What one warpgroup of one CTA has recorded, in nanoseconds of %globaltimer; `lost` events had no room."""
 
     cta: int
     warpgroup: int
     sm: int
-    begin: int
-    end: int
+    begin: float
+    end: float
     moments: tuple[Moment, ...]
     lost: int
 
@@ -68,14 +68,32 @@ def parts(memory: bytes, warpgroups: int, room: int) -> list[Part]:
     """The parts of a buffer, of CTAs that ran."""
     found = []
     stride = PART_BYTES + EVENT_BYTES * room
-    for number in range(len(memory) // stride):
-        happened, sm, began, first, ended, last = _PART.unpack_from(memory, number * stride)
-        if not ended:
-            continue
-        scale = (ended - began) / (last - first) if last > first else 0.0  # SMs have clocks of their own; the timer is everybody's
-        moments = []
-        for index in range(min(happened, room)):
-            word, step, clock = _EVENT.unpack_from(memory, number * stride + PART_BYTES + index * EVENT_BYTES)
-            moments.append(Moment(KINDS[word & 0xFF], word >> 8 & 0xFF, word >> 16, step, began + (clock - first) * scale))
-        found.append(Part(number // warpgroups, number % warpgroups, sm, began, ended, tuple(moments), max(0, happened - room)))
+    headers = [_PART.unpack_from(memory, at) for at in range(0, len(memory) - stride + 1, stride)]
+    for cta in range(len(headers) // warpgroups):
+        own = headers[cta * warpgroups:(cta + 1) * warpgroups]
+        clocks = _Clocks([header[2:] for header in own if header[4]])
+        for number, (happened, sm, _, first, ended, last) in enumerate(own):
+            if ended:
+                at = (cta * warpgroups + number) * stride + PART_BYTES
+                events = (_EVENT.unpack_from(memory, at + index * EVENT_BYTES) for index in range(min(happened, room)))
+                moments = tuple(Moment(KINDS[word & 0xFF], word >> 8 & 0xFF, word >> 16, step, clocks.time(clock))
+                                for word, step, clock in events)
+                found.append(Part(cta, number, sm, clocks.time(first), clocks.time(last), moments, max(0, happened - room)))
     return found
+
+
+class _Clocks:
+    """From a CTA's %clock64, which all its warpgroups share, to nanoseconds of %globaltimer.
+
+    One scale for all of them: the timer is everybody's, but steps by up to 1000 ns, so that scales of their own would tell what
+    warpgroups did to each other in a wrong order.
+    """
+
+    def __init__(self, times: list[tuple[int, int, int, int]]) -> None:
+        """`times`: %globaltimer and %clock64 when each warpgroup began, and when it ended."""
+        self.timer, self.zero = min(((began, first) for began, first, _, _ in times), default=(0, 0))
+        ended, last = max(((ended, last) for _, _, ended, last in times), default=(0, 0))
+        self.scale = (ended - self.timer) / (last - self.zero) if last > self.zero else 0.0
+
+    def time(self, clock: int) -> float:
+        return self.timer + (clock - self.zero) * self.scale

@@ -63,6 +63,8 @@ class Unit:
     """what the kernel allocates itself"""
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
+    sharing: list[RingPlan] = field(default_factory=list)
+    """rings of pipelines that use the allocations of another one, whose ring is in `rings` or `outputs`"""
     regions: list[str] = field(default_factory=list)
     """names of regions (`profiling`), by number"""
     obstacles: dict[int, str] = field(default_factory=dict)
@@ -193,6 +195,7 @@ class Unit:
             own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=delay, args=tuple(arg for arg, *_ in wanted),
                                       blocks=blocks, labels=labels, dims=dims)
             shared.check_shared(where, own, slots, manual)
+            self.sharing.append(own)
             return own
         ready = sum(plan.barrier_bytes for plan in self.rings.values())
         plan = RingPlan(
@@ -240,6 +243,7 @@ class Unit:
             own = dataclasses.replace(shared, name=f"{names} @ {site}", args=tuple(arg for arg, *_ in wanted), blocks=blocks,
                                       labels=labels, dims=dims)
             shared.check_shared(where, own, slots, (False, False))
+            self.sharing.append(own)
             return own
         if len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
@@ -364,6 +368,12 @@ class Unit:
     def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
         block = plan.blocks[operand]
         return MapRequest(plan.args[operand], block.box, block.layout.swizzle, block.fill)
+
+    def traced(self) -> Iterator[dict[str, Any]]:
+        """Its rings, as far as a trace's reader has to know them (`numpipe.traces.Ring`)."""
+        for plan in (*self.rings.values(), *self.outputs.values(), *self.sharing):
+            yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
+                   "output": plan.written}
 
     # ---- axes
     def axis(self, name: str) -> int:

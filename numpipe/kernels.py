@@ -205,7 +205,7 @@ class Kernel:
         `trace` is a numpipe.Trace that collects events, or the name of a file for them, ``run.json`` (for ui.perfetto.dev) or
         ``run.txt``, which is written also when the run ends in a race or a deadlock.
         """
-        from .sim.trace import collecting
+        from .traces.trace import collecting
 
         with collecting(trace) as events:
             return self._call(args, named, out, "sim", None, seed, events)

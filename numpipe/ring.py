@@ -275,8 +275,7 @@ def blocks_in(ring: Ring, steps: Any) -> Any:
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
     """Tell the simulator's trace and reports what is going on; nothing on the GPU."""
     plan = ring.plan
-    one_by_one = {"fill": len(plan.parts) > 1, "release": plan.manual_consumed, "begin": False}.get(event, plan.manual_ready)
-    which = {"operand": part} if one_by_one else {}
+    which = {"operand": part} if plan.one_by_one(event) else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 
 

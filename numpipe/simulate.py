@@ -29,8 +29,12 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
     def body(machine: Machine) -> None:
         run_role(machine, unit, function, arrays, scalars)
 
-    sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
-                 staging_bytes=SMEM_BYTES)  # kept apart: see Unit.plan_staging
+    try:
+        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
+                     staging_bytes=SMEM_BYTES)  # kept apart: see Unit.plan_staging
+    finally:
+        if trace is not None:  # a simulated kernel meets its rings as it runs
+            trace.tell_rings(unit.traced())
 
 
 def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray],

@@ -38,7 +38,7 @@ def python(code: str) -> str:
 
 # ---- requirements
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("extra", ["", "test", "bench", "docs", "dev"])
+@pytest.mark.parametrize("extra", ["", "test", "plot", "bench", "docs", "dev"])
 def test_cuda_wheels_are_asked_for_only_where_they_exist(machine: str, extra: str) -> None:
     markers, cuda = MACHINES[machine]
     required = {r.name for r in map(Requirement, importlib.metadata.requires("numpipe") or [])
@@ -91,7 +91,7 @@ def test_intrinsics_are_imported_from_numpipe() -> None:
 
 # ---- imports
 def test_import_is_lazy() -> None:
-    heavy = {"numba", "llvmlite", "cuda.bindings", "cuda.core", "greenlet", "torch"}
+    heavy = {"numba", "llvmlite", "cuda.bindings", "cuda.core", "greenlet", "torch", "matplotlib"}
     assert python(f"import sys, numpipe; print({heavy} & sys.modules.keys())") == "set()"
 
 
@@ -114,7 +114,7 @@ LAYERS = (
     {"_plans", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division"}, {"arith"},
     {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains"},
     {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
-    {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"sim", "compile"},
+    {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"}, {"sim", "compile"},
     {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"}, {"results", "targets"}, {"kernels"}, {"model"}, {"bench"},
     {"__init__", "__main__"},
 )

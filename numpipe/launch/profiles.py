@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import _profile
-from ..sim.trace import Event, Trace
+from ..traces import Event, Trace
 from . import driver
 
 Grid = tuple[int, int, int]
@@ -110,6 +110,7 @@ def told(unit: Any, memory: bytes, grid: Grid) -> Trace:
              if part.cta < grid[0] * grid[1] * grid[2]]
     if not parts:
         return trace
+    trace.tell_rings(unit.traced())
     zero = min(part.begin for part in parts)
     plans = {plan.index: plan for plan in (*unit.rings.values(), *unit.outputs.values())}
     for part in parts:
@@ -123,7 +124,7 @@ def told(unit: Any, memory: bytes, grid: Grid) -> Trace:
 
 
 def _events(unit: Any, plans: dict[int, Any], part: _profile.Part) -> list[tuple[float, float, str, dict[str, Any]]]:
-    """(start, end, kind, details) of what a warpgroup did, as `sim.trace.Event` has them."""
+    """(start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
     found: list[tuple[float, float, str, dict[str, Any]]] = []
     since: dict[str, float] = {}
 
@@ -146,17 +147,22 @@ def _events(unit: Any, plans: dict[int, Any], part: _profile.Part) -> list[tuple
             continue
         plan = plans[moment.ring]
         slot = moment.step % plan.slots
-        where = {"ring": plan.name, "slot": slot, "step": moment.step}
+        where: dict[str, Any] = {"ring": plan.name, "slot": slot, "step": moment.step}
+        if plan.one_by_one("fill" if kind.startswith("issue") else kind):
+            where["operand"] = moment.operand
         if kind in ("fill", "wait"):
             note(time, kind, where)
             since[kind] = time
         elif kind in ("issue", "compute"):
             begun = since.pop("fill" if kind == "issue" else "wait", time)
-            which, phase = ("consumed", moment.step // plan.slots - 1) if kind == "issue" else ("ready", moment.step // plan.slots)
-            found.append((begun, time, "wait", {"mbar": f"{which}[{slot}] of {plan.name}", "phase": phase, "step": moment.step}))
-            since["issue"] = time
+            freed, phase = kind == "issue", moment.step // plan.slots
+            mbar = f"consumed[{slot}]" if freed else f"ready[{slot}]"
+            mbar += unit.whose(plan, moment.operand, plan.manual_consumed if freed else plan.manual_ready)
+            found.append((begun, time, "wait", {"mbar": mbar, "phase": phase - freed, "step": moment.step}))
             if kind == "compute":
                 note(time, kind, where)
+            else:
+                since["issue"] = time
         elif kind == "issued":
             arrays = ", ".join(unit.arrays[arg].name for arg in plan.args)
             found.append((since.pop("issue", time), time, "issue", {"tensor": arrays, **where}))
@@ -164,5 +170,5 @@ def _events(unit: Any, plans: dict[int, Any], part: _profile.Part) -> list[tuple
             note(time, kind, where)
             if kind == "release":
                 found.append((time, time, "arrive", {"mbar": f"consumed[{slot}] of {plan.name}"}))
-    found.append((part.end, part.end, "end", {}))
+    found.append((part.end, part.end, "end", {"lost": part.lost} if part.lost else {}))
     return found

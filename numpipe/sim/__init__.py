@@ -16,7 +16,7 @@ file           concept
 ``tma``        boxes and swizzles; ``bulk``: copies in flight
 ``mma``        matrix descriptors, accumulators, groups
 ``generic``    ordinary loads and stores
-``trace``      events and the text timeline; ``chrome``: trace files; ``report``: the errors' text
+``report``     the errors' text
 =============  ==================================================================================================
 
 What is not modelled: clusters and multicast, atomics, bank conflicts, races in GMEM (CTAs run one after the other), the
@@ -33,11 +33,11 @@ import numpy as np
 
 from .._machine import TensorMap
 from ..errors import SpecError
+from ..traces import Event, Trace
 from .mma import Plan
 from .schedule import Costs, InOrder, Scheduler, Shuffled
 from .sm import SM, Body
 from .tma import Box
-from .trace import Event, Trace
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
