@@ -17,14 +17,15 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pages
 
 import numpipe
 
 FIGURES = pages.ROOT / "docs" / "figures"
+ROWS = ("compute", "memory", "copy in", "copy out", "tensor core")
 Titled = Sequence[tuple[str, numpipe.Trace]]
+_FRACTION = re.compile(r"(\d+\.\d\d)\d+(?=[ \"\n]|$)")  # of a point: a third of the file
 DIGEST = re.compile(r"<!-- drawn from ([0-9a-f]{16}) -->")
 
 
@@ -35,16 +36,16 @@ def slots_and_barriers(traces: Titled, path: Path) -> None:
 
     [(title, trace)] = traces
     rows = slot_spans(trace)
-    colors = {"filled": "#7aa6c2", "full": "#e3d5a3", "in use": "#c96f53"}
+    colors = {"filled": "#56b4e9", "full": "#f7ef9a", "in use": "#0072b2"}
     figure = Figure(figsize=(10, 2.6), layout="constrained")
     axes = figure.subplots()
     for slot, what, step, start, end in rows:
         axes.barh(slot, end - start, left=start, height=0.55, color=colors[what], edgecolor="none")
         if what == "filled":
             axes.text((start + end) / 2, slot, f"step {step}", ha="center", va="center", fontsize=8)
-            axes.plot([end, end], [slot - 0.38, slot + 0.38], color="#1f4e79", lw=1.4)
+            axes.plot([end, end], [slot - 0.38, slot + 0.38], color="black", lw=1.4)
         if what == "in use":
-            axes.plot([end, end], [slot - 0.38, slot + 0.38], color="#7a1f0f", lw=1.4, ls=(0, (2, 1)))
+            axes.plot([end, end], [slot - 0.38, slot + 0.38], color="#d55e00", lw=1.4, ls=(0, (2, 1)))
     axes.set_yticks(sorted({row[0] for row in rows}), [f"slot {slot}" for slot in sorted({row[0] for row in rows})])
     axes.invert_yaxis()
     axes.set_xlabel("cycles of the simulated SM")
@@ -53,8 +54,8 @@ def slots_and_barriers(traces: Titled, path: Path) -> None:
     axes.legend(handles=[
         Patch(color=colors["filled"], label="being filled: a copy is on its way"), Patch(color=colors["full"], label="full"),
         Patch(color=colors["in use"], label="in use: products read it"),
-        axes.plot([], [], color="#1f4e79", label="ready completes a phase")[0],
-        axes.plot([], [], color="#7a1f0f", ls=(0, (2, 1)), label="consumed completes a phase")[0],
+        axes.plot([], [], color="black", label="ready completes a phase")[0],
+        axes.plot([], [], color="#d55e00", ls=(0, (2, 1)), label="consumed completes a phase")[0],
     ], ncols=5, fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.28))
     figure.savefig(path, metadata={"Date": None})
 
@@ -85,34 +86,9 @@ def slot_spans(trace: numpipe.Trace) -> list[tuple[int, str, int, int, int]]:
 
 
 def timelines(traces: Titled, path: Path) -> None:
-    """One below the other, on one scale of time."""
-    from matplotlib.figure import Figure
-
+    """One below the other, from cycle 0 on one scale of time."""
     last = max(event.end for _, trace in traces for event in trace.events)
-    figure = Figure(figsize=(10, 1.7 * len(traces)), layout="constrained")
-    for axes, (title, trace) in zip(figure.subplots(len(traces), squeeze=False)[:, 0], traces, strict=True):
-        cta = trace.events[0].cta
-        events = [e for e in trace.events if e.cta == cta]
-        lanes = sorted({("0" if e.kind not in UNITS else "1") + lane(e) for e in events})
-        for event in events:
-            if event.kind in COLORS:
-                row = lanes.index(("0" if event.kind not in UNITS else "1") + lane(event))
-                end = event.details.get("port_until", event.end)
-                axes.barh(row, end - event.start, left=event.start, height=0.7, color=COLORS[event.kind])
-        axes.set_yticks(range(len(lanes)), [name[1:] for name in lanes], fontsize=8)
-        axes.set_xlim(0, last)
-        axes.invert_yaxis()
-        axes.set_title(title, fontsize=10, loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
-
-
-UNITS = {"load": "copy in", "store": "copy out", "mma": "tensor core"}
-COLORS = {"wait": "#dddddd", "drain": "#c96f53", "write": "#7fb77e", "load": "#7aa6c2", "store": "#7fb77e", "mma": "#c96f53"}
-
-
-def lane(event: Any) -> str:
-    return UNITS.get(event.kind, f"wg{event.warpgroup} {event.role}")
+    numpipe.timeline(*(trace for _, trace in traces), titles=[title for title, _ in traces], path=path, rows=ROWS, start=0, end=last)
 
 
 Draw = Callable[[Titled, Path], None]
@@ -166,7 +142,7 @@ def main() -> None:
         shown = traces(modules[page])
         path = FIGURES / f"{name}.svg"
         draw(shown, path)
-        lines = [line.rstrip() for line in path.read_text(encoding="utf8").splitlines()]
+        lines = [_FRACTION.sub(r"\1", line.rstrip()) for line in path.read_text(encoding="utf8").splitlines()]
         path.write_text("\n".join([*lines, f"<!-- drawn from {digest(shown)} -->\n"]), encoding="utf8")
         print(path.relative_to(pages.ROOT), file=sys.stderr)
 
