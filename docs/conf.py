@@ -87,7 +87,9 @@ def _public(module: Any) -> list[str]:
 def _names(package: str, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         value = getattr(importlib.import_module(package), name)
-        options = [":no-index:"] if package != "numpipe" and name in numpipe.__all__ else []  # it has its place there
+        home = getattr(value, "__module__", package)
+        elsewhere = package != "numpipe" and (name in numpipe.__all__ or not f"{home}.".startswith(f"{package}."))
+        options = [":no-index:"] if elsewhere else []  # its own page has the entry of the index
         if inspect.isclass(value):
             bases = [":show-inheritance:"] if issubclass(value, BaseException) else []
             yield from _rst(f".. autoclass:: {package}.{name}", ":members:", *bases, *options)

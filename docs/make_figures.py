@@ -88,7 +88,8 @@ def slot_spans(trace: numpipe.Trace) -> list[tuple[int, str, int, int, int]]:
 def timelines(traces: Titled, path: Path) -> None:
     """One below the other, from cycle 0 on one scale of time."""
     last = max(event.end for _, trace in traces for event in trace.events)
-    numpipe.timeline(*(trace for _, trace in traces), titles=[title for title, _ in traces], path=path, rows=ROWS, start=0, end=last)
+    titles = [title for title, _ in traces]
+    numpipe.timeline(*(trace for _, trace in traces), titles=titles, path=path, rows=ROWS, start=0, end=last)
 
 
 Draw = Callable[[Titled, Path], None]
