@@ -114,7 +114,8 @@ LAYERS = (
     {"_plans", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division"}, {"arith"},
     {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains"},
     {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
-    {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"}, {"sim", "compile"},
+    {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"},
+    {"sim", "compile"},
     {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"}, {"results", "targets"}, {"kernels"}, {"bench"},
     {"__init__", "__main__"},
 )

@@ -59,7 +59,7 @@ def test_the_text_of_a_gpu_shows_what_its_warpgroups_computed(traces: tuple[Trac
     wg0, _, wg2 = rows.values()
     assert wg0.count("#") > 18 and "S" in wg0 and "." in wg0 and "#" not in wg2 and wg2.count("L") >= 4
     same = dict(line.split(" |") for line in simulated.timeline().splitlines() if "|" in line)["wg0 compute"]
-    assert sum(a == b for a, b in zip(wg0, same, strict=False)) > 80, "as simulated, where it is made from other events"
+    assert sum(a == b for a, b in zip(wg0, same, strict=False)) > 70, "as simulated, where it is made from other events"
 
 
 def test_a_window_and_some_rows(traces: tuple[Trace, Trace]) -> None:
