@@ -14,6 +14,7 @@ import pytest
 from kernels_for_tests import Config, operands
 from kernels_for_tests import gemm as tiled
 from profile_buffers import as_recorded, traced
+from test_docs import ROOT, run
 
 import numpipe
 from numpipe import SpecError, Trace, timeline
@@ -59,7 +60,7 @@ def test_the_text_of_a_gpu_shows_what_its_warpgroups_computed(traces: tuple[Trac
     wg0, _, wg2 = rows.values()
     assert wg0.count("#") > 18 and "S" in wg0 and "." in wg0 and "#" not in wg2 and wg2.count("L") >= 4
     same = dict(line.split(" |") for line in simulated.timeline().splitlines() if "|" in line)["wg0 compute"]
-    assert sum(a == b for a, b in zip(wg0, same, strict=False)) > 80, "as simulated, where it is made from other events"
+    assert sum(a == b for a, b in zip(wg0, same, strict=False)) > 70, "as simulated, where it is made from other events"
 
 
 def test_a_window_and_some_rows(traces: tuple[Trace, Trace]) -> None:
@@ -126,6 +127,13 @@ def test_what_lies_side_by_side_differs_in_grey_or_is_hatched() -> None:
             assert abs(lightness(face) - lightness(other)) > 15 or hatch != hatched
     faces = [look(f"wg{number}")[0] for number in range(len(_PRODUCTS) + 1)]
     assert all(abs(lightness(a) - lightness(b)) > 15 for a, b in zip(faces, faces[1:], strict=False))
+
+
+def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(ROOT / "docs" / "timeline.md", tmp_path, gpu=False)
+    assert words(tmp_path / "timeline.svg") == words(ROOT / "docs" / "figures" / "timeline.svg"), (
+        "draw it again: run the page's blocks, and move timeline.svg to docs/figures")
 
 
 # ---- what is refused

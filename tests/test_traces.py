@@ -227,6 +227,9 @@ BROKEN: dict[str, tuple[Callable[[Trace], Trace], type[SimulationError], str, st
     "a step in a wrong slot": (
         lambda t: edited(t, said(lambda e: of(e, "wait", 3) or of(e, "compute", 3), slot=0)), SimulationError, "wrong-phase",
         r"compute of step 3 \(slot 0\) .*: step 3 of 2 slots is in slot 1"),
+    "a slot released unused": (
+        lambda t: edited(t, without(lambda e: of(e, "compute", 7))), PipelineRace, "read-after-release",
+        "release of step 7 .*: a slot is released when its tiles have been waited for and used"),
     "copies that nobody issued": (
         lambda t: edited(t, without(lambda e: e.cta == (0, 0, 0) and e.kind == "issue")), PipelineRace, "read-before-ready",
         "compute of step 0 .*: nobody issues the copies of step 0"),

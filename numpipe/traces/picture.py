@@ -183,8 +183,10 @@ def _bars(axes: Any, bars: Sequence[Bar], y: float, height: float, first: float,
                       bbox=box, clip_on=True)
     for name, pieces in by_look.items():
         face, hatch, _ = look(name)
+        mean = sum(length for _, length in pieces) / len(pieces) / points
+        gap = 0.0 if hatch or name == "issue" else min(0.4, mean / 20)  # lines between bars, which must not make them paler
         axes.broken_barh(pieces, (y, height), facecolor=face, hatch=hatch or None, edgecolor="#707070" if hatch else "white",
-                         linewidth=0 if hatch or name == "issue" else 0.4)
+                         linewidth=gap)
         if name not in UNITS.values():  # its row says what it is
             used[MEANS.get(name) or f"products of {name}"] = face, hatch
     return used

@@ -15,7 +15,9 @@ import numpipe
 from numpipe import BlockSpec, CompilerParams, Trace, ds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-from gemm import Config, matmul  # noqa: E402
+import copy_pipeline
+import gemm_single
+from gemm import Config, matmul
 
 STEPS = 6
 
@@ -52,6 +54,24 @@ def test_every_step_is_there_as_the_simulator_has_it(tmp_path: Path) -> None:
             if e.details["event"] == "compute":
                 assert filled[e.details["step"]] <= e.start
     assert all(event.start <= event.end for event in trace.events)
+
+
+def test_the_schedule_is_a_legal_one_and_what_the_simulator_did(tmp_path: Path) -> None:
+    """Held against the protocol, event by event: also where each warpgroup loads for itself, and with outputs."""
+    kernel, small = recording(matmul, tmp_path), product(256, 512, 320)
+    for operands in (product(1500, 1600, 640), small):
+        kernel(*operands, target="gpu")
+        trace = numpipe.last_profile()
+        assert trace is not None and trace.lost == 0
+        trace.check_legal()
+    simulated = Trace()
+    matmul.simulate(*small, trace=simulated)
+    trace.check_legal(simulated)
+    for made, args in ((gemm_single.matmul, product()), (copy_pipeline.copy, product()[:1])):
+        recording(made, tmp_path)(*args, target="gpu")
+        trace = numpipe.last_profile()
+        assert trace is not None and trace.of("note")
+        trace.check_legal()
 
 
 def test_the_file_is_there_after_a_call_on_host_arrays(tmp_path: Path) -> None:
