@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -126,14 +127,14 @@ def test_what_lies_side_by_side_differs_in_grey_or_is_hatched() -> None:
         for other, hatched, _ in kinds[:number]:
             assert abs(lightness(face) - lightness(other)) > 15 or hatch != hatched
     faces = [look(f"wg{number}")[0] for number in range(len(_PRODUCTS) + 1)]
-    assert all(abs(lightness(a) - lightness(b)) > 15 for a, b in zip(faces, faces[1:], strict=False))
+    assert all(abs(lightness(a) - lightness(b)) > 15 for a, b in itertools.pairwise(faces))
 
 
 def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run(ROOT / "docs" / "timeline.md", tmp_path, gpu=False)
-    assert words(tmp_path / "timeline.svg") == words(ROOT / "docs" / "figures" / "timeline.svg"), (
-        "draw it again: run the page's blocks, and move timeline.svg to docs/figures")
+    assert words(tmp_path / "timeline.svg") == words(ROOT / "docs" / "timeline.svg"), (
+        "draw it again: run the page's blocks, and move timeline.svg to docs")
 
 
 # ---- what is refused

@@ -24,7 +24,7 @@ _LOOKS = {
     "store": ("#e69f00", "", "black"),
     "issue": ("#000000", "", "white"),
     "data": ("#f7ef9a", "////", "black"),
-    "slot": ("#e3e3e3", "..", "black"),
+    "slot": ("#e3e3e3", "----", "black"),
     "barrier": ("#e8c7dc", "xxxx", "black"),
     "copy in": ("#56b4e9", "", "black"),
     "copy out": ("#e69f00", "", "black"),

@@ -17,6 +17,7 @@ from numpipe import BlockSpec, CompilerParams, Trace, ds
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import copy_pipeline
 import gemm_single
+
 from gemm import Config, matmul
 
 STEPS = 6
