@@ -285,7 +285,7 @@ def test_a_run_that_does_something_else_is_reported() -> None:
     trace, _ = once("gemm")
     longer, _ = traced(tiled(ctas=2), *operands(256, 128, 320), cfg=SMALL)
     with pytest.raises(SimulationError, match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, and "
-                                              r"simulated wait of step 4 \(slot 0\) of a, b @ .* at \d+: both runs must do the same"):
+                                              r"simulated wait of step 4 \(slot 0\) of a, b @ .* at \d+: both runs must do"):
         trace.check_legal(longer)
     skipped = edited(trace, without(lambda e: of(e, "wait", 7, 1)))
     skipped.check_legal()
