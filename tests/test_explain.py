@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from batched_gemm import batched_matmul
 from lane_kernels import column_sums
+from primitive_kernels import copied
 from tiled_kernels import product, scaled
 
 import gemm
@@ -70,6 +71,7 @@ CALLS: dict[str, tuple[Any, list[np.ndarray], dict[str, Any]]] = {
     "outputs": (copy_pipeline.copy, zeros((320, 512)), {}),
     "tiles": (product(True, ("parallel", "parallel", "sequential"), 1), zeros((128, 128), (128, 128)), {}),
     "tiles without roles": (product(False, ("parallel", "parallel", "sequential"), 1), zeros((128, 128), (128, 128)), {}),
+    "primitives, the second CTA idle": (copied, zeros((128, 128), (128, 128)), {}),
     "lanes": (column_sums, [*zeros((64, 64), dtype=np.float32), *zeros((64, 64), dtype=np.float32)], {}),
 }
 
@@ -324,6 +326,15 @@ def test_all_figures_are_json_and_in_the_table() -> None:
     for part in ("kernel matmul on one H200 SXM", "268.4 MFLOP", "232 compute role", "3 slots x 16384 B", "limited by"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 132
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf8")
+    shown = re.search(r"^    kernel matmul.*?^(?=Every figure)", page, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    x = ArrayType((4096, 1024), F16)
+    told = [("    " + line).rstrip() for line in str(explain(gemm.matmul, x, x)).splitlines()]
+    assert shown[0].replace("(compiled)", "(from the budget)").rstrip().splitlines() == told
 
 
 # ---- what is refused
