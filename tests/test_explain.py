@@ -130,14 +130,19 @@ def test_a_host_table_is_read() -> None:
     assert told.loaded == {"a": 2 * 64 * 64 * 2}
 
 
-def test_what_a_kernel_prints_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_prints_nothing_and_stops_nowhere(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[object] = []
+    monkeypatch.setattr(sys, "breakpointhook", stops.append)
+
     @numpipe.kernel(grid=(1,))
     def loud(c):
         numpipe.debug_print("here {}", 1)
+        breakpoint()
         c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     assert explain(loud, ArrayType((128, 64), np.float32)).stored == {"c": 128 * 64 * 4}
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "" and not stops
+    assert sys.breakpointhook == stops.append
 
 
 def test_neighbours_share_what_they_load_at_a_time() -> None:
