@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from batched_gemm import batched_matmul
 from lane_kernels import column_sums
+from primitive_kernels import copied
 from tiled_kernels import product, scaled
 
 import gemm
@@ -70,6 +71,7 @@ CALLS: dict[str, tuple[Any, list[np.ndarray], dict[str, Any]]] = {
     "outputs": (copy_pipeline.copy, zeros((320, 512)), {}),
     "tiles": (product(True, ("parallel", "parallel", "sequential"), 1), zeros((128, 128), (128, 128)), {}),
     "tiles without roles": (product(False, ("parallel", "parallel", "sequential"), 1), zeros((128, 128), (128, 128)), {}),
+    "primitives, the second CTA idle": (copied, zeros((128, 128), (128, 128)), {}),
     "lanes": (column_sums, [*zeros((64, 64), dtype=np.float32), *zeros((64, 64), dtype=np.float32)], {}),
 }
 
@@ -128,14 +130,19 @@ def test_a_host_table_is_read() -> None:
     assert told.loaded == {"a": 2 * 64 * 64 * 2}
 
 
-def test_what_a_kernel_prints_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_prints_nothing_and_stops_nowhere(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[object] = []
+    monkeypatch.setattr(sys, "breakpointhook", stops.append)
+
     @numpipe.kernel(grid=(1,))
     def loud(c):
         numpipe.debug_print("here {}", 1)
+        breakpoint()
         c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     assert explain(loud, ArrayType((128, 64), np.float32)).stored == {"c": 128 * 64 * 4}
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "" and not stops
+    assert sys.breakpointhook == stops.append
 
 
 def test_neighbours_share_what_they_load_at_a_time() -> None:
@@ -324,6 +331,15 @@ def test_all_figures_are_json_and_in_the_table() -> None:
     for part in ("kernel matmul on one H200 SXM", "268.4 MFLOP", "232 compute role", "3 slots x 16384 B", "limited by"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 132
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf8")
+    shown = re.search(r"^    kernel matmul.*?^(?=Every figure)", page, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    x = ArrayType((4096, 1024), F16)
+    told = [("    " + line).rstrip() for line in str(explain(gemm.matmul, x, x)).splitlines()]
+    assert shown[0].replace("(compiled)", "(from the budget)").rstrip().splitlines() == told
 
 
 # ---- what is refused

@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import io
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -217,11 +218,15 @@ class Enough(Exception):
 
 
 def run(machine: Any, body: Callable[[Any], None]) -> None:
-    """Run a warpgroup, or until it raises `Enough`; what it prints is dropped."""
+    """Run a warpgroup, or until it raises `Enough`; what it prints is dropped, and it passes by its breakpoints."""
 
     def inside() -> None:
         _machine.enter(machine)
         with contextlib.suppress(Enough), contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
             body(machine)
 
-    contextvars.copy_context().run(inside)
+    hook, sys.breakpointhook = sys.breakpointhook, lambda *_, **__: None
+    try:
+        contextvars.copy_context().run(inside)
+    finally:
+        sys.breakpointhook = hook

@@ -62,7 +62,7 @@ def count(unit: Any, body: Body, grid: tuple[int, int, int], resident: Callable[
             first, *others = _order(unit)
             found = counted(Work(), first, number)
             alike = frozenset(found.items()) if _cost(found) <= FEW else _structure(found)
-            if alike not in seen:
+            if not alike or alike not in seen or seen[alike]["copied",]:  # the others load for themselves: not told from the first
                 seen[alike] = Work()
                 for warpgroup in others:
                     counted(seen[alike], warpgroup, number)
