@@ -2,7 +2,7 @@
 
 One instruction adds A (64 × 16) times B (16 × N) to a float32 accumulator D (64 × N) held by the 128 lanes, N/2
 registers each. A and B are named by *descriptors* of shared memory. Instructions are issued in groups and waited for in
-order:
+order::
 
     acc = wgmma.fence_accumulators(wgmma.accumulators(128))          # before the first one that touches acc
     for k in range(4):

@@ -15,8 +15,9 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
-debugging              `debug_print`, `device_assert`, `Trace`
+debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
+performance            `explain`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.bench`
 =====================  ===========================================================================================
@@ -47,7 +48,8 @@ _HOME = {
     "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
-    "Trace": "sim", "verify": "verification", "Verification": "verification", "last_failure": "launch.watch",
+    "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
+    "region": "profiling", "explain": "model", "verify": "verification", "Verification": "verification",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
 }
@@ -96,20 +98,24 @@ __all__ = [
     "ds",
     "emit_pipeline",
     "emit_pipeline_warp_specialized",
+    "explain",
     "function",
     "kernel",
     "lane_index",
     "last_failure",
+    "last_profile",
     "nd_loop",
     "num_programs",
     "persistent",
     "pipeline",
     "planar_snake",
     "program_id",
+    "region",
     "run_scoped",
     "scratch",
     "set_max_registers",
     "tiles",
+    "timeline",
     "verify",
     "wait_smem_to_gmem",
     "wgmma",
@@ -149,6 +155,7 @@ if TYPE_CHECKING:
     from .functions import function
     from .kernels import Kernel, kernel
     from .launch.watch import last_failure
+    from .model import explain
     from .params import CompilerParams, LoweringSemantics
     from .per_lane import lane_index
     from .pipelines import pipeline
@@ -156,10 +163,11 @@ if TYPE_CHECKING:
     from .refs import ds
     from .registers import set_max_registers
     from .shared import run_scoped, scratch
-    from .sim import Trace
     from .snake import planar_snake
     from .specs import GMEM, ArrayType, BlockSpec, Element, Static, persistent
     from .tile_loop import nd_loop, tiles
+    from .traces import Trace
+    from .traces.drawing import timeline
     from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
     from .verification import Verification, verify
 

@@ -18,18 +18,24 @@ def too_much(unit: Unit, header: int, staging: int) -> SpecError:
 
     `header` and `staging` are the bytes of barriers and of the store ring.
     """
-    rows = [(header, "barriers"), *_rings(unit), *_scratch(unit)]
-    if staging:
-        slots = staging // unit.compute_wgs // PANEL_BYTES
-        warpgroups = f"{unit.compute_wgs} warpgroup{'s' * (unit.compute_wgs > 1)}"
-        rows.append((staging, f"'array[…] = tile': {warpgroups} x {slots} store slots x {PANEL_BYTES} B"))
-    total = sum(size for size, _ in rows)
+    found = rows(unit, header, staging)
+    total = sum(size for size, _ in found)
     width = len(str(total))
     return SpecError("\n".join([
         f"kernel {unit.kernel}: shared memory: {total} B, but a CTA has {SMEM_BYTES} B: use fewer slots (max_concurrent_steps, "
         "buffer_count), smaller blocks or fewer store_slots"
         + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(unit.scratch),
-        *(f"  {size:>{width}} B  {what}" for size, what in rows)]))
+        *(f"  {size:>{width}} B  {what}" for size, what in found)]))
+
+
+def rows(unit: Unit, header: int, staging: int) -> list[tuple[int, str]]:
+    """(bytes, whose, and of how many slots) of all that a CTA has in shared memory, without what is left over between."""
+    found = [(header, "barriers"), *_rings(unit), *_scratch(unit)]
+    if staging:
+        slots = staging // unit.compute_wgs // PANEL_BYTES
+        warpgroups = f"{unit.compute_wgs} warpgroup{'s' * (unit.compute_wgs > 1)}"
+        found.append((staging, f"'array[…] = tile': {warpgroups} x {slots} store slots x {PANEL_BYTES} B"))
+    return found
 
 
 def _rings(unit: Unit) -> Iterator[tuple[int, str]]:

@@ -118,6 +118,10 @@ class RingPlan:
         """The parts that begin a consumed barrier's group of operands."""
         return tuple(range(len(self.parts))) if self.manual_consumed else (0,)
 
+    def one_by_one(self, event: str) -> bool:
+        """Whether an event of the ring (`ring.note`) is of one operand, not of all that a step has."""
+        return {"fill": len(self.parts) > 1, "release": self.manual_consumed, "begin": False}.get(event, self.manual_ready)
+
     def ready_at(self, part: int) -> int:
         """Address of ready[0] of a part."""
         return self.ready + 8 * self.slots * (part if self.manual_ready else 0)

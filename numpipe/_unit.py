@@ -63,6 +63,10 @@ class Unit:
     """what the kernel allocates itself"""
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
+    sharing: list[RingPlan] = field(default_factory=list)
+    """rings of pipelines that use the allocations of another one, whose ring is in `rings` or `outputs`"""
+    regions: list[str] = field(default_factory=list)
+    """names of regions (`profiling`), by number"""
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
     memory_thread: int = -1
@@ -146,6 +150,12 @@ class Unit:
         ends = [plan.end for plan in (*self.rings.values(), *self.outputs.values())]
         return max([HEADER, *ends, *(part.end for part in self.scratch.values())])
 
+    def region(self, name: str) -> int:
+        """Number of a region (`profiling`)."""
+        if name not in self.regions:
+            self.regions.append(name)
+        return self.regions.index(name)
+
     @property
     def stores(self) -> bool:
         """Whether TMA stores are issued, which the kernel's end must drain."""
@@ -185,6 +195,7 @@ class Unit:
             own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=delay, args=tuple(arg for arg, *_ in wanted),
                                       blocks=blocks, labels=labels, dims=dims)
             shared.check_shared(where, own, slots, manual)
+            self.sharing.append(own)
             return own
         ready = sum(plan.barrier_bytes for plan in self.rings.values())
         plan = RingPlan(
@@ -193,7 +204,8 @@ class Unit:
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
             labels=labels, dims=dims, private=self.compute_wgs if single else 0)
-        if ready + plan.barrier_bytes > HEADER - self.scratch_barrier_bytes or len(self.rings) + len(self.outputs) >= COUNTERS:
+        room = HEADER - self.scratch_barrier_bytes
+        if ready + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
         self.rings[key] = plan
         self._budget()
@@ -231,6 +243,7 @@ class Unit:
             own = dataclasses.replace(shared, name=f"{names} @ {site}", args=tuple(arg for arg, *_ in wanted), blocks=blocks,
                                       labels=labels, dims=dims)
             shared.check_shared(where, own, slots, (False, False))
+            self.sharing.append(own)
             return own
         if len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
@@ -357,6 +370,12 @@ class Unit:
     def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
         block = plan.blocks[operand]
         return MapRequest(plan.args[operand], block.box, block.layout.swizzle, block.fill)
+
+    def traced(self) -> Iterator[dict[str, Any]]:
+        """Its rings, as far as a trace's reader has to know them (`numpipe.traces.Ring`)."""
+        for plan in (*self.rings.values(), *self.outputs.values(), *self.sharing):
+            yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
+                   "output": plan.written}
 
     # ---- axes
     def axis(self, name: str) -> int:

@@ -34,9 +34,10 @@ def new_context(unit: Unit, role: str) -> Any:
 
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            array = nb.ir.ArrayType(nb.i32, COUNTERS + PHASES)
+            words = COUNTERS + PHASES + 4 * bool(unit.params.profile_space)  # see profiling_cuda
+            array = nb.ir.ArrayType(nb.i32, words)
             state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
-            builder.store(nb.ir.Constant(array, [0] * (COUNTERS + PHASES)), state)
+            builder.store(nb.ir.Constant(array, [0] * words), state)
             return builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
 
         return ContextType(unit, role)(), codegen

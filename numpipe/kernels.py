@@ -36,7 +36,7 @@ from .options import Options, names
 from .results import Results
 from .shapes import Signature
 from .specs import ArrayType, CompilerParams
-from .tiled import tiled
+from .tiled import Tiled, tiled
 
 _REMEMBERED = 512
 
@@ -56,6 +56,21 @@ class _Plan:
     """CUDA ordinal for host arrays"""
     outputs: int
     """how many of the arrays, the last ones, are outputs"""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a call would compile, and run on."""
+
+    unit_key: tuple[Any, ...]
+    obstacles: dict[int, str]
+    """why TMA cannot address an array, by argument"""
+    infos: list[ArrayInfo]
+    """the arrays, outputs included"""
+    values: Callable[[], list[Any]]
+    """the run-time scalars as the kernel gets them"""
+    grid: Callable[[launch.Device], tuple[int, int, int]]
+    """CTAs on a device"""
 
 
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
@@ -203,7 +218,7 @@ class Kernel:
         `trace` is a numpipe.Trace that collects events, or the name of a file for them, ``run.json`` (for ui.perfetto.dev) or
         ``run.txt``, which is written also when the run ends in a race or a deadlock.
         """
-        from .sim.trace import collecting
+        from .traces.trace import collecting
 
         with collecting(trace) as events:
             return self._call(args, named, out, "sim", None, seed, events)
@@ -212,8 +227,7 @@ class Kernel:
               seed: int | None = None, trace: Any = None) -> Any:
         call = self._arguments.bind(given, named)
         if self._tiled is not None and self._tiled.grid.hidden:
-            steps = self._tiled.steps(self._results.ask(self._all_dims, "grid", call))
-            call = call._replace(scalars=(*call.scalars[:len(call.scalars) - len(steps)], *steps))
+            call = self._with_steps(self._tiled, call)
         args, extra, statics = call
         infos: list[ArrayInfo] = []
         scalars: list[Any] = []
@@ -263,6 +277,11 @@ class Kernel:
         if out is not None:
             return out
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _with_steps(self, of: Tiled, call: Call) -> Call:
+        """The call with the sizes of a kernel over tiles' sequential dimensions, which it passes itself."""
+        steps = of.steps(self._results.ask(self._all_dims, "grid", call))
+        return call._replace(scalars=(*call.scalars[:len(call.scalars) - len(steps)], *steps))
 
     # ---- plans
     def _array_arg(self, name: str, info: ArrayInfo) -> ArrayArg:
@@ -395,20 +414,32 @@ class Kernel:
     @brief
     def compiled(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """The compiled kernel for arguments of these types; an ArrayType may stand for an array. Needs no GPU."""
+        asked = self.described(args, named, out)
+        with self._lock:
+            return self.built(asked.unit_key, asked.obstacles)
+
+    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, shapes: bool = False) -> Described:
+        """What a call with these arguments would compile, and run on; an ArrayType may stand for an array.
+
+        `shapes`: raise SpecError where they do not agree with the kernel's `signature`, which compiling does not depend on.
+        """
         call = self._arguments.bind(args, named)
         self._check_outputs(call)
         arrays: list[ArrayArg] = []
-        kinds: list[np.dtype] = []
+        infos: list[ArrayInfo] = []
+        scalars: list[tuple[np.dtype, Any]] = []
         obstacles: dict[int, str] = {}
 
         def add(name: str, value: Any) -> None:
             if isinstance(value, SCALAR):
-                kinds.append(scalar_dtype(value, name, self.name))
+                scalars.append((scalar_dtype(value, name, self.name), value))
             elif isinstance(value, ArrayType):
                 arrays.append(ArrayArg(name, value.dtype, len(value.shape), output=self._output(name)))
+                infos.append(launch.imagined(value.shape, value.dtype))
             else:
                 info = launch.describe(value, name, self.name)
                 arrays.append(self._array_arg(name, info))
+                infos.append(info)
                 self._obstacle(arrays, info, obstacles)
 
         for name, value in zip(self.parameters, call.args, strict=False):
@@ -417,10 +448,26 @@ class Kernel:
         if missing and out is None and self.options.out_type is None:
             raise SpecError(f"kernel {self.name}: pass all of {', '.join(self.parameters)}: it has no out_type")
         outputs = self._results.asked_types(call) if missing and out is None else self._results.elsewhere(out, call)
-        for name, value in (*zip(missing, outputs, strict=True), *zip(self._arguments.scalars, call.scalars, strict=True)):
+        for name, value in zip(missing, outputs, strict=True):
             add(name, value)
-        with self._lock:
-            return self.built((tuple(arrays), tuple(kinds), call.statics), obstacles)
+        if shapes:
+            self._results.check_signature(call, infos)
+        first = len(scalars)
+        for name, value in zip(self._arguments.scalars, call.scalars, strict=True):
+            add(name, value)
+        kinds = tuple(kind for kind, _ in scalars)
+
+        def grid(device: launch.Device) -> tuple[int, int, int]:
+            return targets.ctas(self.name, self.options, launch.Choice("gpu", "asked for", device),
+                                lambda given: self._results.ask(given, "grid", call))
+
+        def values() -> list[Any]:
+            if self._tiled is None or not self._tiled.grid.hidden:
+                return [kind.type(value) for kind, value in scalars]
+            stepped = self._with_steps(self._tiled, call).scalars
+            return [kind.type(value) for kind, value in zip(kinds, (*(v for _, v in scalars[:first]), *stepped), strict=True)]
+
+        return Described((tuple(arrays), kinds, call.statics), obstacles, infos, values, grid)
 
     @brief
     def inspect(self, what: str, /, *args: Any, **named: Any) -> Any:

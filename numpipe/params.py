@@ -43,8 +43,9 @@ class CompilerParams:
                           leave out the barriers between what a warpgroup's warps write to shared memory and what others of its
                           warps, or the TMA, then read. Right only for a kernel that has them itself, or in which every warp reads
                           what it wrote; the simulator reports a race where that is not so.
-    profile_space         events that the profiler keeps for each warpgroup
-    profile_dir           where it writes them. Both or neither. They are recorded here; no profiler reads them yet.
+    profile_space         events that each warpgroup of the first CTAs records on the GPU, at most; further ones are counted
+    profile_dir           folder for a trace of the newest launch of each process, ``kernel_n.json`` (see `numpipe.last_profile`).
+                          Both or neither; without them a kernel holds nothing of it.
     lowering_semantics    `LoweringSemantics.Warpgroup`, or `Lane`: bodies of body-form pipelines are code for each lane.
     store_slots           staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
                           has panels, or as fit beside the load rings.

@@ -12,6 +12,7 @@ from . import refs
 from ._layout import Layout
 from ._op import cuda_meaning, immediate
 from ._unit import Unit
+from .context_cuda import ContextType
 from .errors import SpecError
 from .inert_cuda import STEERLESS, InertType
 
@@ -69,13 +70,18 @@ for _type, _model in ((DsType, nb.i32), (SmemType, nb.i32), (AtType, nb.i32)):
 nb.register_model(AllType)(nb.models.OpaqueModel)
 
 
+def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
+    """With a profile a reference knows the context that it was made in: stores are events."""
+    return [("np", ContextType(ty.unit, ty.role))] if ty.unit.params.profile_space else []
+
+
 @nb.register_model(GmemType)
 class _GmemModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: GmemType) -> None:
         rank = fe_type.arg.ndim
         super().__init__(manager, fe_type, [
             ("table", nb.types.int64), ("pointer", nb.types.int64), ("shape", nb.types.UniTuple(I32, rank)),
-            ("strides", nb.types.UniTuple(nb.types.int64, rank))])
+            ("strides", nb.types.UniTuple(nb.types.int64, rank)), *_profiled(fe_type)])
 
 
 def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
@@ -155,6 +161,7 @@ def new_ref(unit: Unit, index: int, role: str) -> Any:
 
     rank = unit.arrays[index].ndim
     ty = GmemType(unit, index, role)
+    profiled = [kind for _, kind in _profiled(ty)]
 
     def make_ref() -> None:
         raise NotImplementedError("entry code only")
@@ -162,12 +169,14 @@ def new_ref(unit: Unit, index: int, role: str) -> Any:
     def typer(_context: Any, *args: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
             ref = nb.cgutils.create_struct_proxy(ty)(context, builder)
+            if profiled:
+                ref.np, values = values[0], values[1:]
             ref.table, ref.pointer = values[:2]
             ref.shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank),
                                            [builder.trunc(v, nb.i32) for v in values[2:2 + rank]])
             ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[2 + rank:])
             return ref._getvalue()
 
-        return ty(*[nb.types.int64] * (2 + 2 * rank)), codegen
+        return ty(*profiled, *[nb.types.int64] * (2 + 2 * rank)), codegen
 
     return Op(make_ref, typer)

@@ -47,6 +47,7 @@ from .context import Context, counter, set_counter
 from .errors import PipelineDeadlock, PipelineRace, SimulationError
 from .intrinsics import cp_async_bulk, mbarrier
 from .lanes import each_warp
+from .profiling import mark
 from .refs import GmemRef, SmemTile
 
 
@@ -274,8 +275,7 @@ def blocks_in(ring: Ring, steps: Any) -> Any:
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
     """Tell the simulator's trace and reports what is going on; nothing on the GPU."""
     plan = ring.plan
-    one_by_one = {"fill": len(plan.parts) > 1, "release": plan.manual_consumed, "begin": False}.get(event, plan.manual_ready)
-    which = {"operand": part} if one_by_one else {}
+    which = {"operand": part} if plan.one_by_one(event) else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 
 
@@ -358,11 +358,13 @@ def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
     slot = slot_of(ring, step)
     if begins_consumed(ring, part):
         mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)
+    mark(ring, "issue", step, part)
     if announces(ring, part, False):
         mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
     copy_in(ring, indices, slot, part)
     if announces(ring, part, True):
         mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+    mark(ring, "issued", step, part)
 
 
 @helper

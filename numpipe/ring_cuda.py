@@ -15,6 +15,7 @@ from .errors import CompileError
 from .inert import REASON
 from .inert_cuda import STEERLESS
 from .intrinsics import cp_async_bulk
+from .profiling_cuda import record
 from .refs_cuda import SmemType, gmem_value
 
 I32, I64 = nb.types.int32, nb.types.int64
@@ -230,7 +231,14 @@ field_of_ring(source.first_of, "first", lambda ring: I32)
 
 @cuda_meaning(source.note)
 def _note(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
-    return nb.types.void(ring, event, step, part), lambda context, builder, sig, args: nb.nothing(context)
+    kind, operand = nb.literal(event), nb.literal(part)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        state = ring_value(context, builder, ring, args[0]).np
+        record(builder, ring.context.unit, state, kind, context.cast(builder, args[2], step, I32), ring.plan.index, operand)
+        return nb.nothing(context)
+
+    return nb.types.void(ring, event, step, part), codegen
 
 
 @cuda_meaning(source.note_released)

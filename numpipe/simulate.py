@@ -27,19 +27,29 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
     """
 
     def body(machine: Machine) -> None:
-        machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
-        np_ = Context(unit, machine.role)
-        griddep.wait()
-        args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
-        if machine.role == "memory":
-            setmaxnreg.dec(unit.memory_registers)
-            one_lane(function, np_, *args, *scalars)
-        else:
-            if unit.warp_specialized:
-                setmaxnreg.inc(unit.compute_registers)
-            function(np_, *args, *scalars)
-            one_lane(drain_stores, np_)
+        run_role(machine, unit, function, arrays, scalars)
 
-    sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
-                 staging_bytes=SMEM_BYTES,  # kept apart: see Unit.plan_staging
-                 fresh=arrays[len(arrays) - fresh:], programmatic=True)
+    try:
+        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
+                     staging_bytes=SMEM_BYTES,  # kept apart: see Unit.plan_staging
+                     fresh=arrays[len(arrays) - fresh:], programmatic=True)
+    finally:
+        if trace is not None:  # a simulated kernel meets its rings as it runs
+            trace.tell_rings(unit.traced())
+
+
+def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray],
+             scalars: Sequence[Any]) -> None:
+    """What one warpgroup does from the kernel's entry to its end; `machine` is it, and is given its role."""
+    machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
+    np_ = Context(unit, machine.role)
+    griddep.wait()
+    args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
+    if machine.role == "memory":
+        setmaxnreg.dec(unit.memory_registers)
+        one_lane(function, np_, *args, *scalars)
+    else:
+        if unit.warp_specialized:
+            setmaxnreg.inc(unit.compute_registers)
+        function(np_, *args, *scalars)
+        one_lane(drain_stores, np_)

@@ -23,6 +23,7 @@ from .context import Context
 from .fragment.panel import write
 from .intrinsics import barrier, cp_async_bulk, fence, special
 from .lanes import one_lane
+from .profiling import mark_store
 from .refs import GmemRef
 from .ring import tensor_map
 
@@ -70,12 +71,14 @@ def store_map(index: int, rank: int, axes: tuple[int, int], shape: tuple[int, in
 @helper
 def put(ref, batch, start):  # type: ignore[no-untyped-def]
     """Store a batch of panels; `start` is where the tile that the batch is a part of starts in the array."""
+    mark_store(ref, "store begin")
     one_lane(await_staging, ref)
     barrier.sync(1 + special.warpgroup_index(), 128)  # nobody writes before the old panels have been read
     write_panels(ref, batch)
     fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
     barrier.sync(1 + special.warpgroup_index(), 128)
     one_lane(copy_out, ref, batch, start)
+    mark_store(ref, "store end")
 
 
 @op

@@ -39,6 +39,39 @@ def with_with(a, b, c):
         pass
 
 
+@refused("'return' leaves the region without ending it: put it behind the 'with'")
+def with_a_region_that_is_left(a, b, c):
+    with numpipe.region("left"):
+        if a.shape[0] > 64:
+            return
+          # ^^^^^^
+
+
+@refused("'break' leaves the region without ending it: put it behind the 'with'")
+def with_a_region_that_a_loop_leaves(a, b, c):
+    for k in range(4):
+        with numpipe.region("left"):
+            for i in range(4):
+                break
+            if k > 2:
+                break
+              # ^^^^^
+
+
+@refused("region: name must be a compile-time string, got a.shape[0]")
+def with_a_region_of_a_number(a, b, c):
+    with numpipe.region(a.shape[0]):
+        #               ^^^^^^^^^^
+        pass
+
+
+@refused("a region stands alone: with numpipe.region(\"name\"):")
+def with_two_regions_at_once(a, b, c):
+    with numpipe.region("a"), numpipe.region("b"):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
 @refused("'raise' does nothing on the GPU, which has no exceptions: check arguments before the call, or under an 'if' on "
          "compile-time constants")
 def with_raise(a, b, c):

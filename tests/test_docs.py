@@ -1,58 +1,27 @@
-"""The code blocks of README and docs do what they say: each runs here, on the simulated SM.
+"""The code blocks of README and docs do what they say: each runs here, on the simulated SM. What is made of the pages is theirs.
 
 A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with ``gpu``, it runs where a
-GPU is (tests/gpu/test_docs_on_gpu.py). The blocks of a page share one namespace, as a reader would type them.
+GPU is (tests/gpu/test_docs_on_gpu.py). The blocks of a page share one namespace, as a reader would type them (docs/pages.py).
 """
 
 from __future__ import annotations
 
+import json
 import re
-import sys
 import types
-from dataclasses import dataclass
 from pathlib import Path
 
+import make_figures
+import make_notebook
 import pytest
+from pages import GUIDE, PAGES, ROOT, Block, name, run
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```python(?P<marks>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+import numpipe
+from numpipe import errors
+from numpipe.hazards import HAZARDS
+
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
-
-
-@dataclass(frozen=True)
-class Block:
-    line: int
-    code: str
-    marks: frozenset[str]
-
-    @classmethod
-    def of(cls, page: Path) -> list[Block]:
-        text = page.read_text(encoding="utf8")
-        return [cls(text.count("\n", 0, m.start("code")), m["code"], frozenset(m["marks"].split()))
-                for m in FENCE.finditer(text)]
-
-
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-def run(page: Path, folder: Path, *, gpu: bool) -> int:
-    """Run the page's blocks, those for a GPU only if there is one -> how many ran.
-
-    Each block becomes a real file, because kernels are compiled from their source, with the page's line numbers.
-    """
-    module = types.ModuleType("page_" + re.sub(r"\W", "_", name(page)))
-    sys.modules[module.__name__] = module  # dataclasses look their module up
-    ran = 0
-    for block in Block.of(page):
-        file = folder / f"{module.__name__}_{block.line}.py"
-        file.write_text("\n" * block.line + block.code, encoding="utf8")
-        code = compile(file.read_text(encoding="utf8"), str(file), "exec")
-        if "no-run" not in block.marks and (gpu or "gpu" not in block.marks):
-            exec(code, module.__dict__)
-            ran += 1
-    return ran
+TOCTREE = re.compile(r"^```\{toctree\}\n(?::\w+:[^\n]*\n)*(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -61,10 +30,14 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     unknown = {mark for block in Block.of(page) for mark in block.marks} - {"no-run", "gpu"}
     assert not unknown, f"{name(page)}: unknown marks {unknown} on a python fence"
-    run(page, tmp_path, gpu=False)
+    if page in GUIDE and page.stem != "matmul":  # whose kernels are those of the others in essence
+        monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    module = run(page, tmp_path, gpu=False)
+    if page in GUIDE:
+        assert not make_figures.stale(page.stem, module), "python docs/make_figures.py"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/python_inside_a_kernel.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/python_inside_a_kernel.md", *map(name, GUIDE)])
 def test_page_shows_code_that_runs(page: str) -> None:
     assert any(not block.marks for block in Block.of(ROOT / page))
 
@@ -75,9 +48,51 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert not [t for t in targets if not (page.parent / t).exists()]
 
 
-def test_the_index_lists_every_page_twice() -> None:
+def test_the_indexes_list_every_page_twice() -> None:
     """For Sphinx, and for those who read the files."""
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf8")
-    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")} - {"index.md"}
-    assert {f"{line}.md" for line in index.partition("```{toctree}\n")[2].partition("```")[0].split()} == pages
-    assert set(LINK.findall(index)) == pages
+    listed = {ROOT / "docs" / "index.md"}
+    for index in (ROOT / "docs").rglob("index.md"):
+        text = index.read_text(encoding="utf8")
+        trees = [line for tree in TOCTREE.findall(text) for line in tree.split()]
+        linked = {index.parent / link for link in LINK.findall(text) if link.endswith(".md")}
+        assert {index.parent / f"{line}.md" for line in trees} == linked
+        listed |= linked
+    assert listed == set((ROOT / "docs").rglob("*.md"))
+
+
+# ---- what is made of the guide
+def test_a_picture_of_something_else_is_stale() -> None:
+    page = types.ModuleType("why")
+    page.traces = {slots: numpipe.Trace() for slots in (1, 2, 3)}
+    assert make_figures.stale("why", page) == ["slots_1_2_3", "slots_and_barriers"]
+
+
+def test_every_picture_is_shown_by_the_page_whose_code_it_is_drawn_from() -> None:
+    for picture, (page, _, _) in make_figures.CATALOGUE.items():
+        assert f"](../figures/{picture}.svg)" in (ROOT / "docs" / "guide" / f"{page}.md").read_text(encoding="utf8")
+    shown = {Path(link).name for page in PAGES for link in LINK.findall(page.read_text(encoding="utf8"))}
+    assert {path.name for path in make_figures.FIGURES.glob("*.svg")} <= shown
+
+
+def test_the_notebook_is_the_guide() -> None:
+    notebook = json.loads(make_notebook.NOTEBOOK.read_text(encoding="utf8"))
+    held = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert held == make_notebook.cells(), "python docs/make_notebook.py"
+    code = [text for kind, text in held if kind == "code"]
+    assert code[1:] == [block.code.strip() for page in GUIDE for block in Block.of(page) if not block.marks]
+
+
+# ---- troubleshooting
+def sections(page: str) -> dict[str, str]:
+    """Heading -> text, of headings that are a name in backquotes."""
+    parts = re.split(r"^#+ (.*)$", (ROOT / "docs" / page).read_text(encoding="utf8"), flags=re.MULTILINE)
+    return {heading.strip("`"): text for heading, text in zip(parts[1::2], parts[2::2], strict=True) if heading.startswith("`")}
+
+
+def test_every_error_and_every_hazard_has_its_cause_and_its_mend() -> None:
+    found = sections("troubleshooting.md")
+    kinds = {kind.__name__ for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.NumpipeError)}
+    assert set(found) == kinds | set(HAZARDS)
+    for hazard in HAZARDS:
+        assert re.match(r"\n+\S[^*]*\n\n\*Cause:\* \S[^*]*\n\*Mend:\* \S", found[hazard]), hazard
+    assert all("*Mend:*" in found[kind] for kind in kinds - {"NumpipeError"})

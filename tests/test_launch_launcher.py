@@ -33,6 +33,7 @@ class Kernel:
     threads: int = 384
     smem_bytes: int = 200_000
     debug: bool = False
+    profiled: bool = False
 
 
 @pytest.fixture

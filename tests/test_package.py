@@ -38,7 +38,7 @@ def python(code: str) -> str:
 
 # ---- requirements
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("extra", ["", "test", "bench", "docs", "dev"])
+@pytest.mark.parametrize("extra", ["", "test", "plot", "bench", "docs", "dev"])
 def test_cuda_wheels_are_asked_for_only_where_they_exist(machine: str, extra: str) -> None:
     markers, cuda = MACHINES[machine]
     required = {r.name for r in map(Requirement, importlib.metadata.requires("numpipe") or [])
@@ -91,7 +91,7 @@ def test_intrinsics_are_imported_from_numpipe() -> None:
 
 # ---- imports
 def test_import_is_lazy() -> None:
-    heavy = {"numba", "llvmlite", "cuda.bindings", "cuda.core", "greenlet", "torch"}
+    heavy = {"numba", "llvmlite", "cuda.bindings", "cuda.core", "greenlet", "torch", "matplotlib"}
     assert python(f"import sys, numpipe; print({heavy} & sys.modules.keys())") == "set()"
 
 
@@ -110,12 +110,13 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
 # ---- layers
 LAYERS = (
     {"hazards", "reports"}, {"deadlocks"}, {"errors", "_frames", "_source"}, {"_machine", "_op", "_numba"}, {"intrinsics"},
-    {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations", "_budget"}, {"_plans", "_watch"},
-    {"_unit"}, {"inert"}, {"context", "division"}, {"arith"}, {"refs", "numbers", "lanes", "debug", "functions", "closure"},
-    {"fragment"}, {"ring", "chains"}, {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"},
-    {"phases", "registers"}, {"copies"}, {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"},
-    {"emit_single"}, {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
-    {"results", "targets"}, {"kernels"}, {"_fresh"}, {"verification"}, {"testing"}, {"bench"}, {"__init__", "__main__"},
+    {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations", "_budget"},
+    {"_plans", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division"}, {"arith"},
+    {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains"},
+    {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
+    {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"},
+    {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"}, {"results", "targets"}, {"kernels"},
+    {"_fresh"}, {"verification"}, {"testing"}, {"model"}, {"bench"}, {"__init__", "__main__"},
 )
 
 

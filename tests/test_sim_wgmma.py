@@ -8,7 +8,7 @@ from sim_pipelines import BF16, F16, descriptor, one
 
 from numpipe._machine import Mma, TensorMap
 from numpipe.errors import PipelineRace, SimulationError
-from numpipe.sim import simulate
+from numpipe.sim import Trace, simulate
 
 BAR = 200 * 1024
 
@@ -109,12 +109,12 @@ LOADS, FIELDS = operand(0, ONES, "k", 128, "ones")
 STEP = Mma(64, F16, "k", "k", (((FIELDS(0, 0), FIELDS(0, 0)),),))  # adds 16 everywhere
 
 
-def kernel(body, seed=None):
+def kernel(body, seed=None, **kwargs):
     def whole(machine):
         load(machine, LOADS)
         body(machine)
 
-    run(whole, seed)
+    run(whole, seed, **kwargs)
 
 
 def zeros():
@@ -136,6 +136,23 @@ def test_groups_run_in_order_and_chain_through_the_accumulator(seed):
         assert (acc.read() == 80).all()
 
     kernel(body, seed)
+
+
+def test_a_wait_for_an_older_group_ends_with_that_group_and_not_with_the_one_behind_it():
+    trace = Trace()
+
+    def body(machine):
+        machine.wgmma_fence()
+        acc = zeros()
+        for _ in range(2):
+            acc = machine.wgmma(acc, STEP)
+            machine.wgmma_commit()
+        machine.wgmma_wait(1)
+        machine.wgmma_wait(0)
+
+    kernel(body, trace=trace)
+    first, second = trace.of("mma")
+    assert [wait.end for wait in trace.of("drain")] == [first.end, second.end] and first.end < second.end
 
 
 def test_a_batch_that_was_not_committed_is_not_covered_by_a_wait():

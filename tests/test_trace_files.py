@@ -50,6 +50,14 @@ def check_rules(trace: dict[str, Any]) -> None:
     """What the format demands: fields and their types, names for every process and thread, events that nest."""
     assert isinstance(trace["traceEvents"], list) and trace["displayTimeUnit"] in ("ms", "ns")
     named: dict[str, set[Any]] = {"process": set(), "thread": set()}
+
+    def time(value: float) -> int:
+        """Whole cycles, or whole nanoseconds in the format's microseconds."""
+        assert type(value) in (int, float)
+        scaled = value * (1000 if trace["displayTimeUnit"] == "ns" else 1)
+        assert abs(scaled - round(scaled)) < 1e-5
+        return round(scaled)
+
     for event in trace["traceEvents"]:
         assert isinstance(event["name"], str) and event["name"] and isinstance(event.get("args", {}), dict)
         assert type(event["pid"]) is int and type(event["tid"]) is int
@@ -60,10 +68,9 @@ def check_rules(trace: dict[str, Any]) -> None:
                 if key == "name":
                     named[what].add(event["pid"] if what == "process" else (event["pid"], event["tid"]))
             case "X":
-                assert isinstance(event["cat"], str) and type(event["ts"]) is int and type(event["dur"]) is int
-                assert event["ts"] >= 0 and event["dur"] >= 0
+                assert isinstance(event["cat"], str) and time(event["ts"]) >= 0 and time(event["dur"]) >= 0
             case "i":
-                assert event["s"] in ("g", "p", "t") and type(event["ts"]) is int
+                assert event["s"] in ("g", "p", "t") and time(event["ts"]) >= 0
             case other:
                 raise AssertionError(f"an event of type {other!r}")
     for event in trace["traceEvents"]:
@@ -72,8 +79,9 @@ def check_rules(trace: dict[str, Any]) -> None:
     for (_, thread), events in threads(trace).items():
         open_until: list[int] = []
         for event in events:
-            end = event["ts"] + event["dur"]
-            while open_until and open_until[-1] <= event["ts"]:
+            start = time(event["ts"])
+            end = start + time(event["dur"])
+            while open_until and open_until[-1] <= start:
                 open_until.pop()
             assert not open_until or end <= open_until[-1], f"{event} of {thread} ends after what encloses it"
             open_until.append(end)
@@ -93,6 +101,7 @@ def test_a_process_is_a_cta_and_its_threads_are_warpgroups_and_units(saved: dict
     processes = {e["pid"]: e["args"]["name"] for e in saved["traceEvents"] if e["name"] == "process_name"}
     assert processes == {0: "CTA (0, 0, 0)", 1: "CTA (1, 0, 0)"}
     units = {"wg0 compute", "wg1 compute", "wg2 memory", "copy in", "copy out", "tensor core"}
+    units |= {f"wg{number} regions" for number in range(3)}
     assert set(threads(saved)) == {(pid, name) for pid in (0, 1) for name in units}
 
 

@@ -91,19 +91,16 @@ def compare(competitors: Mapping[str, Competitor], *, reference: str, protocols:
             poison: Callable[[], None] | None = None, check: Callable[[Protocol], None] | None = None) -> list[Sample]:
     """Measure the competitors against one of them, in this process.
 
-    Args:
-        competitors: name -> function of a call count that launches the work once; use the count to rotate buffers
-            (`rotation_sets`), so that no call finds its inputs in the L2.
-        reference: the competitor that the others are compared with, measured twice.
-        plan: durations and counts.
-        timer: CUDA events unless given.
-        sensors: called while the GPU is under the protocol's load -> e.g. ``{"sm_mhz": …, "watts": …}``.
-        poison: called before each protocol: fill the outputs with NaN.
-        check: called with the protocol's name after it: raise if an output is wrong.
+    competitors  name -> function of a call count that launches the work once; use the count to rotate buffers
+                 (`rotation_sets`), so that no call finds its inputs in the L2
+    reference    the competitor that the others are compared with, measured twice
+    plan         durations and counts
+    timer        CUDA events unless given
+    sensors      called while the GPU is under the protocol's load -> e.g. ``{"sm_mhz": …, "watts": …}``
+    poison       called before each protocol: fill the outputs with NaN
+    check        called with the protocol's name after it: raise if an output is wrong
 
-    Raises:
-        SpecError: `reference` is not a competitor, or an unknown protocol.
-        TargetError: no GPU to measure on.
+    Raises SpecError if `reference` is not a competitor or a protocol is unknown, TargetError where there is no GPU to measure on.
     """
     if reference not in competitors:
         raise SpecError(f"reference={reference!r} is not among the competitors {list(competitors)}: name one of them")

@@ -76,6 +76,10 @@ class Built:
         return self.unit.params.debug
 
     @property
+    def profiled(self) -> bool:
+        return self.unit.params.profile_space > 0
+
+    @property
     def threads(self) -> int:
         return self.unit.threads
 

@@ -26,6 +26,7 @@ from ..fragment.order_cuda import define_order
 from ..intrinsics import barrier, fence, griddep, mbarrier, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
+from ..profiling_cuda import begin_profile, define_profile, end_profile
 from ..refs_cuda import new_ref
 from ..ring_cuda import smem
 from ..store_ring import drain_stores
@@ -75,6 +76,8 @@ def _start(unit: Unit) -> Op[..., Any]:
             define_axes(builder.module, unit)
             define_division(builder.module, unit)
             define_order(builder.module, unit)
+            if unit.params.profile_space:
+                define_profile(builder)
             first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
             with builder.if_then(builder.and_(first, elected(builder))):
                 rings = (barrier for plan in unit.rings.values() for barrier in unit.barriers(plan))
@@ -107,6 +110,21 @@ def _is_memory(unit: Unit) -> Op[..., Any]:
     return Op(is_memory, typer)
 
 
+def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:
+    """What a warpgroup does for its profile before and after its role."""
+    def profile() -> None:
+        raise NotImplementedError("entry code only")
+
+    def typer(_context: Any, np_: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            emit(builder, unit, role, args[0])
+            return nb.nothing(context)
+
+        return nb.types.void(np_), codegen
+
+    return Op(profile, typer)
+
+
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The same function under a name by which its code is found again in the IR."""
     code = function.__code__.replace(co_name=name)
@@ -132,7 +150,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         names += [f"{array.name}_s{i}" for i in range(array.ndim)]
         parameters += names
         argtypes += [nb.types.int64] * len(names)
-        arguments.append(f"ROLE_{number}(maps, {', '.join(names)})")
+        state = "ROLE_np, " if unit.params.profile_space else ""
+        arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
         for role in ("memory", "compute"):
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     for name, kind in scalars:
@@ -145,13 +164,18 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
              "    start()",
              "    launch_dependents()",
              "    wait()"]
-    compute = ["compute_np = compute_context()", f"compute(compute_np, {inner.replace('ROLE', 'compute')})",
-               "drain_stores(compute_np)"]
+    before, after = {}, {}
+    for role in ("memory", "compute") if unit.params.profile_space else ():
+        ns[f"begin_{role}"], ns[f"end_{role}"] = _profile(unit, role, begin_profile), _profile(unit, role, end_profile)
+        before[role], after[role] = [f"begin_{role}({role}_np)"], [f"end_{role}({role}_np)"]
+    compute = ["compute_np = compute_context()", *before.get("compute", []),
+               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", "drain_stores(compute_np)", *after.get("compute", [])]
     if unit.warp_specialized:
         lines += ["    if is_memory():",
                   f"        dec({unit.memory_registers})",
-                  "        memory_np = memory_context()",
+                  "        memory_np = memory_context()", *(" " * 8 + line for line in before.get("memory", [])),
                   f"        one_lane(memory, memory_np, {inner.replace('ROLE', 'memory')})",
+                  *(" " * 8 + line for line in after.get("memory", [])),
                   "    else:",
                   f"        inc({unit.compute_registers})"]
     lines += [" " * (8 if unit.warp_specialized else 4) + line for line in compute]

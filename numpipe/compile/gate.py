@@ -175,7 +175,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         yield f"the memory role needs {needed} registers, it keeps {built.unit.memory_registers}"
     stores = built.unit.stores
     shared, private = any_rings(built)
-    for code, who, pattern in ((memory, "memory", r"HGMMA|UTMASTG|ST[GS]\b|STSM|BAR\."),
+    events = bool(built.unit.params.profile_space)  # by ordinary stores
+    for code, who, pattern in ((memory, "memory", r"HGMMA|UTMASTG|STS\b|STSM|BAR\." + ("" if events else r"|STG\b")),
                                (compute, "compute", "" if private else "UTMALDG")):
         for instruction in code:
             if pattern and re.match(pattern, instruction.opcode):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from .. import arith, emit, pipelines, ring, tile_loop
+from .. import arith, emit, pipelines, profiling, ring, tile_loop
 from ..closure import Facts
 from ..fragment import mma
 from .fold import MISSING, StaticArray, literal_node
@@ -323,6 +323,7 @@ class Loops(Rewriter):
                   ast.Assign([ast.Name(end, ast.Store())], total),
                   ast.Assign([ast.Name(t, ast.Store())], self.call(tile_loop.before_first_tile, [], node))]
         advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
+                   ast.Expr(self.call(profiling.mark_tile, [self.context_name(node), index], node)),
                    ast.Assign([node.target], decode)]
         test = self.call(arith.lt, [self.call(arith.add, list(step), node), ast.Name(end, ast.Load())], node)
         loop = ast.copy_location(ast.While(test, [*advance, *self._block(node.body)],

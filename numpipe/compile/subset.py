@@ -25,7 +25,6 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "TryStar": ("'try'", "catches nothing on the GPU, which has no exceptions: test for the condition with 'if'"),
     "Raise": ("'raise'", "does nothing on the GPU, which has no exceptions: check arguments before the call, or under an 'if' on "
                          "compile-time constants"),
-    "With": ("'with'", "needs objects that enter and leave, which the GPU has not: call what it stands for"),
     "AsyncWith": ("'async with'", _ASYNC), "AsyncFor": ("'async for'", _ASYNC), "AsyncFunctionDef": ("'async def'", _ASYNC),
     "Await": ("'await'", _ASYNC),
     "Yield": ("'yield'", _GENERATOR), "YieldFrom": ("'yield from'", _GENERATOR),
@@ -42,6 +41,9 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "Import": ("'import'", _IMPORT), "ImportFrom": ("'import'", _IMPORT),
     "Global": ("'global'", _SCOPE), "Nonlocal": ("'nonlocal'", _SCOPE),
 }
+
+
+WITH = "'with' needs objects that enter and leave, which the GPU has not: call what it stands for"
 
 
 def refusal(node: ast.AST) -> str | None:

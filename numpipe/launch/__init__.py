@@ -8,6 +8,7 @@
 `streams`      which stream a call is queued on
 `launcher`     parameter packing and the driver call
 `device`       which GPU there is, "gpu" or "sim"
+`profiles`     kernels that record: traces of them
 `watch`        kernels built with debug=True: who waited in vain
 `driver`       the functions of libcuda that all of these use
 =============  =====================================================================================
@@ -15,12 +16,13 @@
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
 """
 
-from .arrays import ArrayInfo, describe, major_order, not_addressable, same_place, tma_addressable
+from .arrays import ArrayInfo, describe, imagined, major_order, not_addressable, same_place, tma_addressable
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .host import DeviceBuffer, Staging, to_device, to_host
 from .launcher import Compiled, Function, Prepared, run, run_on_host
 from .outputs import DeviceArray, check_writable, empty_like_kind
+from .profiles import last_profile
 from .streams import as_stream, current_stream
 from .tensormap import MapRequest, encode
 from .watch import last_failure
@@ -47,7 +49,9 @@ __all__ = [
     "encode",
     "find",
     "gpu_state",
+    "imagined",
     "last_failure",
+    "last_profile",
     "major_order",
     "not_addressable",
     "run",

@@ -69,6 +69,13 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
     return reader(obj, name, kernel)
 
 
+def imagined(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
+    """An array of zeros that nobody has allocated: rows one after another, as a caller would make it."""
+    strides = tuple(dtype.itemsize * math.prod(shape[axis + 1:]) for axis in range(len(shape)))
+    zeros = np.broadcast_to(np.zeros((), dtype), shape)
+    return ArrayInfo("host", 0, shape, strides, dtype, -1, True, zeros, zeros)
+
+
 def argument(name: str, kernel: str) -> str:
     """How messages call an argument."""
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"

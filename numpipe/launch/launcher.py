@@ -27,6 +27,7 @@ from . import driver
 from .arrays import ArrayInfo, memory_order, not_addressable, same_place, tma_addressable
 from .host import Staging
 from .outputs import check_writable
+from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
 from .watch import WATCH
 
@@ -55,6 +56,8 @@ class Compiled(Protocol):
     """names of the array arguments"""
     debug: bool
     """whether it has a control block (`watch`)"""
+    profiled: bool
+    """whether it records events (`profiles`)"""
     majors: tuple[Any, ...]
     """"row" or "col" of each"""
 
@@ -63,9 +66,9 @@ class Function:
     """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
 
     def __init__(self, name: str, cubin: bytes, entry: str, threads: int, smem_bytes: int,
-                 parameters: Sequence[int] = (), watched: Compiled | None = None) -> None:
+                 parameters: Sequence[int] = (), observers: Sequence[tuple[Compiled, Any]] = ()) -> None:
         """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded.
-        `watched`: the compiled kernel, if its waits give up after a while."""
+        `observers`: (the compiled kernel, who is told when it is loaded and launched)."""
         self.name = name
         self.cubin = cubin
         self.entry = entry
@@ -74,7 +77,7 @@ class Function:
         self.lock = threading.RLock()
         """held while parameters are written and launched: the driver copies them before the launch returns"""
         self._parameters = list(parameters)
-        self._watched = watched
+        self._observers = list(observers)
         self._ready: set[int] = set()
         self._kernel: Any = None
         self._config: Any = None
@@ -104,8 +107,8 @@ class Function:
             code = self._launch(config, self._kernel, params, device)
         if code:
             raise self._failed(driver.get().error("cuLaunchKernelEx", code), grid)
-        if self._watched is not None:
-            WATCH.launched(self._watched, stream, device)
+        for watched, by in self._observers:
+            by.launched(watched, grid, stream, device)
 
     def _prepare(self, device: int) -> None:
         try:
@@ -119,8 +122,8 @@ class Function:
                 self._kernel = kernel
             with cuda.on(device):
                 cuda.allow_shared(self._kernel, self.smem_bytes, device)
-                if self._watched is not None:
-                    WATCH.arm(self._watched, self._kernel, device)
+                for watched, by in self._observers:
+                    by.arm(watched, self._kernel, device)
         except driver.DriverMissing as error:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
         except driver.DriverError as error:
@@ -171,9 +174,10 @@ class Prepared:
         self._pointers = (ctypes.c_void_p * len(slots))(*[self._base + slot for slot in slots])
         self._params = ctypes.addressof(self._pointers)
 
+        observers = [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.profiled, PROFILES)) if asked]
         self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
                                  [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]],
-                                 compiled if compiled.debug else None)
+                                 observers)
         self._images: dict[tuple[Any, ...], bytes] = {}
         self._last: tuple[Any, ...] | None = None
 
@@ -260,6 +264,8 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
             driver.get().synchronize(stream, device)
             if WATCH.kernels:
                 WATCH.check()
+            if PROFILES.kernels:
+                PROFILES.fetch()
     except driver.DriverError as error:
         raise LaunchError(f"kernel {name!r}: {error}") from error
 

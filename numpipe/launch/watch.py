@@ -72,7 +72,7 @@ class Watch:
             watched.blocks[device] = cuda.symbol(kernel, _watch.SYMBOL)
             self._clear(watched, device)
 
-    def launched(self, compiled: Any, stream: int, device: int) -> None:
+    def launched(self, compiled: Any, _grid: tuple[int, int, int], stream: int, device: int) -> None:
         """A kernel was queued: remember where, to know when it has ended."""
         with self.lock:
             watched = next(w for w in self.kernels if w.compiled is compiled)

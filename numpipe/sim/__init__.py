@@ -18,7 +18,6 @@ file           concept
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
 ``gmem``       global memory: who wrote and read which elements, by CTA; ``regions``: views of one allocation
 ``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
-``trace``      events and the text timeline; ``chrome``: trace files
 =============  ==================================================================================================
 
 CTAs run one after the other, and what any two of them do to an element of an array is compared (`gmem`), so that a conflict is
@@ -42,12 +41,12 @@ import numpy as np
 
 from .._machine import TensorMap
 from ..errors import SpecError
+from ..traces import Event, Trace
 from .gmem import GlobalMemory
 from .mma import Plan
 from .schedule import Costs, Schedule
 from .sm import SM, Body
 from .tma import Box
-from .trace import Event, Trace
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 

@@ -309,10 +309,11 @@ class Products:
         result.value = value
         self.ran += 1
         self.who.sm.progress += 1
+        now = self._finished  # the next batch's end, once that is scheduled
         if self._queue:
-            self._schedule(self._finished)
+            self._schedule(now)
         if isinstance(self.who.blocked, _Draining) and self.ran >= self._until:
-            self.who.wake(self._finished)
+            self.who.wake(now)
 
     def commit(self) -> None:
         self.who.elapse(self.who.sm.costs.issue)

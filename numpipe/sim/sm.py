@@ -19,11 +19,11 @@ from .schedule import Costs, Scheduler
 
 if TYPE_CHECKING:
     from ..deadlocks import Hint
+    from ..traces import Trace
     from .barriers import Mbarrier
     from .gmem import GlobalMemory
     from .mma import Plan
     from .tma import Box
-    from .trace import Trace
 
 Body = Callable[[_machine.Machine], None]
 

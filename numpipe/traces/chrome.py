@@ -18,51 +18,58 @@ demands. What a warpgroup waited for when the run failed is an event that ends w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
-if TYPE_CHECKING:
-    from .trace import Event
+from . import spans
+from .events import UNITS, Event, of_ctas, of_warpgroups
 
 Json = dict[str, Any]
 
-UNITS = {"load": "copy in", "store": "copy out", "mma": "tensor core"}
-"""kinds of events that are not a warpgroup's own, and the thread they are shown on"""
 _WAITS = {"wait": "wait for", "barrier": "named barrier", "registers": "setmaxnreg", "drain": "wgmma_wait",
           "flush": "wait for stores"}
 _LASTING = ("fill", "compute")
 """notes that last until the next one; others are moments, which an event of their own follows"""
-_BARRIER = re.compile(r"(\w+)\[(\d+)\](?: for in_specs\[\d+\] '\w+')? of (.*)")
+REGIONS = 1000
+"""thread of a warpgroup's regions and tiles, less its number"""
 
 
-def trace_events(events: Iterable[Event], failure: str | None = None) -> Json:
-    """The JSON object of a trace, ready for ``json.dump``."""
-    ctas: dict[tuple[int, int, int], list[Event]] = {}
-    for event in events:
-        ctas.setdefault(event.cta, []).append(event)
+def trace_events(events: Iterable[Event], failure: str | None = None, clock: str = "cycles", lost: int = 0,
+                 sms: dict[tuple[int, int, int], int] | None = None) -> Json:
+    """The JSON object of a trace, ready for ``json.dump``; `clock`, `lost` and `sms` are the Trace's."""
+    ctas = of_ctas(list(events))
     found: list[Json] = []
     for pid, (cta, own) in enumerate(ctas.items()):
-        found += _cta(pid, cta, own)
+        found += _cta(pid, cta, own, "" if sms is None or cta not in sms else f" on SM {sms[cta]}")
     if failure is not None:
         last = max((e["ts"] + e.get("dur", 0) for e in found if e["ph"] == "X" and e["pid"] == len(ctas) - 1), default=0)
         found.append({"ph": "i", "s": "g", "name": failure.partition("\n")[0], "cat": "failure", "ts": last,
                       "pid": max(len(ctas) - 1, 0), "tid": 0, "args": {"message": failure}})
-    return {"traceEvents": found, "displayTimeUnit": "ms",
-            "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
+    if clock == "cycles":
+        return {"traceEvents": found, "displayTimeUnit": "ms",
+                "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
+    scaled = [{**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}} for each in found]  # in microseconds
+    return {"traceEvents": scaled, "displayTimeUnit": "ns",
+            "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": lost}}
 
 
-def _cta(pid: int, cta: tuple[int, int, int], events: list[Event]) -> Iterator[Json]:
-    warpgroups: dict[int, list[Event]] = {}
+def _cta(pid: int, cta: tuple[int, int, int], events: list[Event], where: str = "") -> Iterator[Json]:
+    warpgroups = of_warpgroups(events)
     units: dict[str, list[Event]] = {}
     for event in events:
-        (units.setdefault(event.kind, []) if event.kind in UNITS else warpgroups.setdefault(event.warpgroup, [])).append(event)
-    yield _named("process", pid, 0, f"CTA {cta}")
+        if event.kind in UNITS:
+            units.setdefault(event.kind, []).append(event)
+    yield _named("process", pid, 0, f"CTA {cta}{where}")
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
     last = max(e.end for e in events)
-    for number, own in sorted(warpgroups.items()):
+    for number, own in warpgroups.items():
         yield _named("thread", pid, number, f"wg{number} {own[-1].role}")
-        yield from _ordered(_warpgroup(own, last), pid, number)
+        yield from _ordered(_warpgroup([event for event in own if not event.aside], last), pid, number)
+        regions = [_aside(span) for span in chain(spans.tiles(own, last), spans.regions(own, last))]
+        if regions:  # a thread of their own: they need not lie inside a step, or a step inside them
+            yield _named("thread", pid, REGIONS + number, f"wg{number} regions")
+            yield from _ordered(regions, pid, REGIONS + number)
     for tid, (kind, title) in enumerate(UNITS.items(), max(warpgroups, default=0) + 1):
         if kind in units:
             yield _named("thread", pid, tid, title)
@@ -80,23 +87,23 @@ def _ordered(events: Iterable[Json], pid: int, tid: int) -> list[Json]:
 
 
 def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
-    return {"ph": "X", "name": name, "cat": kind, "ts": int(start), "dur": int(end - start), "args": _plain(args)}
+    return {"ph": "X", "name": name, "cat": kind, "ts": int(start), "dur": int(end - start),
+            "args": plain({key: value for key, value in args.items() if value is not None})}
 
 
-def _plain(args: Json) -> Json:
-    """Values as JSON has them: NumPy integers as ints, coordinates as lists."""
-    def plain(value: Any) -> Any:
-        if isinstance(value, (tuple, list)):
-            return [plain(v) for v in value]
-        return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
-
-    return {key: plain(value) for key, value in args.items() if value is not None}
+def plain(value: Any) -> Any:
+    """A value as JSON has it: NumPy integers as ints, tuples as lists."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(each) for each in value]
+    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
 def _place(mbar: str) -> Json:
     """Ring and slot in an mbarrier's name, as rings give it: ``ready[0] of a, b @ gemm.py:41``."""
-    found = _BARRIER.fullmatch(mbar)
-    return {} if found is None else {"ring": found[3], "slot": int(found[2])}
+    found = spans.OF_A_RING.fullmatch(mbar)
+    return {} if found is None else {"ring": found["ring"], "slot": int(found["slot"])}
 
 
 def _unit(event: Event) -> Json:
@@ -106,6 +113,13 @@ def _unit(event: Event) -> Json:
     if event.kind != "mma":
         details["landed" if event.kind == "load" else "written"] = event.end
     return _span(name, event.kind, event.start, end, {"warpgroup": event.warpgroup, **_place(details.get("mbar", "")), **details})
+
+
+def _aside(span: spans.Span) -> Json:
+    """A tile, or a region."""
+    if span.kind == "tile":
+        return _span(f"tile {span.name}", "tile", span.start, span.end, {"tile": int(span.name)})
+    return _span(span.name, "region", span.start, span.end, {"unfinished": True} if span.unfinished else {})
 
 
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:

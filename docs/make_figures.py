@@ -1,0 +1,152 @@
+"""Draw the guide's pictures: ``python docs/make_figures.py``.
+
+Each is drawn from traces that the code of a guide's page recorded on the simulated SM. What was drawn stands in the file, as a
+digest, so that a test can tell whether a picture still shows what its page does (`stale`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pages
+
+import numpipe
+
+FIGURES = pages.ROOT / "docs" / "figures"
+ROWS = ("compute", "memory", "copy in", "copy out", "tensor core")
+Titled = Sequence[tuple[str, numpipe.Trace]]
+_FRACTION = re.compile(r"(\d+\.\d\d)\d+(?=[ \"\n]|$)")  # of a point: a third of the file
+DIGEST = re.compile(r"<!-- drawn from ([0-9a-f]{16}) -->")
+
+
+def slots_and_barriers(traces: Titled, path: Path) -> None:
+    """What each slot of a ring goes through: filled, full, in use; a line where a barrier completes a phase."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    [(title, trace)] = traces
+    rows = slot_spans(trace)
+    colors = {"filled": "#56b4e9", "full": "#f7ef9a", "in use": "#0072b2"}
+    figure = Figure(figsize=(10, 2.6), layout="constrained")
+    axes = figure.subplots()
+    for slot, what, step, start, end in rows:
+        axes.barh(slot, end - start, left=start, height=0.55, color=colors[what], edgecolor="none")
+        if what == "filled":
+            axes.text((start + end) / 2, slot, f"step {step}", ha="center", va="center", fontsize=8)
+            axes.plot([end, end], [slot - 0.38, slot + 0.38], color="black", lw=1.4)
+        if what == "in use":
+            axes.plot([end, end], [slot - 0.38, slot + 0.38], color="#d55e00", lw=1.4, ls=(0, (2, 1)))
+    axes.set_yticks(sorted({row[0] for row in rows}), [f"slot {slot}" for slot in sorted({row[0] for row in rows})])
+    axes.invert_yaxis()
+    axes.set_xlabel("cycles of the simulated SM")
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(handles=[
+        Patch(color=colors["filled"], label="being filled: a copy is on its way"), Patch(color=colors["full"], label="full"),
+        Patch(color=colors["in use"], label="in use: products read it"),
+        axes.plot([], [], color="black", label="ready completes a phase")[0],
+        axes.plot([], [], color="#d55e00", ls=(0, (2, 1)), label="consumed completes a phase")[0],
+    ], ncols=5, fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.28))
+    figure.savefig(path, metadata={"Date": None})
+
+
+def slot_spans(trace: numpipe.Trace) -> list[tuple[int, str, int, int, int]]:
+    """(slot, "filled" | "full" | "in use", step, start, end), in cycles, of a kernel with one ring."""
+    issued: dict[int, int] = {}
+    landed: dict[int, int] = {}
+    begun: dict[int, int] = {}
+    slots: dict[int, int] = {}
+    spans = []
+    for event in trace.events:
+        details = event.details
+        if event.kind == "load":
+            step = details["step"]
+            issued[step] = min(issued.get(step, event.start), event.start)
+            landed[step] = max(landed.get(step, 0), event.end)
+        elif event.kind == "note" and details["event"] in ("compute", "release"):
+            step = details["step"]
+            slots[step] = details["slot"]
+            if details["event"] == "compute":
+                begun[step] = event.start
+            else:
+                spans.append((details["slot"], "in use", step, begun[step], event.start))
+    spans += [(slot, "filled", step, issued[step], landed[step]) for step, slot in slots.items()]
+    spans += [(slot, "full", step, landed[step], begun[step]) for step, slot in slots.items()]
+    return sorted(spans)
+
+
+def timelines(traces: Titled, path: Path) -> None:
+    """One below the other, from cycle 0 on one scale of time."""
+    last = max(event.end for _, trace in traces for event in trace.events)
+    titles = [title for title, _ in traces]
+    numpipe.timeline(*(trace for _, trace in traces), titles=titles, path=path, rows=ROWS, start=0, end=last)
+
+
+Draw = Callable[[Titled, Path], None]
+CATALOGUE: dict[str, tuple[str, Draw, Callable[[ModuleType], Titled]]] = {
+    "slots_1_2_3": ("why", timelines, lambda page: [
+        (f"{slots} slot{'s' * (slots > 1)}", page.traces[slots]) for slots in (1, 2, 3)]),
+    "slots_and_barriers": ("why", slots_and_barriers, lambda page: [("a ring of 3 slots", page.traces[3])]),
+    "roles": ("matmul", timelines, lambda page: [
+        ("one instruction stream: each warpgroup loads for itself", page.single), ("a memory warpgroup", page.specialized)]),
+    "delay_release": ("tuning", timelines, lambda page: [
+        (f"delay_release={delay}", trace) for delay, trace in page.delays.items()]),
+    "chained": ("tuning", timelines, lambda page: [("chained", page.chains[False]), ("drained", page.chains[True])]),
+    "limits": ("reading", timelines, lambda page: [
+        ("2 slots: short of slots", page.short_of_slots), ("5 slots: bound by copies", page.bound_by_copies)]),
+}
+"""name -> page of the guide, how it is drawn, the page's traces with their titles"""
+
+
+def digest(traces: Titled) -> str:
+    """Of what a picture shows: who did what, from when to when."""
+    shown = [[title, sorted([*map(int, e.cta), e.warpgroup, e.role, e.kind, int(e.start), int(e.end)]
+                            for e in trace.events if e.end > e.start)] for title, trace in traces]
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+
+
+def simulated(page: str) -> ModuleType:
+    """A page of the guide after its code has run, on the simulated SM."""
+    os.environ.update(NUMPIPE_TARGET="sim", NUMPIPE_COMPILE_CHECK="0")
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        return pages.run(pages.ROOT / "docs" / "guide" / f"{page}.md", Path(folder), gpu=False)
+
+
+def stale(page: str, module: ModuleType) -> list[str]:
+    """Pictures of a page that show something else than what its code has just recorded."""
+    found = []
+    for name, (of, _, traces) in CATALOGUE.items():
+        path = FIGURES / f"{name}.svg"
+        drawn = DIGEST.search(path.read_text(encoding="utf8")) if path.exists() else None
+        if of == page and (drawn is None or drawn[1] != digest(traces(module))):
+            found.append(name)
+    return found
+
+
+def main() -> None:
+    import matplotlib
+
+    matplotlib.rcParams.update({"svg.hashsalt": "numpipe", "svg.fonttype": "none", "font.family": "sans-serif"})
+    FIGURES.mkdir(exist_ok=True)
+    modules = {page: simulated(page) for page in dict.fromkeys(of for of, _, _ in CATALOGUE.values())}
+    for name, (page, draw, traces) in CATALOGUE.items():
+        shown = traces(modules[page])
+        path = FIGURES / f"{name}.svg"
+        draw(shown, path)
+        lines = [_FRACTION.sub(r"\1", line.rstrip()) for line in path.read_text(encoding="utf8").splitlines()]
+        path.write_text("\n".join([*lines, f"<!-- drawn from {digest(shown)} -->\n"]), encoding="utf8")
+        print(path.relative_to(pages.ROOT), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

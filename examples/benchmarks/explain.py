@@ -1,0 +1,125 @@
+"""What `numpipe.explain` predicts against what a GPU measures: the kernels of explained.py, each slow for a reason of its own.
+
+    python examples/benchmarks/explain.py --out result.json
+
+Times are of the burst protocol. A limiter counts as confirmed where the mended kernel, which differs in what is named, is faster
+for the same FLOP by MENDED at least; at a roofline, where it reaches ROOFLINE of that. A wrong result is a failure, and so is,
+with --out, a limiter that is not named, or not confirmed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from numpipe import bench
+from numpipe.errors import TargetError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import explained
+
+MENDED = 1.15
+ROOFLINE = 0.6
+RELATIVE_ERROR = 5e-3
+
+
+def exact(variant: explained.Variant, inputs: list[Any], rows: Any) -> Any:
+    """Some rows of the result, in float64 (a copy: exactly)."""
+    a, *others = inputs
+    if not others:
+        return a[rows].double()
+    found = a[rows].double() @ others[0].double().T
+    for other in others[1:]:
+        found = found * (a[rows].double() @ other.double().T)
+    return found
+
+
+def check(name: str, variant: explained.Variant, inputs: list[Any], out: Any) -> float:
+    """Relative error of 64 rows in the Frobenius norm; AssertionError if it is too large, or NaN."""
+    import torch
+
+    rows = torch.randperm(len(out), device=out.device)[:64]
+    right = exact(variant, inputs, rows)
+    error = float(torch.linalg.norm(out[rows].double() - right) / torch.linalg.norm(right))
+    if not error <= (RELATIVE_ERROR if len(inputs) > 1 else 0.0):
+        raise AssertionError(f"{name}: relative error {error:.1e}")
+    return error
+
+
+def measure(process: int, name: str, plan: bench.Plan) -> dict[str, Any]:
+    """One case -> its entry of the result file."""
+    import torch
+
+    torch.manual_seed(process)
+    case = next(case for case in explained.CASES if case.name == name)
+    variants = {"slow": case.slow} | ({"mended": case.mended} if case.mended else {})
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    calls, facts, checks = {}, {}, []
+    for which, variant in variants.items():
+        told = variant.explain()
+        sets = range(bench.rotation_sets(2 * sum(m * n for m, n in variant.shapes), l2))
+        inputs = [[torch.randn(shape, device="cuda").to(torch.bfloat16) for shape in variant.shapes] for _ in sets]
+        outs = [variant.kernel(*given, cfg=variant.config) for given in inputs]
+        facts[which] = {"shapes": variant.shapes, "config": vars(variant.config), "predicted": told.as_dict()}
+
+        def call(number: int, variant: Any = variant, inputs: Any = inputs, outs: Any = outs, sets: Any = sets) -> None:
+            variant.kernel(*inputs[number % len(sets)], cfg=variant.config, out=outs[number % len(sets)])
+
+        def right(which: str = which, variant: Any = variant, inputs: Any = inputs, outs: Any = outs) -> None:
+            errors = [check(f"{name} ({which})", variant, *pair) for pair in zip(inputs, outs, strict=True)]
+            facts[which]["relative_error"] = max(errors)
+
+        right()
+        calls[which] = call
+        checks.append(right)
+    samples = bench.compare(calls, reference="slow", protocols=("burst",), plan=plan, sensors=bench.sensors())
+    for right in checks:
+        right()
+    [sample] = samples
+    seconds = {which: sample.seconds(which) for which in variants}
+    for which, variant in variants.items():
+        told = variant.explain(measured=seconds[which])
+        facts[which] |= {"seconds": seconds[which], "over_predicted": seconds[which] / told.predicted_seconds}
+        print(f"\n== {name} ({which})\n{told}", flush=True)
+    flop = {which: told["predicted"]["flop"] for which, told in facts.items()}
+    told = case.slow.explain(measured=seconds["slow"])
+    if case.mended:
+        gain = seconds["slow"] / flop["slow"] / (seconds["mended"] / flop["mended"])
+        confirmed, how = gain >= MENDED, f"mended {gain:.2f} x as fast"
+    else:
+        unit = "tensor cores" if case.limiter == "tensor cores" else "memory bandwidth"
+        share = told.limits[unit] / seconds["slow"]
+        confirmed, how = share >= ROOFLINE, f"{share:.0%} of the roofline"
+    named = told.limiter == case.limiter
+    print(f"\n{'ok  ' if named and confirmed else 'FAIL'} {name}: limited by {told.limiter}"
+          + ("" if named else f", expected {case.limiter}")
+          + f"; predicted {1e6 * told.predicted_seconds:.1f} us, measured {1e6 * seconds['slow']:.1f} us; {how}", flush=True)
+    return bench.run_entry(process, {"case": name}, 1.0, samples, variants=facts,
+                           limiter=told.limiter, expected=case.limiter, confirmed=bool(named and confirmed), how=how)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", action="append", choices=[case.name for case in explained.CASES], help="default: all")
+    parser.add_argument("--idle", type=float, default=0.5, help="s without work before a burst")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    plan = bench.Plan(idle=options.idle)
+    cases = [{"case": case.name} for case in explained.CASES if not options.case or case.name in options.case]
+    status = bench.main("explain", cases, lambda process, case: measure(process, case["case"], plan),
+                        processes=options.processes, out=options.out, method=vars(plan), unit="calls/s")
+    if options.out is None or bench.PROCESS in os.environ:
+        return status
+    return status or int(not all(run.get("confirmed") for run in bench.read(options.out).runs))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TargetError as error:
+        sys.exit(f"error: {error}")

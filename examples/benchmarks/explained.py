@@ -1,0 +1,112 @@
+"""Kernels that are slow, each for a reason of its own: what `numpipe.explain` must tell without running them.
+
+tests/test_explain.py asks it; explain.py beside this file measures each on a GPU, and a mended one with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, cdiv, ds
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import copy_pipeline
+
+import gemm
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class GatedConfig:
+    """Tile of the output (tm x tn), depth of a step (tk), steps in shared memory at once."""
+
+    tm: int = 128
+    tn: int = 256
+    tk: int = 64
+    slots: int = 2
+
+
+@numpipe.kernel(
+    out_type=lambda a, b, d, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k),(n,k)->(m,n)",
+    grid=numpipe.persistent())
+def gated(a, b, d, c, *, cfg: numpipe.Static = GatedConfig()):
+    """c = (a @ b.T) * (a @ d.T): two accumulators at a time."""
+    wg = numpipe.axis_index("wg")
+    rows = cfg.tm // numpipe.axis_size("wg")
+    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=16):
+        left = numpipe.zeros((rows, cfg.tn), np.float32)
+        right = numpipe.zeros((rows, cfg.tn), np.float32)
+        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
+            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        for _, (a_tile, b_tile, d_tile) in pipe(a, b, d):
+            left = numpipe.wgmma(left, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
+            right = numpipe.wgmma(right, a_tile.at[ds(wg * rows, rows), :], d_tile.T)
+        c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = (left * right).astype(c.dtype)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A call: the shapes of a kernel's inputs, and its configuration."""
+
+    kernel: Any
+    shapes: tuple[tuple[int, ...], ...]
+    config: Any
+
+    @property
+    def types(self) -> list[numpipe.ArrayType]:
+        """The inputs, of bfloat16, that nobody has allocated."""
+        return [numpipe.ArrayType(shape, BF16) for shape in self.shapes]
+
+    def explain(self, **options: Any) -> Any:
+        """What `numpipe.explain` says of it."""
+        return numpipe.explain(self.kernel, *self.types, cfg=self.config, **options)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A slow call, what it is limited by and `why`; `mended`: the same work without that, where there is such a thing."""
+
+    name: str
+    limiter: str
+    why: str
+    slow: Variant
+    mended: Variant | None = None
+
+
+def product(m: int, n: int, k: int, **config: Any) -> Variant:
+    """examples/gemm.py at a shape."""
+    return Variant(gemm.matmul, ((m, k), (n, k)), gemm.Config(**config))
+
+
+def two_products(n: int, **config: Any) -> Variant:
+    """`gated`, of square matrices."""
+    return Variant(gated, ((n, n), (n, n), (n, n)), GatedConfig(**config))
+
+
+CASES = (
+    Case("one slot", "slots", "the next tile is asked for only when the last one has been used, and takes longer than its products",
+         product(4096, 4096, 1024, slots=1), product(4096, 4096, 1024)),
+    Case("narrow tiles", "tile size", "128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes a FLOP of 128 x 256",
+         product(4096, 2048, 1024, tn=64, slots=6), product(4096, 2048, 1024)),
+    Case("few rows", "memory bandwidth", "128 FLOP for each byte of b, and the tensor cores do 250 in its time",
+         product(128, 16896, 8192, tn=128, slots=6)),
+    Case("133 tiles", "wave tail", "132 SMs have a tile each, then one has the last one", product(2432, 1792, 2048),
+         product(1536, 2816, 2048)),
+    Case("one step", "stores", "K = 64: 134 MB are written and 2 MB read", product(8192, 8192, 64)),
+    Case("two accumulators", "registers", "two sums of 128 registers a lane, of 232: they go to memory and back",
+         two_products(2048), two_products(2048, tn=128, slots=4)),
+    Case("copy", "memory bandwidth", "every byte is read once and written once, and nothing is multiplied",
+         Variant(copy_pipeline.copy, ((32768, 16384),), copy_pipeline.Config())),
+    Case("square", "tensor cores", "a step is 1024 cycles of products, and 30 of anything else", product(4096, 4096, 4096)),
+)
+"""Each limiter that a kernel's author can do something about, and the two that none can."""

@@ -1,0 +1,174 @@
+"""Kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``: what they recorded becomes a trace and a file.
+
+A launch only remembers that there is something to fetch. It is fetched at the end of a call on host arrays, when `last_profile`
+asks, or when the process ends: the newest launch of each kernel, since a launch writes over the one before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _profile
+from ..traces import Event, Trace
+from . import driver
+
+Grid = tuple[int, int, int]
+
+
+class Recorded:
+    """A kernel on a GPU, with the buffer it writes to."""
+
+    def __init__(self, compiled: Any, device: int, buffer: int, nbytes: int) -> None:
+        self.compiled, self.device, self.buffer, self.nbytes = compiled, device, buffer, nbytes
+        self.launches = 0
+        self.pending: tuple[Grid, int] | None = None
+        """grid and stream of a launch that was not fetched"""
+
+
+class Profiles:
+    """The kernels of this process that record."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.kernels: list[Recorded] = []
+        self.newest: Trace | None = None
+
+    def arm(self, compiled: Any, kernel: Any, device: int) -> None:
+        """Give a kernel that was just loaded on a device, whose context is current, its buffer."""
+        unit = compiled.unit
+        nbytes = _profile.buffer_bytes(unit.warpgroups, unit.params.profile_space)
+        with self.lock:
+            cuda = driver.get()
+            buffer = cuda.allocate(nbytes, 0, device)
+            cuda.synchronize(0, device)
+            cuda.poke(cuda.symbol(kernel, _profile.SYMBOL), _profile.control(buffer, _profile.SAMPLED, unit.params.profile_space),
+                      device)
+            if not self.kernels:
+                atexit.register(self._at_exit)
+            self.kernels.append(Recorded(compiled, device, buffer, nbytes))
+
+    def launched(self, compiled: Any, grid: Grid, stream: int, device: int) -> None:
+        with self.lock:
+            recorded = next(r for r in self.kernels if r.compiled is compiled and r.device == device)
+            recorded.launches += 1
+            recorded.pending = grid, stream
+
+    def fetch(self) -> None:
+        """Wait for the launches that were not fetched, and write a file for each."""
+        with self.lock:
+            for recorded in self.kernels:
+                if recorded.pending is not None:
+                    self.newest = _fetched(recorded)
+
+    def _at_exit(self) -> None:
+        with contextlib.suppress(Exception):  # the process ends, and perhaps the driver has gone before
+            self.fetch()
+
+
+PROFILES = Profiles()
+
+
+def last_profile() -> Trace | None:
+    """The trace of the newest launch of a kernel with ``CompilerParams(profile_space=n, profile_dir=path)``, or None.
+
+    Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n its number; for the other kernels
+    that record likewise. Times are nanoseconds. Raises LaunchError where a kernel failed.
+
+    >>> numpipe.last_profile()
+    """
+    PROFILES.fetch()
+    return PROFILES.newest
+
+
+def _fetched(recorded: Recorded) -> Trace:
+    assert recorded.pending is not None
+    (grid, stream), recorded.pending = recorded.pending, None
+    cuda = driver.get()
+    memory = np.empty(recorded.nbytes, np.uint8)
+    cuda.synchronize(stream, recorded.device)
+    cuda.copy_out(memory.ctypes.data, 0, recorded.buffer, 0, recorded.nbytes, 1, 0, recorded.device)
+    cuda.synchronize(0, recorded.device)
+    unit = recorded.compiled.unit
+    trace = told(unit, memory.tobytes(), grid)
+    directory = Path(unit.params.profile_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    trace.save(directory / f"{unit.kernel}_{recorded.launches - 1}.json")
+    return trace
+
+
+# ---- what the buffer says -----------------------------------------------------------------------------------------------
+def told(unit: Any, memory: bytes, grid: Grid) -> Trace:
+    """The trace of a launch, in the events that the simulated SM has; time 0 is when its first warpgroup began."""
+    trace = Trace(clock="ns")
+    parts = [part for part in _profile.parts(memory, unit.warpgroups, unit.params.profile_space)
+             if part.cta < grid[0] * grid[1] * grid[2]]
+    if not parts:
+        return trace
+    trace.tell_rings(unit.traced())
+    zero = min(part.begin for part in parts)
+    plans = {plan.index: plan for plan in (*unit.rings.values(), *unit.outputs.values())}
+    for part in parts:
+        cta = (part.cta % grid[0], part.cta // grid[0] % grid[1], part.cta // (grid[0] * grid[1]))
+        role = "memory" if part.warpgroup == unit.memory_warpgroup else "compute"
+        trace.lost += part.lost
+        trace.events += [Event(cta, part.warpgroup, role, round(start - zero), round(end - zero), kind, details)
+                         for start, end, kind, details in _events(unit, plans, part)]
+        trace.sms[cta] = part.sm
+    return trace
+
+
+def _events(unit: Any, plans: dict[int, Any], part: _profile.Part) -> list[tuple[float, float, str, dict[str, Any]]]:
+    """(start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
+    found: list[tuple[float, float, str, dict[str, Any]]] = []
+    since: dict[str, float] = {}
+
+    def note(time: float, event: str, details: dict[str, Any]) -> None:
+        found.append((time, time, "note", {"event": event, **details}))
+
+    for moment in part.moments:
+        kind, time = moment.kind, moment.time
+        if kind in ("region begin", "region end"):
+            note(time, kind, {"region": unit.regions[moment.step]})
+            continue
+        if kind == "tile":
+            note(time, "tile begin", {"number": moment.step})
+            continue
+        if kind in ("store begin", "store end"):
+            if kind == "store end" and "store" in since:
+                found.append((since.pop("store"), time, "write", {"what": "store"}))
+            elif kind == "store begin":
+                since["store"] = time
+            continue
+        plan = plans[moment.ring]
+        slot = moment.step % plan.slots
+        where: dict[str, Any] = {"ring": plan.name, "slot": slot, "step": moment.step}
+        if plan.one_by_one("fill" if kind.startswith("issue") else kind):
+            where["operand"] = moment.operand
+        if kind in ("fill", "wait"):
+            note(time, kind, where)
+            since[kind] = time
+        elif kind in ("issue", "compute"):
+            begun = since.pop("fill" if kind == "issue" else "wait", time)
+            freed, phase = kind == "issue", moment.step // plan.slots
+            mbar = f"consumed[{slot}]" if freed else f"ready[{slot}]"
+            mbar += unit.whose(plan, moment.operand, plan.manual_consumed if freed else plan.manual_ready)
+            found.append((begun, time, "wait", {"mbar": mbar, "phase": phase - freed, "step": moment.step}))
+            if kind == "compute":
+                note(time, kind, where)
+            else:
+                since["issue"] = time
+        elif kind == "issued":
+            arrays = ", ".join(unit.arrays[arg].name for arg in plan.args)
+            found.append((since.pop("issue", time), time, "issue", {"tensor": arrays, **where}))
+        else:
+            note(time, kind, where)
+            if kind == "release":
+                found.append((time, time, "arrive", {"mbar": f"consumed[{slot}] of {plan.name}"}))
+    found.append((part.end, part.end, "end", {"lost": part.lost} if part.lost else {}))
+    return found

@@ -1,0 +1,222 @@
+"""How long a kernel takes, and why: the time of its longest SM, of L2 and of HBM, and the same without each thing that costs.
+
+::
+
+    step      = products + turn                          of the compute role
+    a slot    : latency + copy + its step                comes round every `slots` steps
+    CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + first tile
+    SM        = its CTAs, one after another              the SM with the most work: the wave tail
+    kernel    = launch + max(SM, L2, HBM)
+
+A *loss* is what the prediction falls by when a thing costs nothing: a ring with slots without end, SMs with equal work, and so on.
+The limiter is the largest loss if it is at least `LOSS` of the time. If not, the kernel is about as fast as the GPU allows: the
+limiter is what the GPU has least of for it, tensor cores or memory bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .count import Work
+from .device import Clock, DeviceModel
+from .work import KernelWork
+
+LOSS = 0.2
+STORES = 0.75
+"""share of stores in the bytes of HBM from which on they, and not memory in general, are the limit"""
+_SERIALISED = 100
+"""cycles between a product and the next where each is waited for"""
+
+ADVICE = {
+    "tensor cores": "at the roofline of the tensor cores",
+    "memory bandwidth": "at the roofline of HBM: move fewer bytes",
+    "stores": "write fewer bytes (a narrower dtype), keep tiles in registers for longer, or let stores overlap products",
+    "slots": "tiles come too late: more slots (max_concurrent_steps), or smaller steps",
+    "tile size": "tiles are too small: a larger one loads fewer bytes, and has fewer steps, for the same FLOP",
+    "wave tail": "SMs idle at the end: another tile size, or a grid whose tiles divide among the SMs",
+    "registers": "accumulators do not fit into registers: a smaller tile, more compute warpgroups, or fewer memory_registers",
+    "compute role": "ordinary accesses of shared memory take longer than products and copies: fewer, or more warpgroups",
+    "launch": "too little work for a launch",
+}
+"""What the limiters are, and what to do."""
+LOSSES = ("slots", "tile size", "wave tail", "registers", "stores", "compute role", "launch")
+
+
+@dataclass(frozen=True)
+class RingFacts:
+    """A load ring: its slots, the steps that a slot is kept after its own, the bytes of a slot."""
+
+    name: str
+    slots: int
+    delay: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the model knows of a kernel beside its work.
+
+    resident     CTAs that run on an SM at a time
+    drain        rings are empty between two loops
+    spill_bytes  a lane, stored and loaded again, in each step
+    serialised   the compiler waits for every product before the next
+    """
+
+    rings: tuple[RingFacts, ...]
+    resident: int
+    drain: bool
+    spill_bytes: int
+    serialised: bool
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds. `limits`: of each unit if it alone worked; `losses`: what the total falls by without a cost."""
+
+    seconds: float
+    limits: dict[str, float]
+    losses: dict[str, float]
+    limiter: str
+    clock: float
+    """MHz of the SMs"""
+    hbm_bytes: int
+    l2_bytes: int
+
+
+def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float) -> Prediction:
+    """The time of a kernel."""
+    model = Model(work, facts, device, 1e6 * device.resting_clock(clock))
+    busy = 1e6 * device.tensor_busy_clock(clock)
+    resting = model.hertz
+    for _ in range(4):  # the clock depends on how busy the tensor cores are, and that on the clock
+        share = min(1.0, model.limit("tensor cores") / model.seconds() / 0.7)
+        model.hertz = resting + (busy - resting) * share
+    total = model.seconds()
+    limits = {name: model.limit(name) for name in ("tensor cores", "memory bandwidth", "L2", "ring", "longest SM", "launch")}
+    losses = {name: max(0.0, total - model.seconds(name)) for name in LOSSES}
+    worst = max(losses, key=lambda name: losses[name])
+    if losses[worst] >= LOSS * total:
+        limiter = worst
+    elif limits["tensor cores"] >= limits["memory bandwidth"]:
+        limiter = "tensor cores"
+    else:
+        written = sum(n for key, n in work.total.items() if key[0] == "store")
+        limiter = "stores" if written >= STORES * model.hbm_bytes() else "memory bandwidth"
+    return Prediction(total, limits, losses, limiter, 1e-6 * model.hertz, round(model.hbm_bytes()), round(model.l2_bytes()))
+
+
+class Model:
+    """The time of a kernel's parts; `hertz`: of the SMs."""
+
+    def __init__(self, work: KernelWork, facts: Facts, device: DeviceModel, hertz: float) -> None:
+        self.work, self.facts, self.device, self.hertz = work, facts, device, hertz
+        self.average = Work({key: n / work.ctas for key, n in work.total.items()})
+
+    # ---- one CTA, in cycles
+    def compute(self, work: Work, without: str = "") -> float:
+        """The compute role's own time: it never waits for tiles."""
+        device = self.device
+        own: dict[int, float] = {}
+        for warpgroup in {key[1] for key in work if key[0] in ("tensor", "read", "written", "steps")}:
+            turns = 0.0 if without == "tile size" else device.step_cycles * work["steps", warpgroup]
+            own[warpgroup] = turns + self._spills(work, warpgroup, without)
+        products = sum(n for key, n in work.items() if key[0] == "tensor")
+        moved = {number: (0 if without == "compute role" else work["read", number]) / device.work_rate
+                 + (0 if without == "stores" else work["written", number]) / device.work_rate for number in own}
+        if not own:
+            return float(products)
+        tiles = 0.0 if without == "stores" else device.tile_cycles * self.tiles(work)
+        steps = {work["steps", number] for number in own}
+        if len(steps) == 1:  # warpgroups share each step: what is no product comes between the products of all of them
+            return products + max(own.values()) + sum(moved.values()) + tiles
+        alone = (work["tensor", number] + own[number] + moved[number] + tiles / len(own) for number in own)
+        return max(products, *alone)  # they take turns: one stores while another multiplies
+
+    def _spills(self, work: Work, warpgroup: int, without: str) -> float:
+        """What accumulators cost that are not in registers all the time."""
+        if without == "registers":
+            return 0.0
+        spilled = 128 * self.facts.spill_bytes / self.device.work_rate * work["steps", warpgroup]
+        return spilled + (_SERIALISED * work["products", warpgroup] if self.facts.serialised else 0.0)
+
+    @staticmethod
+    def tiles(work: Work) -> float:
+        """Tiles of the output; a CTA without a loop over them has one."""
+        return work["tiles",] or float(any(key[0] == "store" for key in work))
+
+    def ring(self, work: Work, without: str = "") -> float:
+        """How long the slots take to go round, of the slowest ring."""
+        if without == "slots":
+            return 0.0
+        compute, slowest = self.compute(work, without), 0.0
+        for ring in self.facts.rings:
+            fills = work["fills", ring.name]
+            if fills:
+                held = compute / fills * (1 + ring.delay)
+                slowest = max(slowest, fills * (self.latency() + ring.nbytes / self.device.copy_rate + held) / ring.slots)
+        return slowest
+
+    def latency(self) -> float:
+        """Cycles from a slot's release to the first bytes of its next tile."""
+        loads = sum(n for key, n in self.work.total.items() if key[0] == "load")
+        far = sum(self.hbm_loads().values()) / loads if loads else 0.0
+        return self.device.latency + far * self.device.hbm_latency
+
+    def cta(self, work: Work, without: str = "") -> float:
+        """A CTA that is alone on its SM."""
+        first = sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate + self.latency()
+        emptied = self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
+        last = self.device.latency if any(key[0] == "store" for key in work) else 0
+        return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last
+
+    # ---- all SMs, in seconds
+    def sm(self, without: str = "") -> float:
+        """The SM with the most work."""
+        places = self.device.sms * self.facts.resident
+        together = min(self.facts.resident, -(-self.work.ctas // self.device.sms))  # CTAs that share the SM's units
+
+        def of(work: Work) -> float:
+            return max(self.cta(work, without), together * self.compute(work, without))
+
+        if without == "wave tail":
+            return self.work.ctas / self.device.sms / together * of(self.average) / self.hertz
+        waves = -(-self.work.ctas // places)
+        longest = max(of(work) for work in self.work.counted.values())
+        if waves == 1:
+            return longest / self.hertz
+        return waves * (of(self.average) if len(self.work.counted) > 1 else longest) / self.hertz
+
+    def hbm_loads(self) -> dict[str, float]:
+        """Bytes of each array that come from HBM: once where all fit into half of L2, else once for all SMs that ask together."""
+        footprint = self.work.footprint
+        fits = sum(footprint.values()) <= self.device.l2_bytes / 2
+        return {array: float(n) if fits else max(float(n), self.work.distinct[array] * self.work.total["load", array])
+                for array, n in footprint.items()}
+
+    def hbm_bytes(self) -> float:
+        return sum(self.hbm_loads().values()) + sum(n for key, n in self.work.total.items() if key[0] == "store")
+
+    def l2_bytes(self) -> float:
+        """Bytes that L2 gives and takes."""
+        loads = sum(self.work.distinct_beside[array] * self.work.total["load", array] for array in self.work.footprint)
+        return loads + sum(n for key, n in self.work.total.items() if key[0] == "store")
+
+    def seconds(self, without: str = "") -> float:
+        """The whole kernel's time; `without`: where one thing costs nothing."""
+        l2 = 0.0 if without == "tile size" else self.limit("L2")
+        launch = 0.0 if without == "launch" else self.device.launch
+        return launch + max(self.sm(without), l2, self.limit("memory bandwidth"))
+
+    def limit(self, name: str) -> float:
+        """Seconds of one unit that never waits for others."""
+        if name == "tensor cores":
+            return sum(n for key, n in self.work.total.items() if key[0] == "tensor") / self.device.sms / self.hertz
+        found: dict[str, Callable[[], float]] = {
+            "memory bandwidth": lambda: self.hbm_bytes() / self.device.hbm,
+            "L2": lambda: self.l2_bytes() / self.device.l2_rate / self.hertz,
+            "ring": lambda: max(self.ring(work) for work in self.work.counted.values()) / self.hertz,
+            "longest SM": self.sm,
+            "launch": lambda: self.device.launch,
+        }
+        return found[name]()

@@ -1,0 +1,86 @@
+"""An event of a trace, and how events are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+UNITS = {"load": "copy in", "store": "copy out", "mma": "tensor core"}
+"""kinds of events that are not a warpgroup's own, and the unit of the SM that they are shown on"""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that took from `start` to `end` (equal for a moment): cycles of the model, or nanoseconds on a GPU.
+
+    ==============  =================================================================================
+    kind            what
+    ==============  =================================================================================
+    ``wait``        blocked on an mbarrier (`details`: mbar, phase, step)
+    ``barrier``     blocked on a named barrier
+    ``registers``   blocked in setmaxnreg.inc
+    ``drain``       blocked in wgmma_wait: its own products run
+    ``flush``       blocked in bulk_wait: its own stores run
+    ``issue``       issues a TMA load; on a GPU those of a step
+    ``arrive``      arrives at an mbarrier: a slot's release
+    ``write``       writes shared memory or GMEM itself
+    ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its landing
+    ``store``       a TMA store, likewise, to its arrival in GMEM; a reduction has a details["reduction"]
+    ``mma``         a wgmma batch on the tensor core
+    ``note``        what `Machine.note` said: details["event"] and the ring, slot, step …
+    ``end``         the warpgroup has finished; details["lost"]: a GPU had no room for so many of its last events
+    ==============  =================================================================================
+
+    A warpgroup that was blocked when the run failed has a last event with details["unfinished"].
+    """
+
+    cta: tuple[int, int, int]
+    warpgroup: int
+    role: str
+    start: int
+    end: int
+    kind: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def note(self) -> str:
+        """What a note says; "" of other kinds."""
+        return str(self.details["event"]) if self.kind == "note" else ""
+
+    @property
+    def aside(self) -> bool:
+        """Whether it is of a region or a tile."""
+        return self.note in ("region begin", "region end", "tile begin")
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A ring that events tell of: by its name, that of a load ring or that of an `output`.
+
+    index    rings of one index are one, which several pipelines use
+    slots    of the ring
+    private  whether each warpgroup has one
+    """
+
+    name: str
+    index: int
+    slots: int
+    private: bool
+    output: bool
+
+
+def of_ctas(events: list[Event]) -> dict[tuple[int, int, int], list[Event]]:
+    """The events of each CTA, in their order."""
+    found: dict[tuple[int, int, int], list[Event]] = {}
+    for event in events:
+        found.setdefault(event.cta, []).append(event)
+    return found
+
+
+def of_warpgroups(events: list[Event]) -> dict[int, list[Event]]:
+    """What each warpgroup of a CTA did itself, in its order."""
+    found: dict[int, list[Event]] = {}
+    for event in events:
+        if event.kind not in UNITS:
+            found.setdefault(event.warpgroup, []).append(event)
+    return dict(sorted(found.items()))

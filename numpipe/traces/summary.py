@@ -1,0 +1,196 @@
+"""Where the time of a run went: what each warpgroup did for how long, and the bubbles between tiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .events import Event, of_ctas, of_warpgroups
+from .spans import MEANS, Span, regions, spans, tiles
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+
+@dataclass(frozen=True)
+class Bubbles:
+    """Times between a warpgroup's last product of a tile and its first one of the next.
+
+    count, time, longest   how many; together; the longest
+    parts                  what it did then: kind of span -> time
+    """
+
+    count: int = 0
+    time: float = 0.0
+    longest: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float:
+        return self.time / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A warpgroup's time, from when its CTA began until it ended itself; a mean where there are several CTAs.
+
+    spent     kind of span (`numpipe.traces.spans.MEANS`) -> time; together they are `total`
+    regions   name -> time inside, what is nested in it included
+    """
+
+    warpgroup: int
+    role: str
+    total: float
+    spent: dict[str, float]
+    regions: dict[str, float]
+    bubbles: Bubbles
+
+    def fraction(self, kind: str) -> float:
+        """Of the total, 0 … 1."""
+        return self.spent[kind] / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Where the time went, in `clock` ("cycles" or "ns"); printed as a table.
+
+    total              from the first event of the CTA to the last of its warpgroups; a mean where there are several CTAs
+    tensor_core_idle   of that, the fraction without a product running (0 … 1); None on a GPU, which does not tell
+    lost               events that there was no room for: what happened after them counts as other instructions
+    """
+
+    clock: str
+    ctas: tuple[tuple[int, int, int], ...]
+    total: float
+    rows: tuple[Row, ...]
+    tensor_core_idle: float | None
+    lost: int
+
+    def __getitem__(self, warpgroup: int) -> Row:
+        """The row of a warpgroup. Raises KeyError."""
+        for row in self.rows:
+            if row.warpgroup == warpgroup:
+                return row
+        raise KeyError(warpgroup)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in dicts, lists, strings and numbers; fractions beside the times."""
+        found = dataclasses.asdict(self)
+        found["ctas"] = [list(cta) for cta in self.ctas]
+        found["rows"] = [{**each, "fractions": {kind: row.fraction(kind) for kind in row.spent},
+                          "bubbles": {**each["bubbles"], "mean": row.bubbles.mean}}
+                         for each, row in zip(found["rows"], self.rows, strict=True)]
+        return found
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "no events"
+        which = f"CTA {self.ctas[0]}" if len(self.ctas) == 1 else f"mean of {len(self.ctas)} CTAs"
+        names = [f"wg{row.warpgroup} {row.role}" for row in self.rows]
+        table = [["", *names], [self.clock, *(f"{row.total:.0f}" for row in self.rows)]]
+        table += [[means, *(f"{100 * row.fraction(kind):.1f} %" for row in self.rows)] for kind, means in MEANS.items()
+                  if any(row.spent[kind] for row in self.rows)]
+        for name in dict.fromkeys(name for row in self.rows for name in row.regions):
+            table.append([f"in region {name}", *(f"{100 * row.regions.get(name, 0) / row.total:.1f} %" for row in self.rows)])
+        table += _of_bubbles([row.bubbles for row in self.rows])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [f"{line[0]:<{widths[0]}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
+                 for line in table]
+        lines.insert(0, f"{which}: {self.total:.0f} {self.clock}")
+        if self.tensor_core_idle is not None:
+            lines.append(f"tensor core idle: {100 * self.tensor_core_idle:.1f} %")
+        if self.lost:
+            lines.append(f"{self.lost} events were lost: raise profile_space")
+        return "\n".join(map(str.rstrip, lines))
+
+
+def _of_bubbles(all_: Sequence[Bubbles]) -> list[list[str]]:
+    """Lines of the table."""
+    if not any(each.count for each in all_):
+        return []
+
+    def line(title: str, cell: Any) -> list[str]:
+        return [title, *(cell(each) if each.count else "" for each in all_)]
+
+    found = [line("bubble between tiles", lambda each: f"{each.mean:.0f}"), line("  longest", lambda each: f"{each.longest:.0f}")]
+    for kind, means in MEANS.items():
+        if any(each.parts.get(kind) for each in all_):
+            found.append(line(f"  {means}", lambda each, kind=kind: f"{100 * each.parts.get(kind, 0) / (each.time or 1):.1f} %"))
+    return found
+
+
+def summarise(trace: Trace, cta: Any) -> Summary:
+    """What `Trace.summary` says."""
+    ctas = of_ctas(trace.events if cta is None else trace.events_of(cta))
+    of_each = [_of_cta(events) for events in ctas.values()]
+    numbers = sorted({row.warpgroup for rows, _, _ in of_each for row in rows})
+    rows = tuple(_mean([row for rows, _, _ in of_each for row in rows if row.warpgroup == number]) for number in numbers)
+    totals = [total for _, total, _ in of_each]
+    idle = [each for _, _, each in of_each if each is not None]
+    return Summary(trace.clock, tuple(ctas), sum(totals) / max(len(totals), 1), rows, sum(idle) / len(idle) if idle else None,
+                   trace.lost)
+
+
+def _of_cta(events: list[Event]) -> tuple[list[Row], float, float | None]:
+    """Rows, the CTA's whole time, and the fraction of it without products, None if that is not known."""
+    warpgroups = of_warpgroups(events)
+    begin = min(e.start for e in events)
+    end = max((e.end for own in warpgroups.values() for e in own), default=begin)
+    products = sorted((e.start, e.end) for e in events if e.kind == "mma")
+    busy, until = 0, begin
+    for start, stop in products:
+        busy += max(0, stop - max(start, until))
+        until = max(until, stop)
+    idle = 1 - busy / (end - begin) if products and end > begin else None
+    return [_row(number, own, begin) for number, own in warpgroups.items()], end - begin, idle
+
+
+def _row(number: int, events: list[Event], begin: int) -> Row:
+    end = max(e.end for e in events)
+    did = spans(events)
+    spent = dict.fromkeys(MEANS, 0.0)
+    for span in did:
+        spent[span.kind] += span.length
+    spent["other"] += (end - begin) - sum(spent.values())  # before its first event
+    inside: dict[str, float] = {}
+    for region in regions(events, end):
+        inside[region.name] = inside.get(region.name, 0.0) + region.length
+    return Row(number, events[-1].role, end - begin, spent, inside, _bubbles(did, list(tiles(events, end))))
+
+
+def _bubbles(did: list[Span], tiles_: list[Span]) -> Bubbles:
+    """Between tiles that a warpgroup computed something in."""
+    starts = [span.start for span in did]
+
+    def between(start: float, end: float) -> list[Span]:
+        """The spans that begin there, and the one before them."""
+        return did[max(bisect_left(starts, start) - 1, 0):bisect_left(starts, end)]
+
+    products = [(computed[0].start, computed[-1].end) for tile in tiles_
+                if (computed := [s for s in between(tile.start, tile.end) if s.kind == "compute" and s.start >= tile.start])]
+    gaps = [(last, first) for (_, last), (first, _) in itertools.pairwise(products)]
+    parts: dict[str, float] = {}
+    for start, end in gaps:
+        for span in between(start, end):
+            if (inside := min(span.end, end) - max(span.start, start)) > 0:
+                parts[span.kind] = parts.get(span.kind, 0.0) + inside
+    lengths = [end - start for start, end in gaps]
+    return Bubbles(len(gaps), sum(lengths), max(lengths, default=0), parts)
+
+
+def _mean(rows: list[Row]) -> Row:
+    """Of one warpgroup in several CTAs; of bubbles, all of them."""
+    count = len(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row.regions))
+    bubbles = [row.bubbles for row in rows]
+    parts = {kind: sum(each.parts.get(kind, 0.0) for each in bubbles) for kind in MEANS
+             if any(kind in each.parts for each in bubbles)}
+    return Row(rows[0].warpgroup, rows[0].role, sum(row.total for row in rows) / count,
+               {kind: sum(row.spent[kind] for row in rows) / count for kind in MEANS},
+               {name: sum(row.regions.get(name, 0.0) for row in rows) / count for name in names},
+               Bubbles(sum(each.count for each in bubbles), sum(each.time for each in bubbles),
+                       max(each.longest for each in bubbles), parts))

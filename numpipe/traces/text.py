@@ -1,0 +1,70 @@
+"""A timeline as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from .events import UNITS, of_warpgroups
+from .spans import spans
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+_LETTERS = {
+    "wait": ".", "barrier": ".", "registers": ".", "drain": "#", "flush": "S", "issue": "L", "write": "S",
+    "load": "L", "store": "S",
+}
+_LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor core: number of the warpgroup"
+
+
+def timeline(trace: Trace, width: int, cta: Any, start: float | None, end: float | None, wanted: Callable[[str], bool]) -> str:
+    """What `Trace.timeline` says."""
+    events = trace.events_of(cta)
+    if not events:
+        return "no events"
+    first, last = start or 0, max(max(e.end for e in events), 1) if end is None else end
+    if not first < last:
+        raise ValueError(f"start={first} is not before end={last} {trace.clock}")
+    rows: list[tuple[str, str]] = []
+    for number, own in of_warpgroups(events).items():
+        name = f"wg{number} {own[-1].role}"
+        if not wanted(name):
+            continue
+        ended = max((e.end for e in own if e.kind == "end"), default=last)
+        letters = [(e.start, e.end, _LETTERS[e.kind]) for e in own if e.kind in _LETTERS]
+        if trace.clock == "ns":  # a GPU does not tell when products ran, but what its warpgroups were at
+            letters += [(span.start, span.end, "#") for span in spans(own) if span.kind == "compute"]
+        rows.append((name, _row(letters, width, first, last, ended, "-")))
+    for kind, title in UNITS.items():
+        letters = [(e.start, e.details.get("port_until", e.end), _LETTERS.get(kind, str(e.warpgroup)))
+                   for e in events if e.kind == kind]
+        if letters and wanted(title):
+            rows.append((title, _row(letters, width, first, last, last, " ")))
+    label = max((len(name) for name, _ in rows), default=0)
+    window = "" if start is None and end is None else f" from {first} to {last}"
+    head = f"CTA {events[0].cta}: {last - first} {trace.clock}{window}, {(last - first) / width:.0f} a column"
+    return "\n".join([head, *(f"{name:<{label}} |{row.rstrip()}" for name, row in rows), _LEGEND])
+
+
+def _row(spans: Iterable[tuple[float, float, str]], width: int, first: float, last: float, ended: float, idle: str) -> str:
+    """`width` characters for the time from `first` to `last`: what fills most of each column; if nothing, `idle` up to `ended`."""
+    filled: list[dict[str, float]] = [{} for _ in range(width)]
+    scale = width / (last - first)
+    for start, end, letter in spans:
+        lo, hi = max(start - first, 0) * scale, (min(end, last) - first) * scale
+        if hi < lo or (hi == lo and not first <= start < last):
+            continue
+        for column in range(int(lo), min(int(hi) + 1, width)):
+            share = min(hi, column + 1) - max(lo, column)
+            filled[column][letter] = filled[column].get(letter, 0.0) + share
+    text = []
+    for column, letters in enumerate(filled):
+        rest = idle if column < (ended - first) * scale else " "
+        best = max(letters, key=lambda x: letters[x], default=rest)
+        if "L" in letters:  # issuing a load takes no time to speak of, but is what one looks for
+            best = "L"
+        elif letters.get(best, 0.0) < (0.1 if best in "S#" else 0.5):
+            best = rest
+        text.append(best)
+    return "".join(text)
