@@ -3,6 +3,7 @@
     python examples/benchmarks/gemm.py --shapes 4096,4096,4096 8192,8192,8192 --dtype bf16,f16 --out result.json
     python examples/benchmarks/gemm.py --forms --out result.json    # examples/gemm_body.py against examples/gemm.py
     python examples/benchmarks/gemm.py --chain --out result.json    # examples/gemm.py against itself, drained after each tile
+    python examples/benchmarks/gemm.py --profile --out result.json  # examples/gemm.py that records what it does against itself
 
 A row takes about 12 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times it
 holds the relative error of both (Frobenius norm, against float64); 50 repeats that are not bit-identical are a failure.
@@ -11,10 +12,12 @@ holds the relative error of both (Frobenius norm, against float64); 50 repeats t
 from __future__ import annotations
 
 import argparse
+import atexit
 import dataclasses
 import functools
 import math
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 SHAPES = ("4096,4096,4096", "8192,8192,8192", "8192,8192,512")
 REPEATS = 50
+EVENTS = 4000
+"""of a profile: more than a warpgroup has in 4096,4096,4096"""
 HOST_FLOPS = 4e12  # beyond this the float64 product of all rows takes longer than the measurement: sample rows
 
 
@@ -108,6 +113,13 @@ def competitors(against: str) -> dict[str, Callable[[Any, Any, Any, Any], object
         options = gemm.matmul.options
         drained = dataclasses.replace(options, compiler_params=options.compiler_params.replace(drain=True))
         return {"chained": call(gemm.matmul), "drained": call(Kernel(gemm.matmul.function, drained))}
+    if against == "gemm_profile":
+        folder = tempfile.TemporaryDirectory()
+        atexit.register(folder.cleanup)
+        options = gemm.matmul.options
+        recording = dataclasses.replace(options, compiler_params=options.compiler_params.replace(
+            profile_space=EVENTS, profile_dir=folder.name))
+        return {"recording": call(Kernel(gemm.matmul.function, recording)), "plain": call(gemm.matmul)}
     return {"numpipe": call(gemm.matmul), "cuBLAS": lambda a, b, out, config: torch.mm(a, b.T, out=out)}
 
 
@@ -130,6 +142,8 @@ def parse() -> argparse.Namespace:
                         help="the body form against the loop form")
     parser.add_argument("--chain", dest="against", action="store_const", const="gemm_chain",
                         help="one ring through all tiles against a ring that is drained after each")
+    parser.add_argument("--profile", dest="against", action="store_const", const="gemm_profile",
+                        help=f"with a profile of {EVENTS} events a warpgroup against without")
     parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
                         help="tile sizes and slots of a shape; others take Config()")
     parser.add_argument("--processes", type=int, default=3)
