@@ -24,13 +24,25 @@ LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
 TOCTREE = re.compile(r"^```\{toctree\}\n(?::\w+:[^\n]*\n)*(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+COMPILED = ("README.md", "docs/quickstart.md", "docs/guide/matmul.md")
+"""pages whose kernels are compiled too, each time; those of the others with ``-m soak``, and where tests run on a GPU"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("page", [page for page in PAGES if name(page) not in COMPILED], ids=name)
+def test_the_kernels_of_a_page_compile(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.chdir(tmp_path)
+    run(page, tmp_path, gpu=False)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     monkeypatch.chdir(tmp_path)
     unknown = {mark for block in Block.of(page) for mark in block.marks} - {"no-run", "gpu"}
     assert not unknown, f"{name(page)}: unknown marks {unknown} on a python fence"
-    if page in GUIDE and page.stem != "matmul":  # whose kernels are those of the others in essence
+    if name(page) not in COMPILED:
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     module = run(page, tmp_path, gpu=False)
     if page in GUIDE:

@@ -24,7 +24,7 @@ HINT = ("setmaxnreg is a hint to change how many registers a warp owns at most (
 WAITED = ("wgmma.wait_group waits until no more than N of the newest groups are pending (wgmma.wait_group). The loop's end has "
           "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers")
 REDUNDANT = {
-    "setmaxnreg.inc < simulate.body": HINT,
+    "setmaxnreg.inc < simulate.run_role": HINT,
     "setmaxnreg.inc < registers.set_registers < a kernel": HINT,
     f"wgmma_wait < fragment.mma.wgmma_wait < {LOOP}": WAITED,
     "wgmma_wait < fragment.mma.wgmma_wait < emit.run_carry": WAITED,
