@@ -113,9 +113,9 @@ needs_compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compile
 
 @needs_compiler
 def test_every_choice_passes_the_build_gate_once() -> None:
-    """In as few plans as will do; the GPU run compiles all."""
+    """All but the first, which is no choice, in as few plans as will do; the GPU run and ``-m soak`` compile all."""
     plans = [plan for number in range(ARRAYS) for plan in array(number)]
-    missing = {(name, value) for name, values in FACTORS.items() for value in values}
+    missing = {(name, value) for name, values in FACTORS.items() for value in values[1:]}
     while missing:
         plan = max(plans, key=lambda plan: len(missing & choices(plan)))
         missing -= choices(plan)

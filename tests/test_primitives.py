@@ -167,7 +167,7 @@ def moves(draw: Any) -> tuple[np.ndarray, dict[str, Any]]:
                     "slots": draw(st.integers(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024))))}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(moves(), st.sampled_from(SEEDS))
 def test_tiles_of_any_size_move_an_array(move: tuple[np.ndarray, dict[str, Any]], seed: int | None) -> None:
     values, statics = move

@@ -317,7 +317,7 @@ def simulated_only(monkeypatch):
 
 
 @given(plan=plans(), seed=st.integers(0, 2**16))
-@settings(max_examples=SOAK or 60, derandomize=not SOAK, deadline=None, database=None,
+@settings(max_examples=SOAK or 30, derandomize=not SOAK, deadline=None, database=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_pipeline_computes_what_numpy_does_in_any_schedule(plan, seed, folder):
     note(source(plan))
