@@ -22,7 +22,7 @@ from numpipe._plans import ArrayArg, RingPlan
 from numpipe._unit import Unit
 
 emit = numpipe.emit_pipeline_warp_specialized
-SCHEDULES = (None, *range(20))
+SCHEDULES = (None, *range(9))
 
 
 @pytest.fixture(autouse=True)

@@ -93,7 +93,7 @@ def test_every_edge_of_m_n_and_k(m: int, n: int) -> None:
 
 @pytest.mark.parametrize("residue", range(8))
 def test_every_residue_of_k_and_n(residue: int) -> None:
-    for other, orders in itertools.product(range(8), ("CC", "FF")):
+    for other, orders in itertools.product(range(residue % 2, 8, 2), ("CC", "FF")):
         a, b = integers(60 + residue, 64 + other, 64 + residue, F16, orders)
         assert_exact(matmul.simulate(a, b, cfg=SMALL), a, b)
 

@@ -20,7 +20,7 @@ from kernels_for_tests import SMALL, Config, gemm, nested_gemm, operands, produc
 from numpipe import context, lanes, ring, steps, store_ring
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
 
-SCHEDULES = (None, *range(40))  # None: the order of the virtual-time model
+SCHEDULES = (None, *range(20))  # None: the order of the virtual-time model
 RING = r"kernels_for_tests\.py:\d+"
 
 
