@@ -33,7 +33,7 @@ setp.ne.and.u32 first, $7, 0, sampled; mov.u32 word, %smid; @first st.global.u32
 mov.u64 time, %globaltimer; @first st.global.u64 [at+8], time; mov.u64 time, %clock64; @first st.global.u64 [at+16], time;
 add.u64 at, at, 64; mov.b64 {$1, $2}, at; }"""
 # $0 events so far, $1 room, $2 and $3 the address of the next one
-_END = """{ .reg .pred np_used, fits; .reg .b32 kept; .reg .b64 at, time, past;
+_END = """{ .reg .pred np_used; .reg .b32 kept; .reg .b64 at, time, past;
 setp.ne.u32 np_used, $1, 0; setp.ne.and.u32 np_used, $0, 0, np_used;
 min.u32 kept, $0, $1; mul.wide.u32 past, kept, 16; mov.b64 at, {$2, $3}; sub.u64 at, at, past; sub.u64 at, at, 64;
 @np_used st.global.u32 [at], $0;
@@ -100,7 +100,8 @@ def end_profile(builder: Any, _unit: Unit, _role: str, state: Any) -> None:
 
 # ---- the operations
 @cuda_meaning(source.mark)
-def _mark(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
+def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
+    """An event of a ring: `mark`'s typer, and `ring.note`'s."""
     kind, operand = nb.literal(event), nb.literal(part)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

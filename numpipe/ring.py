@@ -273,7 +273,7 @@ def blocks_in(ring: Ring, steps: Any) -> Any:
 
 @op
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
-    """Tell the simulator's trace and reports what is going on; nothing on the GPU."""
+    """Tell the simulator's trace and reports what is going on; on the GPU the profile, where one is asked for."""
     plan = ring.plan
     which = {"operand": part} if plan.one_by_one(event) else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)

@@ -15,7 +15,7 @@ from .errors import CompileError
 from .inert import REASON
 from .inert_cuda import STEERLESS
 from .intrinsics import cp_async_bulk
-from .profiling_cuda import record
+from .profiling_cuda import of_ring
 from .refs_cuda import SmemType, gmem_value
 
 I32, I64 = nb.types.int32, nb.types.int64
@@ -229,16 +229,7 @@ def field_of_ring(operation: Any, name: str, type: Any) -> None:
 field_of_ring(source.first_of, "first", lambda ring: I32)
 
 
-@cuda_meaning(source.note)
-def _note(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
-    kind, operand = nb.literal(event), nb.literal(part)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        state = ring_value(context, builder, ring, args[0]).np
-        record(builder, ring.context.unit, state, kind, context.cast(builder, args[2], step, I32), ring.plan.index, operand)
-        return nb.nothing(context)
-
-    return nb.types.void(ring, event, step, part), codegen
+cuda_meaning(source.note)(of_ring)
 
 
 @cuda_meaning(source.note_released)

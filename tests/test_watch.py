@@ -135,7 +135,9 @@ def test_records_become_the_report_of_the_simulator() -> None:
         (0, "compute", plan.name, 1, 3, 1), (1, "memory", plan.name, 1, 3, 0)]
     assert [(b.kind, b.phase, b.pending, b.count) for b in report.barriers] == [("ready", 1, 1, 1), ("consumed", 0, 4, 4)]
     assert report.hazard == "too-few-arrivals" and report.kernel == kernel.name
-    error = str(failure(built, found, True))
+    raised = failure(built, found, True)
+    error = str(raised)
+    assert raised.report is not None and raised.report.text == error
     assert re.match(r"hang_kernels\.py:\d+: kernel a_slot_is_not_released, CTA \(1, 0, 0\) and 1 more: waits for mbarriers took "
                     r"more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up", error)
     assert "has not released slot 1" in error and "restart the process" not in error

@@ -1,12 +1,13 @@
 """Kernels built with ``CompilerParams(debug=True)``: on the host, who waited in vain becomes a PipelineDeadlock.
 
-A kernel's control block is filled when it is first loaded (`arm`); `check`, which every launch and every call on host arrays ends
-in, looks at one word of pinned memory. What it finds it reports once: the block is cleared, and the process goes on.
+A kernel's control block is filled when it is first loaded (`arm`). Every launch begins with `check`, and every call on host arrays
+ends with it; it looks at one word of pinned memory. What it finds it reports once: the block is cleared, and the process goes on.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import re
 import threading
@@ -143,7 +144,7 @@ def failure(compiled: Any, records: list[_watch.Record], ended: bool) -> Pipelin
     report = told(compiled.unit, records, ended)
     line = next((line for party in report.waiting for line in party.lines), None)
     error = PipelineDeadlock(report.text if line is None else at(line.filename, line.line, report.text))
-    error.report = report
+    error.report = dataclasses.replace(report, text=str(error))
     return error
 
 
