@@ -5,6 +5,7 @@
 `host`         host arrays onto the GPU, rows padded for TMA, and back
 `outputs`      output arrays of the caller's library
 `tensormap`    CUtensorMap encoding
+`marks`        what a repeated call is known by
 `streams`      which stream a call is queued on
 `launcher`     parameter packing and the driver call
 `device`       which GPU there is, "gpu" or "sim"
@@ -20,10 +21,10 @@ from .arrays import ArrayInfo, describe, imagined, major_order, not_addressable,
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .host import DeviceBuffer, Staging, to_device, to_host
-from .launcher import Compiled, Function, Prepared, run, run_on_host
-from .outputs import DeviceArray, check_writable, empty_like_kind
+from .launcher import Compiled, Function, Launch, Prepared, run, run_on_host
+from .outputs import DeviceArray, check_writable, empty_like_kind, maker
 from .profiles import last_profile
-from .streams import as_stream, current_stream
+from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
 from .watch import last_failure
 
@@ -37,6 +38,7 @@ __all__ = [
     "DeviceBuffer",
     "Function",
     "GpuState",
+    "Launch",
     "MapRequest",
     "Prepared",
     "Staging",
@@ -48,11 +50,13 @@ __all__ = [
     "empty_like_kind",
     "encode",
     "find",
+    "follow",
     "gpu_state",
     "imagined",
     "last_failure",
     "last_profile",
     "major_order",
+    "maker",
     "not_addressable",
     "run",
     "run_on_host",

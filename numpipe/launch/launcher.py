@@ -234,10 +234,25 @@ class Prepared:
         key = (grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
         launch = self._launches.get(key)
         if launch is None:
-            device = infos[0].device if infos else 0
-            launch = Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
+            launch = self._made(grid, infos, stream)
             bounded(self._launches, key, launch)
         return launch
+
+    def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int) -> Launch:
+        """The same with its scalars written, for the caller alone."""
+        launch = self._made(grid, infos, stream)
+        self._write(launch, scalars)
+        return launch
+
+    def _made(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
+        device = infos[0].device if infos else 0
+        return Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
+
+    def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
+        try:
+            self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
+        except (struct.error, OverflowError) as error:
+            raise self._bad_scalar(scalars, error) from error
 
     def run(self, launch: Launch, scalars: Sequence[Any] = ()) -> None:
         """Launch with these scalars."""
@@ -245,10 +260,7 @@ class Prepared:
             launch()
             return
         with self._lock:
-            try:
-                self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
-            except (struct.error, OverflowError) as error:
-                raise self._bad_scalar(scalars, error) from error
+            self._write(launch, scalars)
             launch()
 
     def _image(self, infos: Sequence[ArrayInfo]) -> bytes:
