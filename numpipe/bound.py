@@ -11,11 +11,13 @@ from .arguments import SCALAR, scalar_kind, scalar_value
 from .errors import LaunchError, NumpipeError, SpecError
 from .launch.launcher import Launch, bounded
 from .launch.marks import address_of
+from .launch.watch import WATCH
 
 if TYPE_CHECKING:
     from .kernels import Asked, Kernel
 
 _STREAMS = 16
+_WATCHED = WATCH.kernels
 
 
 class Bound:
@@ -120,21 +122,36 @@ class BoundOnGpu(Bound):
                 addresses.append((name, where))
         current = launch.follow(asked.infos)
         handle = current()
-        launches = {handle: asked.plan.prepared.alone(asked.plan.grid, asked.infos, asked.values, handle)}
-        self._watched, self._where = [name for name, _ in addresses], [where for _, where in addresses]
-        self._addresses = [where() for where in self._where]
-        self._current, self._launches = current, launches
+        first = asked.plan.prepared.alone(asked.plan.grid, asked.infos, asked.values, handle)
+        self._names_of = [name for name, _ in addresses]
+        self._places = [(where, where()) for _, where in addresses]
+        self._current, self._launches = current, {handle: first}
+        self._first, self._stream, self._launcher, self._arguments = first, handle, first.launcher, first.arguments
+        self._plain = not first.observers
 
     def __call__(self, stream: Any = None) -> Any:
         try:
-            if [where() for where in self._where] != self._addresses:
-                self._moved()
-            handle = self._current() if stream is None else launch.as_stream(stream)
-            (self._launches.get(handle) or self._on(handle))()
+            for where, bound in self._places:
+                if where() != bound:
+                    self._moved()
+            if stream is None and self._plain and self._current() == self._stream and not _WATCHED:
+                if code := self._launcher(*self._arguments)[0]:  # what the first of `_launches` does, without a call more
+                    self._first.refused(code)
+            else:
+                handle = self._current() if stream is None else launch.as_stream(stream)
+                (self._launches.get(handle) or self._on(handle))()
             return self._result
         except NumpipeError as error:
             shorten(error)
             raise
+
+    def driver_arguments(self, stream: Any = None) -> tuple[Any, Any, int, int]:
+        """What ``cuda.bindings.driver.cuLaunchKernelEx`` is called with: (CUlaunchConfig, kernel, address of the parameters, 0).
+
+        They are good as long as the bound launch is, and until its `update`.
+        """
+        handle = self._current() if stream is None else launch.as_stream(stream)
+        return (self._launches.get(handle) or self._on(handle)).arguments
 
     def _on(self, stream: int) -> Launch:
         """The launch on another stream."""
@@ -145,7 +162,7 @@ class BoundOnGpu(Bound):
 
     def _moved(self) -> None:
         """Raise the error for an array whose data is no longer where it was bound."""
-        for name, where, bound in zip(self._watched, self._where, self._addresses, strict=True):
+        for name, (where, bound) in zip(self._names_of, self._places, strict=True):
             now = where()
             if now != bound:
                 happened = f"moved from {bound:#x} to {now:#x}" if now else f"was freed (it was at {bound:#x})"

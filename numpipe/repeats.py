@@ -92,7 +92,7 @@ class Repeats:
 
         One that cannot be told again by its arrays and Statics alone is not kept.
         """
-        if launched.function.observers or any(learn(info) is None for info in infos):
+        if launched.observers or any(learn(info) is None for info in infos):
             return
         constants = None
         if named:

@@ -145,36 +145,41 @@ class Launch:
     Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it is safe in several threads.
     """
 
-    __slots__ = ("_config", "_launch", "_params", "_pointers", "_storage", "buffer", "device", "function", "grid", "stream")
+    __slots__ = ("_function", "_pointers", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
 
     def __init__(self, function: Function, image: bytes, slots: Sequence[int], nbytes: int, grid: Grid, stream: int,
                  device: int) -> None:
         """`image` is the beginning of `nbytes` of parameters, `slots` where each of them lies."""
-        self.function, self.grid, self.stream, self.device = function, grid, stream, device
+        self._function, self.grid, self.stream, self.device = function, grid, stream, device
+        self.observers = function.observers
         storage = self._storage = ctypes.create_string_buffer(nbytes + _ALIGN)
         start = -ctypes.addressof(storage) % _ALIGN
         base = ctypes.addressof(storage) + start
         ctypes.memmove(base, image, len(image))
         self.buffer = memoryview(storage)[start:start + nbytes]
         self._pointers = (ctypes.c_void_p * len(slots))(*[base + slot for slot in slots])
-        self._params = ctypes.addressof(self._pointers)
-        self._config = function.config(grid, stream, device)
-        self._launch = driver.get().launcher(device)
+        config = function.config(grid, stream, device)
+        self.arguments = config, function.kernel, ctypes.addressof(self._pointers), 0
+        """what cuLaunchKernelEx of cuda.bindings is called with"""
+        self.launcher = driver.get().launcher(device)
 
     def __call__(self) -> None:
         """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which the driver reports at whatever
         call comes next, and PipelineDeadlock for one that gave up (`watch`)."""
         if _WATCHED:
             WATCH.check()
-        function = self.function
-        code = self._launch(self._config, function.kernel, self._params, 0)[0]
+        code = self.launcher(*self.arguments)[0]
         if code:
-            code = driver.get().relaunch(code, self._config, function.kernel, self._params, self.device)
-            if code:
-                raise function.failed(driver.get().error("cuLaunchKernelEx", code), self.grid)
-        if function.observers:
-            for watched, by in function.observers:
+            self.refused(code)
+        if self.observers:
+            for watched, by in self.observers:
                 by.launched(watched, self.grid, self.stream, self.device)
+
+    def refused(self, code: Any) -> None:
+        """Raise the error for what the driver answered, unless the launch succeeds the second time."""
+        code = driver.get().relaunch(code, *self.arguments, self.device)
+        if code:
+            raise self._function.failed(driver.get().error("cuLaunchKernelEx", code), self.grid)
 
 
 def bounded(memory: dict[Any, Any], key: Any, value: Any, most: int = _REMEMBERED) -> None:

@@ -1,7 +1,8 @@
 """What of a device array a launch depends on, read as quickly as Python can: the key under which repeated calls are found.
 
 `describe` makes an ArrayInfo of an argument, in a microsecond or two; a mark is a tuple of what its library says at once, and two
-arrays of equal marks make equal ArrayInfos, but for the owner. Only types that a reader of `arrays` has taken have one.
+arrays of equal marks make equal ArrayInfos, but for the owner. The address tells the device too: all GPUs and the host share one
+address space (CUDA C++ Programming Guide, "Unified Virtual Address Space"). Only types that a reader of `arrays` took have one.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ MARKS: dict[type, Callable[[Any], Mark]] = {}
 
 
 def _torch(tensor: Any) -> Mark:
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _cupy(array: Any) -> Mark:
-    memory = array.data
-    return memory.ptr, array.shape, array.strides, array.dtype, memory.device_id
+    return array.data.ptr, array.shape, array.strides, array.dtype
 
 
 def _own(array: Any) -> Mark:
