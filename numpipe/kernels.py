@@ -252,7 +252,8 @@ class Kernel:
                 fresh = len(results)
             else:
                 results = self._results.elsewhere(out, call)
-            infos += [launch.describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
+            describe = launch.describe_fresh if fresh else launch.describe
+            infos += [describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
         elif out is not None:
             self._results.elsewhere(out, call)  # refused
         asked = target if infos and infos[0][0] != "host" else (target, os.environ.get(launch.TARGET_VARIABLE))
@@ -268,7 +269,12 @@ class Kernel:
                 self._simulate(plan, infos, values, seed, trace, fresh)
             elif infos[0].kind != "host":
                 handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
+                foreign = launch.foreign(infos)
+                if foreign:
+                    launch.order(infos, handle)
                 plan.prepared(plan.grid, infos, values, handle)
+                if foreign:
+                    launch.settle(infos, handle, fresh)
             else:
                 launch.run(plan.prepared, plan.grid, infos, values, 0 if stream is None else launch.as_stream(stream),
                            outputs=max(plan.outputs, fresh), fresh=fresh, device=plan.device)
@@ -276,6 +282,7 @@ class Kernel:
             return None
         if out is not None:
             return out
+        results = launch.deliver(infos[0], results)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _with_steps(self, of: Tiled, call: Call) -> Call:
@@ -380,13 +387,15 @@ class Kernel:
         prepared = self._prepared.get(unit_key)
         if prepared is None:
             built = self.built(unit_key, obstacles)
-            prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1])
+            outputs = sum(array.output for array in unit_key[0])
+            prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1], outputs)
         return prepared
 
     def _simulate(self, plan: _Plan, infos: list[ArrayInfo], scalars: list[Any], seed: int | None, trace: Any,
                   fresh: int) -> None:
         from .simulate import simulate
 
+        launch.check_overlap(infos, [array.name for array in plan.unit_key[0]], max(plan.outputs, fresh), self.name)
         arrays = [info.array for info in infos]
         values = [np.dtype(kind).type(value) for kind, value in zip(plan.unit_key[1], scalars, strict=True)]
         unit, lifted = self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key)
