@@ -12,13 +12,12 @@ where a row is such a multiple, and else a view of wider memory:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from ..errors import SpecError
 from . import driver, handover
 from .arrays import ArrayInfo, copied_obstacle, describe, library, major_order, memory_order, padded, tma_addressable
-from .host import DeviceBuffer, allocate
+from .host import allocate
 from .outputs import DeviceArray
 from .streams import current_stream
 
@@ -55,8 +54,7 @@ def ascontiguous(x: Any) -> Any:
         return _torch(x, info)
     if of == "cupy":
         return _cupy(x, info)
-    made = _driver(info)
-    return sys.modules["numba"].cuda.as_cuda_array(made) if of == "numba" else made
+    return _numba(info) if of == "numba" else _own(info)
 
 
 def _row(info: ArrayInfo) -> tuple[int, ...]:
@@ -87,33 +85,39 @@ def _turned(info: ArrayInfo) -> tuple[int, ...]:
     return memory_order(range(len(info.shape)), major_order(info))
 
 
-def _driver(info: ArrayInfo) -> DeviceArray:
-    stream = current_stream([info])
-    buffer = allocate(info, stream, info.device)
-    handover.order([info], stream)
-    if buffer.nbytes:
-        major = major_order(info)
-        source, target = memory_order(info.strides, major), memory_order(buffer.strides, major)
-        _copy(info.ptr, source, buffer, target, memory_order(info.shape, major), stream)
-        driver.get().synchronize(stream, info.device)  # the caller may forget `x` now
+def _numba(info: ArrayInfo) -> Any:
+    cuda = sys.modules["numba"].cuda
+    with cuda.gpus[info.device]:
+        made = cuda.device_array(info.shape, info.dtype, strides=padded(info)[0])
+    _fill(describe(made, "x"), info)
+    return made
+
+
+def _own(info: ArrayInfo) -> DeviceArray:
+    buffer = allocate(info, current_stream([info]), info.device)
+    _fill(buffer.info(), info)
     return DeviceArray.of(buffer)
 
 
-def _copy(src: int, source: Sequence[int], buffer: DeviceBuffer, target: Sequence[int], shape: Sequence[int], stream: int) -> None:
-    """Copy strided elements, dimensions in memory order, by copies of two dimensions: rows where they are contiguous."""
-    size = buffer.dtype.itemsize
+def _fill(target: ArrayInfo, source: ArrayInfo) -> None:
+    """Copy `source`, of which no library here makes copies, to `target`, of the same major order; done when this returns."""
+    stream, major = current_stream([source]), major_order(source)
+    handover.order([source], stream)
+    shape, apart, there = (memory_order(of, major) for of in (source.shape, source.strides, target.strides))
+    size = source.dtype.itemsize
     width = size
-    if source[-1] == size or shape[-1] == 1:
+    if apart[-1] == size or shape[-1] == 1:  # rows in one piece; else rows of single elements
         width = size * shape[-1]
-        shape, source, target = shape[:-1], source[:-1], target[:-1]
+        shape, apart, there = shape[:-1], apart[:-1], there[:-1]
 
     def copy(dst: int, src: int, axis: int) -> None:
         if axis == len(shape):
-            driver.get().copy_on(dst, width, src, width, width, 1, stream, buffer.device)
-        elif axis == len(shape) - 1 and source[axis] >= width:
-            driver.get().copy_on(dst, target[axis], src, source[axis], width, shape[axis], stream, buffer.device)
-        else:  # a stride that is negative, or too small for rows that do not overlap
+            driver.get().copy_on(dst, width, src, width, width, 1, stream, source.device)
+        elif axis == len(shape) - 1 and apart[axis] >= width:
+            driver.get().copy_on(dst, there[axis], src, apart[axis], width, shape[axis], stream, source.device)
+        else:  # a dimension further out, or a stride of rows that overlap or run backwards
             for i in range(shape[axis]):
-                copy(dst + i * target[axis], src + i * source[axis], axis + 1)
+                copy(dst + i * there[axis], src + i * apart[axis], axis + 1)
 
-    copy(buffer.ptr, src, 0)
+    copy(target.ptr, source.ptr, 0)
+    driver.get().synchronize(stream, source.device)  # the caller may forget `source` now

@@ -30,6 +30,7 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
             dtype = known(array.dtype, name, kernel)
             return ArrayInfo("host", 0, array.shape, array.strides, dtype, -1, array.flags.writeable, obj, array)
         view = _view(obj)
+        dtype = known(view.dtype, name, kernel)
     except SpecError:
         raise
     except ImportError as error:
@@ -38,7 +39,6 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
     except Exception as error:  # each exporter has errors of its own; NumPy and cuda-core raise several kinds for types
         raise SpecError(f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: {error}); pass it as "
                         "an array of its own library, or through __cuda_array_interface__") from error
-    dtype = known(view.dtype, name, kernel)
     shape = tuple(view.shape)
     strides = dense_strides(shape, dtype.itemsize) if view.strides is None else tuple(s * dtype.itemsize for s in view.strides)
     return ArrayInfo("dlpack", view.ptr, shape, strides, dtype, ordinal, not view.readonly, obj, held=view)
