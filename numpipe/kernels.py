@@ -221,10 +221,11 @@ class Kernel:
         from .traces.trace import collecting
 
         with collecting(trace) as events:
-            return self._call(args, named, out, "sim", None, seed, events)
+            return self._call(args, named, out, "sim", None, seed, events, judged=True)
 
     def _call(self, given: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-              seed: int | None = None, trace: Any = None) -> Any:
+              seed: int | None = None, trace: Any = None, judged: bool = False) -> Any:
+        """`judged`: the simulated SM is to tell which accesses of arrays that overlap conflict, so they are not refused."""
         call = self._arguments.bind(given, named)
         if self._tiled is not None and self._tiled.grid.hidden:
             call = self._with_steps(self._tiled, call)
@@ -266,6 +267,8 @@ class Kernel:
             if plan.prepared is None:
                 for info in infos[len(infos) - fresh:]:
                     info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
+                if not judged:
+                    launch.check_overlap(infos, [a.name for a in plan.unit_key[0]], max(plan.outputs, fresh), name)
                 self._simulate(plan, infos, values, seed, trace, fresh)
             elif infos[0].kind != "host":
                 handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
@@ -395,7 +398,6 @@ class Kernel:
                   fresh: int) -> None:
         from .simulate import simulate
 
-        launch.check_overlap(infos, [array.name for array in plan.unit_key[0]], max(plan.outputs, fresh), self.name)
         arrays = [info.array for info in infos]
         values = [np.dtype(kind).type(value) for kind, value in zip(plan.unit_key[1], scalars, strict=True)]
         unit, lifted = self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key)

@@ -145,11 +145,13 @@ def adds_one(x, c):
         c[numpipe.ds(0, 64), numpipe.ds(0, 32)] = tile[:, :] + 1.0
 
 
-def test_the_simulator_refuses_what_the_gpu_does_and_works_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulated_call_refuses_what_the_gpu_does_and_works_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     x = np.zeros((65, 32), np.float32)
-    adds_one.simulate(x[:64], x[:64])
+    adds_one(x[:64], x[:64], target="sim")
     assert (x[:64] == 1).all() and not x[64].any()
     with pytest.raises(SpecError, match="argument 'c' of kernel 'adds_one'.*begins 128 bytes behind it"):
-        adds_one.simulate(x[:64], x[1:])
+        adds_one(x[:64], x[1:], target="sim")
     assert (x[:64] == 1).all()
+    adds_one.simulate(x[:64], x[1:])  # runs, and would report a race if there were a second CTA
+    assert (x[1:] == 2).all()

@@ -117,7 +117,7 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
         from . import dlpack
 
         return dlpack.read
-    mend = "pass a NumPy, CuPy or JAX array, a PyTorch tensor or an object with __cuda_array_interface__ or __dlpack__"
+    mend = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
     if isinstance(obj, (list, tuple)):
         mend += " (np.asarray makes one of a list)"
     raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {mend}")

@@ -2,7 +2,8 @@
 
 A kernel may be given one array as input and as output: it works in place. What it may not be given is an output that shares
 *some* bytes with another array, as ``x[1:]`` does with ``x[:-1]``, or all of them in another order, as ``x.T`` with ``x``: what a
-CTA then reads depends on which CTAs have written.
+CTA then reads depends on which CTAs have written. Calls refuse that; ``kernel.simulate`` and `verify` run it, and report the
+accesses that conflict.
 
 Columns 0, 2, 4 … and 1, 3, 5 … of a matrix lie between each other and share no byte: that is decided exactly, by
 ``numpy.shares_memory`` on views of the same addresses. Nothing is read through these views.
