@@ -121,6 +121,7 @@ class FakeDriver:
     def copy_on(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
                 ordinal: int) -> None:
         self.calls.append(("copy_on", dst_pitch, src_pitch, width, height, stream))
+        assert height == 1 or min(dst_pitch, src_pitch) >= width, "the driver refuses such rows"
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 
