@@ -77,6 +77,12 @@ class FakeDriver:
         self.kernel([slot or 0 for slot in slots])
         return self.code
 
+    def launcher(self, ordinal: int) -> Callable[..., tuple[int]]:
+        return lambda config, kernel, params, _: (self.launch(config, kernel, params, ordinal),)
+
+    def relaunch(self, code: int, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> int:
+        return code
+
     def error(self, call: str, code: int) -> driver.DriverError:
         return driver.DriverError(call, code, {700: "CUDA_ERROR_ILLEGAL_ADDRESS"}.get(code, "CUDA_ERROR"))
 

@@ -98,15 +98,21 @@ def test_a_failing_driver_is_asked_again_and_a_working_one_kept(api: Api, monkey
     assert len(api.named("cuInit")) == 3
 
 
+def launched(cuda: driver.Driver, gpu: int) -> Any:
+    """The answer to a launch, as `Launch` asks for it."""
+    code = cuda.launcher(gpu)("config", "kernel", 64, 0)[0]
+    return code and cuda.relaunch(code, "config", "kernel", 64, 0, gpu)
+
+
 def test_with_one_gpu_a_launch_is_one_call(api: Api) -> None:
-    assert driver.Driver().launch("config", "kernel", 64, 0) == 0
+    assert launched(driver.Driver(), 0) == 0
     assert [call[0] for call in api.calls[2:]] == ["cuLaunchKernelEx"]
 
 
 def test_a_thread_without_a_context_gets_one_and_the_launch_is_repeated(api: Api) -> None:
     answers = iter([(Result(201),), (OK,)])
     api.answers["cuLaunchKernelEx"] = lambda *_: next(answers)
-    assert driver.Driver().launch("config", "kernel", 64, 0) == 0
+    assert launched(driver.Driver(), 0) == 0
     assert [call[0] for call in api.calls[2:]] == ["cuLaunchKernelEx", "cuDeviceGet", "cuDevicePrimaryCtxRetain",
                                                    "cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
 
@@ -116,7 +122,7 @@ def test_with_several_gpus_the_context_is_always_that_of_the_arrays(api: Api) ->
                     "cuDevicePrimaryCtxRetain": lambda device: (OK, f"context {device}")}
     cuda = driver.Driver()
     for gpu in (1, 0, 1):
-        assert cuda.launch("config", "kernel", 64, gpu) == 0
+        assert launched(cuda, gpu) == 0
     assert api.named("cuCtxPushCurrent") == [("context 1",), ("context 0",), ("context 1",)]
     assert len(api.named("cuCtxPopCurrent")) == 3 and len(api.named("cuDevicePrimaryCtxRetain")) == 2
 

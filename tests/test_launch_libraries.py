@@ -280,6 +280,31 @@ def test_an_exporter_is_told_the_kernels_stream_before_the_launch(launches: Fake
     assert told == [9, 1]
 
 
+# ---- bound calls
+@pytest.mark.parametrize("x", [JaxArray(numbers(3, 8)), JaxArray(numbers(3, 8), ON_CPU)])
+def test_a_bound_call_does_not_write_a_jax_array_that_was_seen(launches: FakeDriver, x: Any) -> None:
+    with pytest.raises(SpecError, match="kernel copy: a bound call writes the same output each time, and JAX arrays are immutable"):
+        copy.bind(x)
+
+
+def test_a_bound_call_orders_and_holds_its_arrays_at_each_launch(launches: FakeDriver) -> None:
+    memory, out = numbers(3, 8), numbers(3, 8)
+    x = Exporter(memory.ctypes.data, (3, 8))
+    bound = copy.bind(x, out=CudaArray(out.ctypes.data, (3, 8), "<f2"))
+    before = len(x.streams)
+    for _ in range(3):
+        bound(stream=9)
+    assert x.streams[before:] == [9, 9, 9] and launches.named("mark") == [(9, 0)] * 3
+
+
+def test_an_array_of_a_bound_call_is_not_replaced_by_one_that_has_to_be_ordered(launches: FakeDriver) -> None:
+    memory = numbers(3, 8)
+    there = memory.ctypes.data
+    bound = copy.bind(CudaArray(there, (3, 8), "<f2", readonly=True), out=CudaArray(numbers(3, 8).ctypes.data, (3, 8), "<f2"))
+    with pytest.raises(SpecError, match="update of 'a': the library of a JaxArray does not know the stream .*bind another one"):
+        bound.update(a=JaxArray(memory))
+
+
 # ---- numpipe.ascontiguous
 def contents(array: Any) -> np.ndarray[Any, Any]:
     info = launch.describe(array, "a")

@@ -10,6 +10,7 @@
 `contiguous`   `numpipe.ascontiguous`
 `handover`     arrays of libraries that do not know the kernel's stream
 `tensormap`    CUtensorMap encoding
+`marks`        what a repeated call is known by
 `streams`      which stream a call is queued on
 `launcher`     parameter packing and the driver call
 `device`       which GPU there is, "gpu" or "sim"
@@ -21,16 +22,16 @@
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
 """
 
-from .arrays import ArrayInfo, describe, imagined, major_order, not_addressable, same_place, tma_addressable
+from .arrays import ArrayInfo, describe, imagined, library, major_order, not_addressable, same_place, tma_addressable
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .handover import deliver, foreign, order, settle
 from .host import DeviceBuffer, Staging, to_device, to_host
-from .launcher import Compiled, Function, Prepared, run, run_on_host
-from .outputs import DeviceArray, check_writable, describe_fresh, empty_like_kind
+from .launcher import Compiled, Function, Launch, Prepared, run, run_on_host
+from .outputs import DeviceArray, check_writable, describe_fresh, empty_like_kind, maker
 from .overlap import check_overlap
 from .profiles import last_profile
-from .streams import as_stream, current_stream
+from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
 from .watch import last_failure
 
@@ -44,6 +45,7 @@ __all__ = [
     "DeviceBuffer",
     "Function",
     "GpuState",
+    "Launch",
     "MapRequest",
     "Prepared",
     "Staging",
@@ -58,12 +60,15 @@ __all__ = [
     "empty_like_kind",
     "encode",
     "find",
+    "follow",
     "foreign",
     "gpu_state",
     "imagined",
     "last_failure",
     "last_profile",
+    "library",
     "major_order",
+    "maker",
     "not_addressable",
     "order",
     "run",

@@ -184,21 +184,31 @@ class Driver:
         config.numAttrs = 1
         return config
 
-    def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> Any:
-        """Launch; `params` is the address of the ``void*[]``. -> CUresult (0 is success), nothing is raised.
+    def launcher(self, ordinal: int) -> Callable[..., tuple[Any]]:
+        """The function that launches on a device: of a configuration, a kernel, the address of the ``void*[]`` and 0 it makes
+        (CUresult,), 0 for success, and raises nothing.
 
-        With one GPU the context that PyTorch or CuPy made current is the right one; a thread that never touched the
-        GPU has none, which the driver tells. With several the right one is always set.
+        With one GPU the context that PyTorch or CuPy made current is the right one; a thread that never touched the GPU has
+        none, which the driver tells (`relaunch`). With several the right one is always set.
         """
         if self.count == 1:
-            code = self._launch(config, kernel, params, 0)[0]
-            if code != INVALID_CONTEXT:
-                return code
+            return self._launch
+
+        def launch(*arguments: Any) -> tuple[Any]:
+            with self.on(ordinal):
+                return self._launch(*arguments)
+
+        return launch
+
+    def relaunch(self, code: Any, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> Any:
+        """What becomes of a launch that the driver answered with `code`: tried again where the thread had no context."""
+        if code != INVALID_CONTEXT:
+            return code
         with self.on(ordinal):
-            return self._launch(config, kernel, params, 0)[0]
+            return self._launch(config, kernel, params, extra)[0]
 
     def error(self, call: str, code: Any) -> DriverError:
-        """The exception for a failed `launch`."""
+        """The exception for a call that returned `code`."""
         return DriverError(call, int(code), getattr(code, "name", "an unknown error"))
 
     def encode_tiled(self, dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int],

@@ -8,16 +8,17 @@ per array  address; every dimension; every stride in elements: int64 each, in th
 scalars    each of its own size
 =========  ==========================================================================================
 
-All of it lies in one buffer that lives as long as the kernel. A call writes what changed and launches: the bytes of an
-argument list seen before are copied in at once, those of the same list as last time not at all.
+All of it lies in one buffer for each list of arrays and stream that was launched lately (`Launch`): a call on arrays seen
+before finds it and launches; only scalars are written at each call.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +39,7 @@ _ALIGN = 64
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _REMEMBERED = 256
 """argument lists a Prepared keeps; a training step has fewer"""
+_WATCHED = WATCH.kernels
 
 _SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
             "uint32": "I", "uint64": "Q", "float16": "e", "float32": "f", "float64": "d"}
@@ -75,60 +77,47 @@ class Function:
         self.entry = entry
         self.threads = threads
         self.smem_bytes = smem_bytes
-        self.lock = threading.RLock()
-        """held while parameters are written and launched: the driver copies them before the launch returns"""
+        self.observers = list(observers)
+        self.kernel: Any = None
+        """the driver's handle, good on every GPU"""
+        self._lock = threading.RLock()
         self._parameters = list(parameters)
-        self._observers = list(observers)
         self._ready: set[int] = set()
-        self._kernel: Any = None
-        self._config: Any = None
-        self._launch: Callable[..., Any]
-        self._grid: Grid | None = None
-        self._stream: int | None = None
+        self._configs: dict[tuple[Grid, int], Any] = {}
 
-    def launch(self, grid: Grid, params: int, stream: int = 0, device: int = 0) -> None:
-        """Queue the kernel on `stream` of a GPU; `params` is the address of its ``void*[]``.
+    def config(self, grid: Grid, stream: int, device: int) -> Any:
+        """The driver's launch configuration for a grid on a stream of a GPU, where the kernel is loaded from now on.
 
-        A grid without CTAs launches nothing. Raises LaunchError, also for the failure of an earlier kernel, which the
-        driver reports at whatever call comes next.
+        It is shared and never changed. Raises LaunchError.
         """
-        with self.lock:
+        with self._lock:
             if device not in self._ready:
                 self._prepare(device)
-            config = self._config
-            if grid != self._grid:
-                if 0 in grid:
-                    return
+            config = self._configs.get((grid, stream))
+            if config is None:
                 self._check_grid(grid)
+                config = driver.get().config(self.threads, self.smem_bytes)
                 config.gridDimX, config.gridDimY, config.gridDimZ = grid
-                self._grid = grid
-            if stream != self._stream:
                 config.hStream = stream
-                self._stream = stream
-            code = self._launch(config, self._kernel, params, device)
-        if code:
-            raise self._failed(driver.get().error("cuLaunchKernelEx", code), grid)
-        for watched, by in self._observers:
-            by.launched(watched, grid, stream, device)
+                bounded(self._configs, (grid, stream), config)
+            return config
 
     def _prepare(self, device: int) -> None:
         try:
             cuda = driver.get()
-            if self._kernel is None:
+            if self.kernel is None:
                 with cuda.on(device):
                     kernel = cuda.load(self.cubin, self.entry)
                     self._check_parameters(cuda.parameter_sizes(kernel))
-                self._config = cuda.config(self.threads, self.smem_bytes)
-                self._launch = cuda.launch
-                self._kernel = kernel
+                self.kernel = kernel
             with cuda.on(device):
-                cuda.allow_shared(self._kernel, self.smem_bytes, device)
-                for watched, by in self._observers:
-                    by.arm(watched, self._kernel, device)
+                cuda.allow_shared(self.kernel, self.smem_bytes, device)
+                for watched, by in self.observers:
+                    by.arm(watched, self.kernel, device)
         except driver.DriverMissing as error:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
         except driver.DriverError as error:
-            raise self._failed(error, None) from error
+            raise self.failed(error, None) from error
         self._ready.add(device)
 
     def _check_parameters(self, sizes: Sequence[int]) -> None:
@@ -144,14 +133,66 @@ class Function:
                 raise LaunchError(f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
                                   "use grid=numpipe.persistent() or another order of grid axes")
 
-    def _failed(self, error: driver.DriverError, grid: Grid | None) -> LaunchError:
+    def failed(self, error: driver.DriverError, grid: Grid | None) -> LaunchError:
+        """The error for a launch that the driver refused."""
         with_grid = "" if grid is None else f"grid {grid}, "
         return LaunchError(f"kernel {self.name!r} ({with_grid}{self.threads} threads, {self.smem_bytes} bytes of "
                            f"shared memory): {error}")
 
 
+class Launch:
+    """One argument list of a kernel, on one stream: parameters, grid and stream as the driver wants them. Call it to launch.
+
+    Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it is safe in several threads.
+    """
+
+    __slots__ = ("_function", "_pointers", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
+
+    def __init__(self, function: Function, image: bytes, slots: Sequence[int], nbytes: int, grid: Grid, stream: int,
+                 device: int) -> None:
+        """`image` is the beginning of `nbytes` of parameters, `slots` where each of them lies."""
+        self._function, self.grid, self.stream, self.device = function, grid, stream, device
+        self.observers = function.observers
+        storage = self._storage = ctypes.create_string_buffer(nbytes + _ALIGN)
+        start = -ctypes.addressof(storage) % _ALIGN
+        base = ctypes.addressof(storage) + start
+        ctypes.memmove(base, image, len(image))
+        self.buffer = memoryview(storage)[start:start + nbytes]
+        self._pointers = (ctypes.c_void_p * len(slots))(*[base + slot for slot in slots])
+        config = function.config(grid, stream, device)
+        self.arguments = config, function.kernel, ctypes.addressof(self._pointers), 0
+        """what cuLaunchKernelEx of cuda.bindings is called with"""
+        self.launcher = driver.get().launcher(device)
+
+    def __call__(self) -> None:
+        """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which the driver reports at whatever
+        call comes next, and PipelineDeadlock for one that gave up (`watch`)."""
+        if _WATCHED:
+            WATCH.check()
+        code = self.launcher(*self.arguments)[0]
+        if code:
+            self.refused(code)
+        if self.observers:
+            for watched, by in self.observers:
+                by.launched(watched, self.grid, self.stream, self.device)
+
+    def refused(self, code: Any) -> None:
+        """Raise the error for what the driver answered, unless the launch succeeds the second time."""
+        code = driver.get().relaunch(code, *self.arguments, self.device)
+        if code:
+            raise self._function.failed(driver.get().error("cuLaunchKernelEx", code), self.grid)
+
+
+def bounded(memory: dict[Any, Any], key: Any, value: Any, most: int = _REMEMBERED) -> None:
+    """Remember a value, and forget the oldest one where there are `most`."""
+    if len(memory) >= most:
+        with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread was here
+            del memory[next(iter(memory))]
+    memory[key] = value
+
+
 class Prepared:
-    """A compiled kernel with the parameter buffer for arguments of one signature.
+    """A compiled kernel, ready for arguments of one signature.
 
     Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call from several threads.
     """
@@ -169,22 +210,15 @@ class Prepared:
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
         self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
         self._scalars_at = table + self._words.size
-
-        storage = ctypes.create_string_buffer(self._scalars_at + self._scalars.size + _ALIGN)
-        start = -ctypes.addressof(storage) % _ALIGN
-        self._base = ctypes.addressof(storage) + start
-        self.buffer = memoryview(storage)[start:start + self._scalars_at + self._scalars.size]
-        """the parameter bytes: table, words, scalars (each scalar at a multiple of 8 bytes)"""
-        slots = [0, *range(table, len(self.buffer), _WORD)]
-        self._pointers = (ctypes.c_void_p * len(slots))(*[self._base + slot for slot in slots])
-        self._params = ctypes.addressof(self._pointers)
-
+        self._nbytes = self._scalars_at + self._scalars.size
+        self._slots = [0, *range(table, self._nbytes, _WORD)]
         observers = [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.profiled, PROFILES)) if asked]
         self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
                                  [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]],
                                  observers)
-        self._images: dict[tuple[Any, ...], bytes] = {}
-        self._last: tuple[Any, ...] | None = None
+        self._lock = threading.Lock()
+        """held while scalars are written and launched: the driver copies parameters before a launch returns"""
+        self._launches: dict[tuple[Any, ...], Launch] = {}
 
     def _field(self, dtype: np.dtype[Any]) -> str:
         code = _SCALARS.get(dtype.name)
@@ -199,23 +233,49 @@ class Prepared:
         Raises LaunchError, and SpecError for an input TMA cannot address, for an output that overlaps another array, and for a
         scalar outside its type.
         """
-        if WATCH.kernels:
-            WATCH.check()
-        key = tuple([info[1:4] for info in infos])  # (ptr, shape, strides) of each
-        function = self.function
-        with function.lock:
-            if key != self._last:
-                ctypes.memmove(self._base, self._images.get(key) or self._image(key, infos), self._scalars_at)
-                self._last = key
-            if scalars or self._scalar_types:
-                try:
-                    self._scalars.pack_into(self.buffer, self._scalars_at, *scalars)
-                except (struct.error, OverflowError) as error:
-                    raise self._bad_scalar(scalars, error) from error
-            function.launch(grid, self._params, stream, infos[0].device if infos else 0)
+        if 0 in grid:
+            return
+        self.run(self.at(grid, infos, stream), scalars)
 
-    def _image(self, key: tuple[Any, ...], infos: Sequence[ArrayInfo]) -> bytes:
-        """Tensor maps and array words of an argument list, remembered: here it is seen for the first time, and checked."""
+    def at(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int = 0) -> Launch:
+        """The launch of these arrays on a stream, remembered; scalars are still to be written. The grid has CTAs.
+
+        Raises LaunchError, and SpecError for an input TMA cannot address and an output that overlaps another array.
+        """
+        key = (grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
+        launch = self._launches.get(key)
+        if launch is None:
+            launch = self._made(grid, infos, stream)
+            bounded(self._launches, key, launch)
+        return launch
+
+    def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int) -> Launch:
+        """The same with its scalars written, for the caller alone."""
+        launch = self._made(grid, infos, stream)
+        self._write(launch, scalars)
+        return launch
+
+    def _made(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
+        device = infos[0].device if infos else 0
+        return Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
+
+    def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
+        try:
+            self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
+        except (struct.error, OverflowError) as error:
+            raise self._bad_scalar(scalars, error) from error
+
+    def run(self, launch: Launch, scalars: Sequence[Any] = ()) -> None:
+        """Launch with these scalars."""
+        if not scalars and not self._scalar_types:
+            launch()
+            return
+        with self._lock:
+            self._write(launch, scalars)
+            launch()
+
+    def _image(self, infos: Sequence[ArrayInfo]) -> bytes:
+        """Tensor maps and array words of an argument list, which is checked here: as often as it is new."""
         check_overlap(infos, self.compiled.arrays, self._outputs, self.compiled.name)
         maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
         words: list[int] = []
@@ -225,11 +285,7 @@ class Prepared:
                 raise SpecError(f"argument {name!r} of kernel {self.compiled.name!r}: strides {info.strides} bytes are "
                                 f"not multiples of its {size}-byte elements; pass a contiguous copy")
             words += [info.ptr, *info.shape, *[stride // size for stride in info.strides]]
-        image = b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
-        if len(self._images) >= _REMEMBERED:
-            del self._images[next(iter(self._images))]
-        self._images[key] = image
-        return image
+        return b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
 
     def _map(self, request: MapRequest, info: ArrayInfo) -> bytes:
         name, major = self.compiled.arrays[request.arg], self.compiled.majors[request.arg]
