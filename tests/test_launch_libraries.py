@@ -190,8 +190,9 @@ def copy(a, c):
 def launches(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     device = launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
     monkeypatch.setattr(launch, "choose_target", lambda asked=None: launch.Choice("gpu", "a fake", device))
-    monkeypatch.setattr(copy, "_prepare", lambda key, infos, obstacles: launch.Prepared(Kernel(), infos, outputs=1))
-    monkeypatch.setattr(copy, "_plans", {})
+    monkeypatch.setattr(copy, "built", lambda key, obstacles: Kernel())
+    for memory in ("_plans", "_prepared"):
+        monkeypatch.setattr(copy, memory, {})
     fake.sizes, fake.kernel = [128] + [8] * 10, copying
     return fake
 
@@ -243,6 +244,13 @@ def test_kinds_may_be_mixed_and_the_first_one_decides(launches: FakeDriver) -> N
 def test_arrays_of_two_places_are_refused(launches: FakeDriver) -> None:
     with pytest.raises(SpecError, match="'c' of kernel 'copy': a ndarray on the host, but argument 'a' is on GPU 0"):
         copy(JaxArray(numbers(3, 8)), out=numbers(3, 8))
+
+
+def test_an_output_that_overlaps_on_the_gpu_is_refused_before_the_launch(launches: FakeDriver) -> None:
+    there = numbers(4, 8).ctypes.data
+    with pytest.raises(SpecError, match="argument 'c' of kernel 'scale'.*overlaps argument 'a': it begins 16 bytes behind it"):
+        copy(CudaArray(there, (3, 8), "<f2"), out=CudaArray(there + 16, (3, 8), "<f2"))
+    assert not launches.named("launch")
 
 
 def test_inputs_of_jax_and_dlpack_are_held_until_the_kernel_is_done(launches: FakeDriver) -> None:
