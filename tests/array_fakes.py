@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 
 # ---- JAX
-GPU = types.SimpleNamespace(platform="gpu", local_hardware_id=0)
-CPU = types.SimpleNamespace(platform="cpu", local_hardware_id=0)
+class Device:
+    def __init__(self, platform: str) -> None:
+        self.platform, self.local_hardware_id = platform, 0
+
+
+GPU, CPU = Device("gpu"), Device("cpu")
 
 
 class Sharding:
@@ -65,13 +69,19 @@ Traced.__module__ = "jax._src.interpreters.partial_eval"
 
 def jax_module() -> Any:
     """``jax``, as far as outputs need it."""
-    def empty(shape: Any, dtype: Any, device: Any) -> JaxArray:
+    def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
         if np.dtype(dtype).kind == "b":
             raise TypeError("no such type")
-        return JaxArray(np.zeros(shape, dtype), ON_GPU if device is GPU else ON_CPU)
+        return np.zeros(shape, dtype)
 
-    return types.SimpleNamespace(numpy=types.SimpleNamespace(empty=empty), config=types.SimpleNamespace(jax_enable_x64=False),
-                                 device_put=lambda array, device: JaxArray(array, ON_GPU if device is GPU else ON_CPU))
+    def of(device: Any) -> Sharding:
+        return ON_GPU if device is GPU else ON_CPU
+
+    return types.SimpleNamespace(
+        numpy=types.SimpleNamespace(empty=empty), config=types.SimpleNamespace(jax_enable_x64=False),
+        sharding=types.SimpleNamespace(SingleDeviceSharding=of),
+        jit=lambda make, out_shardings: lambda: JaxArray(make(), out_shardings),
+        device_put=lambda array, device: JaxArray(array, of(device)))
 
 
 # ---- Numba and CuPy

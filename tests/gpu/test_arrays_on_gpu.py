@@ -214,6 +214,14 @@ def test_a_new_jax_array_is_complete_when_it_is_returned() -> None:
         np.testing.assert_array_equal(np.asarray(c + 1), values + 1)
 
 
+def test_new_jax_arrays_share_no_memory() -> None:
+    inputs = [numbers(64, 64, seed=seed) for seed in range(4)]
+    outputs = [copy(as_jax(values), target="gpu") for values in inputs]
+    assert len({output.unsafe_buffer_pointer() for output in outputs}) == 4
+    for output, values in zip(outputs, inputs, strict=True):
+        same(output, values)
+
+
 def test_the_memory_of_a_forgotten_jax_array_is_not_used_again_too_early() -> None:
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
     values = numbers(1024, 1024, dtype=np.float32)
