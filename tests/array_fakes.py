@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+
 # ---- JAX
 class Device:
     def __init__(self, platform: str) -> None:
