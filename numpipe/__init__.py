@@ -15,6 +15,7 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
+arrays                 `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
 performance            `explain`, `Trace`, `timeline`, `region`, `last_profile`
@@ -50,6 +51,7 @@ _HOME = {
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
     "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
     "region": "profiling", "explain": "model", "verify": "verification", "Verification": "verification",
+    "ascontiguous": "launch.contiguous",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
 }
@@ -82,6 +84,7 @@ __all__ = [
     "TransposeTransform",
     "Verification",
     "WarpSpecializedPipeline",
+    "ascontiguous",
     "async_prefetch",
     "axis_index",
     "axis_size",
@@ -154,6 +157,7 @@ if TYPE_CHECKING:
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel
+    from .launch.contiguous import ascontiguous
     from .launch.watch import last_failure
     from .model import explain
     from .params import CompilerParams, LoweringSemantics

@@ -93,6 +93,9 @@ class Bound:
             if had != has:
                 raise SpecError(f"kernel {self.kernel.name}: update of {name!r}: expected {what} {had}, as bound, got {has}; bind "
                                 "another call for it")
+        if launch.foreign([new]) and not launch.foreign([old]):
+            raise SpecError(f"kernel {self.kernel.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
+                            f"the stream of this bound call; bind another one for it, or pass a {type(old.owner).__name__}")
         if old.writable and not new.writable:
             launch.check_writable(new, name, self.kernel.name)
         return new
@@ -171,6 +174,12 @@ class BoundOnGpu(Bound):
 
 
 def bind(kernel: Kernel, asked: Asked, out: Any) -> Bound:
-    """The bound form of a call."""
+    """The bound form of a call.
+
+    Raises SpecError where its output would be a new JAX array: that is seen before it is written again.
+    """
+    if asked.fresh and launch.library(type(asked.infos[0].owner)) == "jax":
+        raise SpecError(f"kernel {kernel.name}: a bound call writes the same output each time, and JAX arrays are immutable: pass "
+                        "a PyTorch, CuPy or NumPy array as out=")
     on_gpu = asked.plan.prepared is not None and not asked.plan.empty and asked.infos[0].kind != "host"
-    return (BoundOnGpu if on_gpu else Bound)(kernel, asked, out)
+    return (BoundOnGpu if on_gpu and not launch.foreign(asked.infos) else Bound)(kernel, asked, out)

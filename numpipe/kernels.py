@@ -81,7 +81,8 @@ class Asked(NamedTuple):
             return None
         if out is not None:
             return out
-        return self.results[0] if len(self.results) == 1 else tuple(self.results)
+        results = launch.deliver(self.infos[0], self.results) if self.fresh else self.results
+        return results[0] if len(results) == 1 else tuple(results)
 
 
 @dataclass(frozen=True)
@@ -266,12 +267,12 @@ class Kernel:
         from .traces.trace import collecting
 
         with collecting(trace) as events:
-            return self._call(args, named, out, "sim", None, seed, events)
+            return self._call(args, named, out, "sim", None, seed, events, judged=True)
 
     def _call(self, given: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-              seed: int | None = None, trace: Any = None) -> Any:
+              seed: int | None = None, trace: Any = None, judged: bool = False) -> Any:
         asked = self.resolve(given, named, out, target, stream)
-        launched = self.run(asked, stream, seed, trace)
+        launched = self.run(asked, stream, seed, trace, judged)
         if launched is not None and len(asked.values) == self._own_scalars:
             plan, made = asked.plan, asked.infos[len(asked.infos) - asked.fresh:]
             if asked.values:  # they follow from the arrays' shapes
@@ -308,7 +309,8 @@ class Kernel:
                 fresh = len(results)
             else:
                 results = self._results.elsewhere(out, call)
-            infos += [launch.describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
+            describe = launch.describe_fresh if fresh else launch.describe
+            infos += [describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
         elif out is not None:
             self._results.elsewhere(out, call)  # refused
         asked = target if infos and infos[0][0] != "host" else (target, os.environ.get(launch.TARGET_VARIABLE))
@@ -319,20 +321,31 @@ class Kernel:
         values = [scalar_value(s, p, name) for s, p in zip(scalars, plan.scalars, strict=True)] if scalars else scalars
         return Asked(call, infos, values, results, fresh, plan)
 
-    def run(self, asked: Asked, stream: Any, seed: int | None = None, trace: Any = None) -> launch.Launch | None:
-        """Run a call; returns what it launched on arrays of the GPU."""
+    def run(self, asked: Asked, stream: Any, seed: int | None = None, trace: Any = None,
+            judged: bool = False) -> launch.Launch | None:
+        """Run a call; returns what it launched on arrays of the GPU.
+
+        `judged`: the simulated SM is to tell which accesses of arrays that overlap conflict, so they are not refused.
+        """
         plan, infos = asked.plan, asked.infos
         if plan.empty:
             return None
         if plan.prepared is None:
             for info in infos[len(infos) - asked.fresh:]:
                 info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
+            if not judged:
+                launch.check_overlap(infos, [a.name for a in plan.unit_key[0]], max(plan.outputs, asked.fresh), self.name)
             self._simulate(plan, infos, asked.values, seed, trace, asked.fresh)
             return None
         if infos[0].kind != "host":
             handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
             launched: launch.Launch = plan.prepared.at(plan.grid, infos, handle)
+            foreign = launch.foreign(infos)
+            if foreign:
+                launch.order(infos, handle)
             plan.prepared.run(launched, asked.values)
+            if foreign:
+                launch.settle(infos, handle, asked.fresh)
             return launched
         launch.run(plan.prepared, plan.grid, infos, asked.values, 0 if stream is None else launch.as_stream(stream),
                    outputs=max(plan.outputs, asked.fresh), fresh=asked.fresh, device=plan.device)
@@ -440,7 +453,8 @@ class Kernel:
         prepared = self._prepared.get(unit_key)
         if prepared is None:
             built = self.built(unit_key, obstacles)
-            prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1])
+            outputs = sum(array.output for array in unit_key[0])
+            prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1], outputs)
         return prepared
 
     def _simulate(self, plan: _Plan, infos: list[ArrayInfo], scalars: list[Any], seed: int | None, trace: Any,

@@ -31,6 +31,7 @@ class FakeDriver:
         self.code = 0
         self.live: dict[int, Any] = {}
         self.maps: list[tuple[Any, ...]] = []
+        self.events: list[Any] = []
         self.failure_at_sync: driver.DriverError | None = None
 
     def maps_as_text(self) -> list[str]:
@@ -89,6 +90,17 @@ class FakeDriver:
         self.maps.append(what)
         return len(self.maps).to_bytes(128, "little")
 
+    # ---- events
+    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
+        event = event or types.SimpleNamespace(reached=False)
+        event.reached = False
+        self.calls.append(("mark", stream, ordinal))
+        self.events.append(event)
+        return event
+
+    def reached(self, event: Any, ordinal: int) -> bool:
+        return bool(event.reached)
+
     # ---- memory
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
         storage = (ctypes.c_uint8 * (nbytes + 256))()
@@ -109,6 +121,13 @@ class FakeDriver:
     def copy_in(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
                 ordinal: int) -> None:
         self.calls.append(("copy_in", dst_pitch, src_pitch, width, height, stream))
+        for row in range(height):
+            ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
+
+    def copy_on(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
+                ordinal: int) -> None:
+        self.calls.append(("copy_on", dst_pitch, src_pitch, width, height, stream))
+        assert height == 1 or min(dst_pitch, src_pitch) >= width, "the driver refuses such rows"
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 

@@ -2,8 +2,13 @@
 
 =============  =====================================================================================
 `arrays`       what a kernel needs to know of a NumPy, PyTorch, CuPy or other CUDA array
+`jax_arrays`   the same of JAX arrays, and outputs of that kind
+`dlpack`       the same of arrays that are known by DLPack only
+`overlap`      outputs that share bytes with another array
 `host`         host arrays onto the GPU, rows padded for TMA, and back
 `outputs`      output arrays of the caller's library
+`contiguous`   `numpipe.ascontiguous`
+`handover`     arrays of libraries that do not know the kernel's stream
 `tensormap`    CUtensorMap encoding
 `marks`        what a repeated call is known by
 `streams`      which stream a call is queued on
@@ -17,12 +22,14 @@
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
 """
 
-from .arrays import ArrayInfo, describe, imagined, major_order, not_addressable, same_place, tma_addressable
+from .arrays import ArrayInfo, describe, imagined, library, major_order, not_addressable, same_place, tma_addressable
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
+from .handover import deliver, foreign, order, settle
 from .host import DeviceBuffer, Staging, to_device, to_host
 from .launcher import Compiled, Function, Launch, Prepared, run, run_on_host
-from .outputs import DeviceArray, check_writable, empty_like_kind, maker
+from .outputs import DeviceArray, check_writable, describe_fresh, empty_like_kind, maker
+from .overlap import check_overlap
 from .profiles import last_profile
 from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
@@ -43,24 +50,31 @@ __all__ = [
     "Prepared",
     "Staging",
     "as_stream",
+    "check_overlap",
     "check_writable",
     "choose_target",
     "current_stream",
+    "deliver",
     "describe",
+    "describe_fresh",
     "empty_like_kind",
     "encode",
     "find",
     "follow",
+    "foreign",
     "gpu_state",
     "imagined",
     "last_failure",
     "last_profile",
+    "library",
     "major_order",
     "maker",
     "not_addressable",
+    "order",
     "run",
     "run_on_host",
     "same_place",
+    "settle",
     "tma_addressable",
     "to_device",
     "to_host",

@@ -292,9 +292,14 @@ class Driver:
         """Copy `height` rows of `width` bytes from device `src` to host `dst`."""
         self._copy("DEVICE", src, src_pitch, "HOST", dst, dst_pitch, width, height, stream, ordinal)
 
+    def copy_on(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
+                ordinal: int) -> None:
+        """Copy `height` rows of `width` bytes from device `src` to device `dst`, on one GPU."""
+        self._copy("DEVICE", src, src_pitch, "DEVICE", dst, dst_pitch, width, height, stream, ordinal)
+
     def _copy(self, source: str, src: int, src_pitch: int, target: str, dst: int, dst_pitch: int, width: int,
               height: int, stream: int, ordinal: int) -> None:
-        linear = "cuMemcpyHtoDAsync" if source == "HOST" else "cuMemcpyDtoHAsync"
+        linear = f"cuMemcpy{source[0]}to{target[0]}Async"  # HtoD, DtoH, DtoD
         with self.on(ordinal):
             if height == 1 or src_pitch == dst_pitch == width:
                 self._call(linear, dst, src, width * height, stream)

@@ -22,9 +22,7 @@ from typing import Any
 import numpy as np
 
 from . import driver
-from .arrays import ArrayInfo, dense_strides, major_order, memory_order
-
-_PITCH = 16
+from .arrays import ArrayInfo, major_order, padded
 
 
 class DeviceBuffer:
@@ -64,16 +62,8 @@ class DeviceBuffer:
 
 def allocate(info: ArrayInfo, stream: int, device: int) -> DeviceBuffer:
     """GPU memory of the shape, type and major order of `info`, rows padded; contents undefined."""
-    major = major_order(info)
-    shape = memory_order(info.shape, major)
-    size = info.dtype.itemsize
-    if len(shape) < 2:
-        strides, nbytes = dense_strides(shape, size), math.prod(shape) * size
-    else:
-        pitch = -(-shape[-1] * size // _PITCH) * _PITCH
-        strides = (*dense_strides(shape[:-1], pitch), size)
-        nbytes = math.prod(shape[:-1]) * pitch
-    return DeviceBuffer(info.shape, memory_order(strides, major), info.dtype, nbytes, stream, device)
+    strides, nbytes = padded(info)
+    return DeviceBuffer(info.shape, strides, info.dtype, nbytes, stream, device)
 
 
 def to_device(info: ArrayInfo, stream: int, device: int = 0) -> DeviceBuffer:

@@ -28,6 +28,7 @@ from . import driver
 from .arrays import ArrayInfo, memory_order, not_addressable, same_place, tma_addressable
 from .host import Staging
 from .outputs import check_writable
+from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
 from .watch import WATCH
@@ -196,9 +197,13 @@ class Prepared:
     Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call from several threads.
     """
 
-    def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = ()) -> None:
-        """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order."""
+    def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0) -> None:
+        """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order.
+
+        The last `outputs` of the arrays are written: none of them may overlap another one.
+        """
         self.compiled = compiled
+        self._outputs = outputs
         words = sum(1 + 2 * len(info.shape) for info in infos)
         table = max(len(compiled.maps), 1) * MAP_BYTES
         self._words = struct.Struct(f"<{words}q")
@@ -225,7 +230,8 @@ class Prepared:
     def __call__(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0) -> None:
         """Queue the kernel. The arrays are on one GPU and of the signature this was made for: nothing is checked again.
 
-        Raises LaunchError, and SpecError for an input TMA cannot address or a scalar outside its type.
+        Raises LaunchError, and SpecError for an input TMA cannot address, for an output that overlaps another array, and for a
+        scalar outside its type.
         """
         if 0 in grid:
             return
@@ -234,7 +240,7 @@ class Prepared:
     def at(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int = 0) -> Launch:
         """The launch of these arrays on a stream, remembered; scalars are still to be written. The grid has CTAs.
 
-        Raises LaunchError, and SpecError for an input TMA cannot address.
+        Raises LaunchError, and SpecError for an input TMA cannot address and an output that overlaps another array.
         """
         key = (grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
         launch = self._launches.get(key)
@@ -269,7 +275,8 @@ class Prepared:
             launch()
 
     def _image(self, infos: Sequence[ArrayInfo]) -> bytes:
-        """Tensor maps and array words of an argument list."""
+        """Tensor maps and array words of an argument list, which is checked here: as often as it is new."""
+        check_overlap(infos, self.compiled.arrays, self._outputs, self.compiled.name)
         maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
         words: list[int] = []
         for info, name in zip(infos, self.compiled.arrays, strict=True):
@@ -309,6 +316,7 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
     inputs = len(infos) - outputs
     for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
         check_writable(info, argument, name)
+    check_overlap(infos, prepared.compiled.arrays, outputs, name)
     uninitialised = len(infos) - fresh
     try:
         with Staging(stream, device) as staging:

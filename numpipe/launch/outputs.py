@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import SpecError
-from . import driver
-from .arrays import ArrayInfo, argument, dense_strides, describe, major_order
+from . import driver, jax_arrays
+from .arrays import ArrayInfo, argument, dense_strides, describe, library, major_order
 from .host import DeviceBuffer, to_device, to_host
 from .streams import current_stream
 
@@ -19,7 +19,7 @@ from .streams import current_stream
 class DeviceArray:
     """An array on the GPU that other libraries read through ``__cuda_array_interface__``; C-contiguous when made by shape.
 
-    numpipe returns one when the inputs are neither NumPy, PyTorch nor CuPy arrays. ``from_host`` makes one of a NumPy
+    numpipe returns one when the first input is of a library it knows no allocator of. ``from_host`` makes one of a NumPy
     array, ``copy_to_host()`` gives one back; the memory goes with the last reference.
     """
 
@@ -32,9 +32,15 @@ class DeviceArray:
     @classmethod
     def from_host(cls, array: Any, stream: int = 0, device: int = 0) -> DeviceArray:
         """A copy of a host array, its major order kept and its rows padded for TMA; returns when it is there."""
-        self = cls.__new__(cls)
-        self._buffer = to_device(describe(array, "array"), stream, device)
+        buffer = to_device(describe(array, "array"), stream, device)
         driver.get().synchronize(stream, device)
+        return cls.of(buffer)
+
+    @classmethod
+    def of(cls, buffer: DeviceBuffer) -> DeviceArray:
+        """The array in memory that is its own from now on."""
+        self = cls.__new__(cls)
+        self._buffer = buffer
         return self
 
     @property
@@ -85,21 +91,28 @@ class DeviceArray:
 
 
 def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None) -> Any:
-    """An uninitialised C-contiguous array of the kind of `info`.
+    """An uninitialised C-contiguous array of the kind of `info`, made by its library's own allocator.
 
-    CPU tensors give CPU tensors, NumPy arrays NumPy arrays. `stream` is the handle the kernel will run on where it is
-    not the library's current one: PyTorch must know it to reuse the memory safely. Raises SpecError where the library
-    has no such element type.
+    CPU tensors give CPU tensors, other host arrays NumPy arrays (`handover.deliver` makes JAX's of them). `stream` is the
+    handle the kernel will run on where it is not the library's current one: PyTorch must know it to reuse the memory safely.
+    Raises SpecError where the library has no such element type.
     """
     shape = tuple(int(dim) for dim in shape)
     dtype = np.dtype(dtype)
     owner = info.owner
-    if info.kind == "torch" or (info.kind == "host" and not isinstance(owner, np.ndarray)):
+    if info.kind == "host" and type(owner) is np.ndarray:
+        return np.empty(shape, dtype)
+    of = "torch" if info.kind == "torch" else library(type(owner))
+    if of == "torch":
         return _torch_empty(owner, info, shape, dtype, stream)
+    if of == "jax":
+        return jax_arrays.empty(info, shape, dtype)
     if info.kind == "host":
         return np.empty(shape, dtype)
-    if type(owner).__module__.partition(".")[0] == "cupy":
+    if of == "cupy":
         return _cupy_empty(info, shape, dtype)
+    if of == "numba":
+        return _numba_empty(info, shape, dtype)
     return DeviceArray(shape, dtype, current_stream([info]) if stream is None else stream, info.device)
 
 
@@ -136,8 +149,28 @@ def _cupy_empty(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any]) -
                         "choose another in out_type or pass out=") from error
 
 
+def _numba_empty(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """A device array of numba.cuda, on the stream of `info`, which other kernels of Numba will ask it for."""
+    cuda = sys.modules["numba"].cuda
+    try:
+        with cuda.gpus[info.device]:
+            return cuda.device_array(shape, dtype, stream=getattr(info.owner, "stream", 0))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise SpecError(f"this Numba has no element type {dtype.name} for an output of shape {shape} ({error}); "
+                        "choose another in out_type or pass out=") from error
+
+
+def describe_fresh(output: Any, name: str, kernel: str) -> ArrayInfo:
+    """An output that `empty_like_kind` made for this call, which may write it: nobody has seen it, also where it is immutable."""
+    info = describe(output, name, kernel)
+    return info if info.writable else info._replace(writable=True)
+
+
 def check_writable(info: ArrayInfo, name: str, kernel: str = "") -> None:
     """Raise SpecError for an output that cannot be written."""
-    if not info.writable:
-        raise SpecError(f"{argument(name, kernel)}: it is an output and this {type(info.owner).__name__} is read-only; "
-                        "pass a writable array")
+    if info.writable:
+        return
+    where = f"{argument(name, kernel)}: it is an output"
+    if library(type(info.owner)) == "jax":
+        raise SpecError(f"{where}, and {jax_arrays.IMMUTABLE}")
+    raise SpecError(f"{where} and this {type(info.owner).__name__} is read-only; pass a writable array")
