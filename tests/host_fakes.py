@@ -78,6 +78,15 @@ class QueuedDriver(FakeDriver):
             if reached in self.queues[stream]:
                 self._run(stream, reached)
 
+    def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int, event: Any) -> Any:
+        assert self.page_locked(host, nbytes, 0)
+        ends = (device, nbytes, host) if inwards else (host, nbytes, device)
+        (self.copy_in if inwards else self.copy_out)(*ends, nbytes, nbytes, 1, stream, 0)
+        return self.mark(event, stream, 0)
+
+    def await_chunk(self, event: Any) -> None:
+        self.await_mark(event, 0)
+
     def unmark(self, event: Any, ordinal: int) -> None:
         with self._one:
             del self.events[event]

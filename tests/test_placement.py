@@ -100,6 +100,8 @@ def test_errors_of_the_driver_say_what_was_asked_for(cuda: QueuedDriver) -> None
     cuda.locks = False
     with pytest.raises(LaunchError, match="pinned_empty: locking 12 bytes of host memory: cuMemHostRegister.*use np.empty"):
         numpipe.pinned_empty(3, np.float32)
+    with pytest.raises(LaunchError, match="pinned_empty: locking 1152921504606846976 bytes .*the system has no"):
+        numpipe.pinned_empty(1 << 60, np.int8)
     cuda.failure_at_sync = driver.DriverError("cuStreamSynchronize", 700, "CUDA_ERROR_ILLEGAL_ADDRESS")
     with pytest.raises(LaunchError, match=r"to_device: copying float32 \(3,\) to GPU 0: cuStreamSynchronize"):
         numpipe.to_device(np.zeros(3, np.float32))

@@ -1,9 +1,9 @@
-"""What numpipe asks the CUDA driver of host memory: locking pages, and whether they are locked.
+"""What numpipe asks the CUDA driver for host memory: locking pages, whether they are locked, copying chunks of them.
 
 A copy to or from page-locked ("pinned") memory is made by the GPU's copy engine alone, at the speed of PCIe; pageable memory goes
 through a buffer of the driver's, filled by one thread.
 
-CUDA driver API: cuMemHostRegister, cuMemHostUnregister, cuPointerGetAttribute, cuEventDestroy.
+CUDA driver API: cuMemHostRegister, cuMemHostUnregister, cuPointerGetAttribute, cuMemcpyHtoDAsync, cuMemcpyDtoHAsync.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 _PORTABLE = 0x1
 _MEMORYTYPE_HOST = 1
+_NO_TIMES = 2
 
 
 class HostMemory:
-    """The part of `driver.Driver` that locks pages. Addresses and sizes are multiples of the page size."""
+    """The part of `driver.Driver` for host memory."""
 
     _api: Any
 
@@ -27,7 +28,7 @@ class HostMemory:
         raise NotImplementedError
 
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
-        """Lock host memory in place, for copies to and from every GPU."""
+        """Lock host memory in place, for copies to and from every GPU; whole pages."""
         with self.on(ordinal):
             self._call("cuMemHostRegister", address, nbytes, _PORTABLE)
 
@@ -45,6 +46,22 @@ class HostMemory:
                 if code or int(kind) != _MEMORYTYPE_HOST:
                     return False
         return True
+
+    # ---- chunks: a context is current (`on`), pushed once for many of them
+    def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int, event: Any) -> Any:
+        """Queue a copy between page-locked memory and a GPU's -> the event behind it: the one given, or a new one for None."""
+        if inwards:
+            self._call("cuMemcpyHtoDAsync", device, host, nbytes, stream)
+        else:
+            self._call("cuMemcpyDtoHAsync", host, device, nbytes, stream)
+        if event is None:
+            event = self._call("cuEventCreate", _NO_TIMES)
+        self._call("cuEventRecord", event, stream)
+        return event
+
+    def await_chunk(self, event: Any) -> None:
+        """Wait until the copy before the event is done."""
+        self._call("cuEventSynchronize", event)
 
     def unmark(self, event: Any, ordinal: int) -> None:
         """Destroy an event that nobody waits for."""

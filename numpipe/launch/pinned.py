@@ -54,7 +54,10 @@ class Block:
     __slots__ = ("address", "device", "events", "generation", "memory", "nbytes")
 
     def __init__(self, nbytes: int, device: int, generation: int) -> None:
-        self.memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            self.memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError(f"the system has no {nbytes} bytes ({error.strerror})") from None
         _advise(self.memory)
         self.nbytes, self.device, self.generation = nbytes, device, generation
         self.events: dict[Any, Any] = {}
@@ -107,7 +110,7 @@ class Pool:
     def take(self, nbytes: int, device: int, *, leave: int = 0, beyond: bool = False) -> Block | None:
         """A block of at least `nbytes`, its contents undefined; None where the pool would exceed its limit, less `leave`.
 
-        `beyond` the limit blocks are locked all the same. Raises DriverError.
+        `beyond` the limit blocks are locked all the same. Raises DriverError and MemoryError.
         """
         size = max(1, -(-nbytes // PAGE)) * PAGE
         with self._lock:
@@ -172,7 +175,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray[Any, Any]:
-    """An uninitialised C-contiguous array in page-locked memory, whatever the pool's limit. Raises DriverError."""
+    """An uninitialised C-contiguous array in page-locked memory, whatever the pool's limit. Raises DriverError and MemoryError."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
@@ -186,7 +189,7 @@ def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> n
     nbytes = math.prod(shape) * dtype.itemsize
     device = POOL.device
     if device is not None and nbytes >= smallest:
-        with contextlib.suppress(driver.DriverError):
+        with contextlib.suppress(driver.DriverError, MemoryError):
             block = POOL.take(nbytes, device, leave=STAGING)
             if block is not None:
                 return _lent(block, shape, dtype)

@@ -84,6 +84,6 @@ def pinned_empty(shape: int | Sequence[int], dtype: Any, *, target: str | None =
         return np.empty(dims, kind)
     try:
         return pinned.empty(dims, kind, choice.device.ordinal)
-    except driver.DriverError as error:
+    except (driver.DriverError, MemoryError) as error:
         raise LaunchError(f"pinned_empty: locking {math.prod(dims) * kind.itemsize} bytes of host memory: {error}; "
                           "ask for less, or use np.empty") from error

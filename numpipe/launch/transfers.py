@@ -92,17 +92,12 @@ class _Lane:
     def wait(self, half: int) -> None:
         """Until the latest copy of this half is done."""
         if self.queued[half]:
-            self.cuda.await_mark(self.block.events[self.device, half], self.device)
+            self.cuda.await_chunk(self.block.events[self.device, half])
 
     def copy(self, half: int, part: Part, inwards: bool) -> None:
         """Queue a copy of this half, to the GPU or from there."""
-        here, there, nbytes = self.block.address + half * CHUNK, part.address, part.nbytes
-        if inwards:
-            self.cuda.copy_in(there, nbytes, here, nbytes, nbytes, 1, self.stream, self.device)
-        else:
-            self.cuda.copy_out(here, nbytes, there, nbytes, nbytes, 1, self.stream, self.device)
-        events, key = self.block.events, (self.device, half)
-        events[key] = self.cuda.mark(events.get(key), self.stream, self.device)
+        here, events, key = self.block.address + half * CHUNK, self.block.events, (self.device, half)
+        events[key] = self.cuda.queue_chunk(here, part.address, part.nbytes, inwards, self.stream, events.get(key))
         self.queued[half] = True
 
     def fill(self, parts: copy_threads.Parts[Part]) -> None:
@@ -215,7 +210,7 @@ class Transfers:
         if self._lanes is None:
             self._lanes = []
             threads = copy_threads.count()
-            with contextlib.suppress(driver.DriverError):  # memory cannot be locked here: the driver copies all of it
+            with contextlib.suppress(driver.DriverError, MemoryError):  # memory cannot be locked here: the driver copies all of it
                 while 1 < threads > len(self._lanes):
                     block = pinned.POOL.take(2 * CHUNK, self.device)
                     if block is None:
@@ -232,7 +227,12 @@ class Transfers:
         most = min(CHUNK, max(_SMALLEST_CHUNK, sum(buffer.nbytes for _, buffer in jobs) // (4 * len(lanes))))
         parts = [part for array, buffer in jobs
                  for part in cut(array.view(f"u{array.itemsize}"), buffer.ptr, _pitch(buffer, array), most)]
-        copy_threads.share(parts, lambda queue: work(lanes.pop(), queue), len(lanes))
+
+        def in_a_thread(queue: copy_threads.Parts[Part]) -> None:
+            with driver.get().on(self.device):
+                work(lanes.pop(), queue)
+
+        copy_threads.share(parts, in_a_thread, len(lanes))
 
 
 def upload(info: ArrayInfo, stream: int, device: int = 0) -> DeviceBuffer:
