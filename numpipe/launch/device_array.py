@@ -67,6 +67,15 @@ class DeviceArray:
             "stream": self._buffer.stream or 1,  # the interface spells the legacy default stream 1
         }
 
+    def address(self) -> int:
+        """Where its data is; 0 when that was freed."""
+        return self._buffer.ptr
+
+    def mark(self) -> tuple[Any, ...]:
+        """What a launch depends on (`marks`)."""
+        buffer = self._buffer
+        return buffer.ptr, buffer.shape, buffer.strides, buffer.dtype, buffer.device, buffer.stream
+
     def copy_to_host(self) -> np.ndarray[Any, Any]:
         """Wait for the work that writes this array and copy it into a new NumPy array of the same major order."""
         out = np.empty(self.shape, self.dtype, "F" if major_order(self._buffer.info()) == "col" else "C")

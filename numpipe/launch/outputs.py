@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import SpecError
-from . import pinned, transfers
+from . import driver, pinned, transfers
 from .arrays import ArrayInfo, argument
 from .device_array import DeviceArray
 from .streams import current_stream
@@ -33,6 +34,17 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
     if type(owner).__module__.partition(".")[0] == "cupy":
         return _cupy_empty(info, shape, dtype)
     return DeviceArray(shape, dtype, current_stream([info]) if stream is None else stream, info.device)
+
+
+def maker(made: ArrayInfo) -> Callable[[], Any] | None:
+    """A function that makes arrays like `made`, as quickly as the library that made it can; or None."""
+    if made.kind == "torch" and made.shape:
+        torch = sys.modules["torch"]
+        pattern = made.owner.new_empty(1).expand(made.shape)  # of one element
+        return functools.partial(torch.empty_like, pattern, memory_format=torch.contiguous_format)
+    if type(made.owner).__module__.partition(".")[0] == "cupy" and driver.get().count == 1:
+        return functools.partial(sys.modules["cupy"].empty, made.shape, made.dtype)
+    return None
 
 
 def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None) -> Any:
