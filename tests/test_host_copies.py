@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
+import time
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -104,7 +107,10 @@ def test_a_call_on_large_arrays_returns_with_the_result_and_gives_all_memory_bac
     assert sum(block.nbytes for block in pinned.POOL._given_back) == pinned.POOL.nbytes
     cuda.synchronize(3, 0)
     assert not cuda.live
-    assert len(cuda.events) <= 3 * 2
+    assert 0 < len(cuda.events) <= 3 * 2
+    assert pinned.POOL.device == 0  # from here on outputs lie in the pool
+    pinned.POOL.take(1 << 30, 0)  # all that the pool may lock
+    assert not cuda.events and list(cuda.locked.values()) == [1 << 30]
 
 
 def test_one_lane_fills_a_half_while_the_other_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +189,7 @@ def test_an_array_passed_twice_is_copied_once(cuda: QueuedDriver) -> None:
         assert sum(width for *_, width, _, _ in cuda.named("copy_in")) == 64 + 32
         array[...] = -1
         staging.download([info, info])
+        assert sum(width for *_, width, _, _ in cuda.named("copy_out")) == 64
     np.testing.assert_array_equal(array, np.arange(32))
 
 
@@ -232,7 +239,13 @@ def test_an_interrupted_call_leaves_nothing_behind(cuda: QueuedDriver, where: st
 def test_a_failed_kernel_keeps_its_error_and_memory_it_may_still_read_is_not_used_again(cuda: QueuedDriver) -> None:
     a, c = np.ones((64, 8), np.float32), np.zeros((64, 8), np.float32)
     prepared, infos = doubling(cuda, a, c)
-    cuda.failure_at_sync = driver.DriverError("cuStreamSynchronize", 719, "CUDA_ERROR_LAUNCH_FAILED")
+    errors = iter([driver.DriverError("cuStreamSynchronize", 719, "CUDA_ERROR_LAUNCH_FAILED"),
+                   driver.DriverError("cuStreamSynchronize", 700, "CUDA_ERROR_ILLEGAL_ADDRESS")])
+
+    def synchronize(stream: int, ordinal: int) -> None:
+        raise next(errors)
+
+    cuda.synchronize = synchronize  # type: ignore[method-assign]
     with pytest.raises(LaunchError, match="kernel 'scale': cuStreamSynchronize returned CUDA_ERROR_LAUNCH_FAILED"):
         launch.run(prepared, (1, 1, 1), infos, outputs=1, fresh=1)
     assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back and not pinned.POOL._idle
@@ -315,18 +328,20 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
     os.register_at_fork(after_in_child=pinned.POOL.after_fork)  # the module does it for its own
     array = pinned.empty((2, 3), np.dtype(np.float32), 0)
     array[...] = 7
+    copy_threads.share([0, 1], list, 2)  # starts a thread
     assert pinned.POOL._lock.acquire()  # as another thread might hold it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         status = 1
+        signal.alarm(20)
         try:
             assert (array == 7).all()
             array[...] = 8
             del array
             gc.collect()
-            assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back
+            assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back and not copy_threads._executors
             assert pinned.POOL.take(1, 0) is not None
             status = 0
         finally:
@@ -336,14 +351,26 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
     assert (array == 7).all()
 
 
+@pytest.mark.parametrize("release, advice", [("5.4.0-150-generic", {"MADV_HUGEPAGE", "MADV_DONTFORK"}),
+                                             ("5.14.0-427.el9", {"MADV_HUGEPAGE"}),
+                                             ("6.18.44", {"MADV_HUGEPAGE"})])
+def test_an_old_kernel_keeps_locked_pages_from_children(monkeypatch: pytest.MonkeyPatch, release: str, advice: set[str]) -> None:
+    monkeypatch.setattr(pinned, "_linux", lambda: pinned._version(release))
+    for number, name in enumerate(("MADV_HUGEPAGE", "MADV_DONTFORK")):
+        monkeypatch.setattr(pinned.mmap, name, number, raising=False)
+    given: list[int] = []
+    pinned._advise(types.SimpleNamespace(madvise=given.append))  # type: ignore[arg-type]
+    assert {("MADV_HUGEPAGE", "MADV_DONTFORK")[number] for number in given} == advice
+
+
 # ---- threads and the environment
 def test_a_call_does_not_wait_for_threads_that_are_busy_elsewhere() -> None:
-    go, busy = threading.Event(), threading.Barrier(3, timeout=20)
+    go, busy, in_time = threading.Event(), threading.Barrier(3, timeout=20), []
 
     def hold(parts: copy_threads.Parts[int]) -> None:
         for _ in parts:
             busy.wait()
-            go.wait(20)
+            in_time.append(go.wait(20))
 
     other = threading.Thread(target=lambda: copy_threads.share([0, 1], hold, 2))
     other.start()
@@ -352,7 +379,25 @@ def test_a_call_does_not_wait_for_threads_that_are_busy_elsewhere() -> None:
     copy_threads.share(list(range(100)), lambda parts: done.extend(parts), 2)
     go.set()
     other.join()
-    assert sorted(done) == list(range(100))
+    assert sorted(done) == list(range(100)) and in_time == [True, True]
+
+
+def test_nobody_copies_any_more_when_a_failed_share_returns() -> None:
+    """The memory is given back next."""
+    main, started, ended = threading.get_ident(), threading.Event(), []
+
+    def work(parts: copy_threads.Parts[int]) -> None:
+        for _ in parts:
+            if threading.get_ident() == main:
+                assert started.wait(20)
+                raise KeyboardInterrupt
+            started.set()
+            time.sleep(0.1)
+            ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        copy_threads.share(list(range(1000)), work, 2)
+    assert len(ended) == 1
 
 
 def test_an_error_of_any_thread_ends_all_of_them() -> None:

@@ -16,6 +16,7 @@ import functools
 import math
 import mmap
 import os
+import re
 import threading
 import weakref
 from collections import deque
@@ -90,8 +91,12 @@ def _advise(memory: mmap.mmap) -> None:
 
 
 def _linux() -> tuple[int, ...]:
-    major, minor = os.uname().release.split(".")[:2]
-    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)
+    return _version(os.uname().release)
+
+
+def _version(release: str) -> tuple[int, ...]:
+    """"6.8.0-45-generic" -> (6, 8)."""
+    return tuple(map(int, re.findall(r"\d+", release)[:2]))
 
 
 class Pool:
