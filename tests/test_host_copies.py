@@ -142,6 +142,33 @@ def test_several_threads_share_a_copy(cuda: QueuedDriver) -> None:
     assert len(seen) == 3
 
 
+def test_calls_of_several_threads_do_not_share_what_they_copy_through(cuda: QueuedDriver) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            a = np.full((40, 11), number, np.float16)
+            for _ in range(10):
+                c = launch.empty_like_kind(launch.describe(a, "a"), a.shape, a.dtype)
+                prepared, infos = doubling(cuda, a, c)
+                launch.run(prepared, (1, 1, 1), infos, stream=number, outputs=1, fresh=1)
+                np.testing.assert_array_equal(c, 2 * a)
+                a += 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert pinned.POOL.nbytes == sum(cuda.locked.values())
+    for number in range(1, 6):
+        cuda.synchronize(number, 0)
+    assert not cuda.live
+
+
 def test_small_arrays_are_left_to_the_driver(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "PLAIN", 1000)
     a, c = np.ones((20, 20), np.float16), np.zeros((20, 20), np.float16)

@@ -9,6 +9,7 @@ CUDA driver API: cuMemHostRegister, cuMemHostUnregister, cuPointerGetAttribute, 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 _PORTABLE = 0x1
@@ -20,12 +21,8 @@ class HostMemory:
     """The part of `driver.Driver` for host memory."""
 
     _api: Any
-
-    def _call(self, function: str, *args: Any) -> Any:
-        raise NotImplementedError
-
-    def on(self, ordinal: int) -> contextlib.AbstractContextManager[None]:
-        raise NotImplementedError
+    _call: Callable[..., Any]
+    on: Callable[[int], contextlib.AbstractContextManager[None]]
 
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
         """Lock host memory in place, for copies to and from every GPU; whole pages."""
