@@ -15,7 +15,7 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
-arrays                 `ascontiguous`
+arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
 performance            `explain`, `Trace`, `timeline`, `region`, `last_profile`
@@ -50,6 +50,7 @@ _HOME = {
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith",
     "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
+    "to_device": "launch.placement", "pinned_empty": "launch.placement",
     "region": "profiling", "explain": "model", "verify": "verification", "Verification": "verification",
     "ascontiguous": "launch.contiguous",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
@@ -110,6 +111,7 @@ __all__ = [
     "nd_loop",
     "num_programs",
     "persistent",
+    "pinned_empty",
     "pipeline",
     "planar_snake",
     "program_id",
@@ -119,6 +121,7 @@ __all__ = [
     "set_max_registers",
     "tiles",
     "timeline",
+    "to_device",
     "verify",
     "wait_smem_to_gmem",
     "wgmma",
@@ -158,6 +161,7 @@ if TYPE_CHECKING:
     from .functions import function
     from .kernels import Kernel, kernel
     from .launch.contiguous import ascontiguous
+    from .launch.placement import pinned_empty, to_device
     from .launch.watch import last_failure
     from .model import explain
     from .params import CompilerParams, LoweringSemantics

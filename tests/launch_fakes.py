@@ -137,6 +137,13 @@ class FakeDriver:
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 
+    def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
+        return False
+
+    def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
+        """No memory is page-locked here, so the driver makes all copies; `host_fakes` has a driver that locks it."""
+        raise driver.DriverError("cuMemHostRegister", 801, "CUDA_ERROR_NOT_SUPPORTED")
+
     def synchronize(self, stream: int, ordinal: int) -> None:
         self.calls.append(("synchronize", stream))
         if self.failure_at_sync is not None:

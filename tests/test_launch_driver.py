@@ -184,3 +184,37 @@ def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> No
         "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2, 4096, [64, 5], [128], [64, 4], [1, 1],
         "CU_TENSOR_MAP_INTERLEAVE_NONE", "CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA")
+
+
+# ---- host memory
+def test_pages_are_locked_for_every_gpu_and_unlocked_in_their_context(api: Api) -> None:
+    opened = driver.Driver()
+    opened.lock_pages(4096, 8192, 1)
+    opened.unlock_pages(4096, 1)
+    assert [name for name, *_ in api.calls[-6:]] == ["cuCtxPushCurrent", "cuMemHostRegister", "cuCtxPopCurrent",
+                                                     "cuCtxPushCurrent", "cuMemHostUnregister", "cuCtxPopCurrent"]
+    assert api.named("cuMemHostRegister") == [(4096, 8192, 1)]  # CU_MEMHOSTREGISTER_PORTABLE
+    assert api.named("cuDeviceGet") == [(1,)]
+
+
+@pytest.mark.parametrize("kinds, locked", [({100: 1, 199: 1}, True), ({100: 1}, False), ({199: 1}, False),
+                                           ({100: 2, 199: 2}, False)])
+def test_memory_is_page_locked_when_both_its_ends_are(api: Api, kinds: dict[int, int], locked: bool) -> None:
+    """1 is CU_MEMORYTYPE_HOST; of pageable memory the driver knows nothing."""
+    api.CUpointer_attribute = Names()  # type: ignore[attr-defined]
+    api.answers["cuPointerGetAttribute"] = lambda name, at: (OK, kinds[at]) if at in kinds else (Result(1), None)
+    assert driver.Driver().page_locked(100, 100, 0) is locked
+    assert {name for name, _ in api.named("cuPointerGetAttribute")} == {"CU_POINTER_ATTRIBUTE_MEMORY_TYPE"}
+
+
+def test_a_chunk_is_one_copy_and_one_event_that_is_used_again(api: Api) -> None:
+    opened = driver.Driver()
+    api.answers["cuEventCreate"] = (OK, "event")
+    assert opened.queue_chunk(64, 4096, 32, True, 9, None) == "event"
+    assert opened.queue_chunk(64, 4096, 32, False, 9, "event") == "event"
+    opened.await_chunk("event")
+    opened.unmark("event", 0)
+    calls = [call for call in api.calls if call[0].startswith(("cuMem", "cuEvent"))]
+    assert calls == [("cuMemcpyHtoDAsync", 4096, 64, 32, 9), ("cuEventCreate", 2), ("cuEventRecord", "event", 9),
+                     ("cuMemcpyDtoHAsync", 64, 4096, 32, 9), ("cuEventRecord", "event", 9), ("cuEventSynchronize", "event"),
+                     ("cuEventDestroy", "event")]

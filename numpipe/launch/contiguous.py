@@ -17,8 +17,8 @@ from typing import Any
 from ..errors import SpecError
 from . import driver, handover
 from .arrays import ArrayInfo, copied_obstacle, describe, library, major_order, memory_order, padded, tma_addressable
-from .host import allocate
-from .outputs import DeviceArray
+from .buffers import allocate
+from .device_array import DeviceArray
 from .streams import current_stream
 
 

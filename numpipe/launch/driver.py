@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LaunchError
+from .driver_host import HostMemory
 
 _BLANK = np.zeros(16, np.uint8)
 _NANS = np.full(16, 0xFF, np.uint8)
@@ -75,7 +76,7 @@ class DriverError(LaunchError):
         self.name = name
 
 
-class Driver:
+class Driver(HostMemory):
     """The functions of libcuda that numpipe needs; each raises DriverError unless it says otherwise."""
 
     def __init__(self) -> None:

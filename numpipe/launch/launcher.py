@@ -25,9 +25,7 @@ import numpy as np
 
 from ..errors import LaunchError, SpecError
 from . import driver
-from .arrays import ArrayInfo, memory_order, not_addressable, same_place, tma_addressable
-from .host import Staging
-from .outputs import check_writable
+from .arrays import ArrayInfo, memory_order, not_addressable, tma_addressable
 from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
@@ -303,41 +301,3 @@ class Prepared:
     def _bad_scalar(self, scalars: Sequence[Any], error: Exception) -> SpecError:
         wanted = ", ".join(dtype.name for dtype in self._scalar_types)
         return SpecError(f"kernel {self.compiled.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}")
-
-
-def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (),
-                stream: int = 0, *, outputs: int, fresh: int = 0, device: int = 0) -> None:
-    """A call on host arrays: copy in, launch, copy the last `outputs` back; returns when they are there.
-
-    The last `fresh` of the outputs were allocated for this call, so their contents are not copied in. Raises
-    LaunchError when the kernel fails.
-    """
-    name = prepared.compiled.name
-    inputs = len(infos) - outputs
-    for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
-        check_writable(info, argument, name)
-    check_overlap(infos, prepared.compiled.arrays, outputs, name)
-    uninitialised = len(infos) - fresh
-    try:
-        with Staging(stream, device) as staging:
-            buffers = [staging.upload(info) if i < uninitialised else staging.reserve(info)
-                       for i, info in enumerate(infos)]
-            prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
-            for info in infos[inputs:]:
-                staging.download(info)
-            driver.get().synchronize(stream, device)
-            if WATCH.kernels:
-                WATCH.check()
-            if PROFILES.kernels:
-                PROFILES.fetch()
-    except driver.DriverError as error:
-        raise LaunchError(f"kernel {name!r}: {error}") from error
-
-
-def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
-        outputs: int, fresh: int = 0, device: int = 0) -> None:
-    """Run a kernel on arrays all on the host (returns with the results) or all on one GPU (returns at once)."""
-    if same_place(infos, prepared.compiled.arrays, prepared.compiled.name) == "host":
-        run_on_host(prepared, grid, infos, scalars, stream, outputs=outputs, fresh=fresh, device=device)
-    else:
-        prepared(grid, infos, scalars, stream)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .arrays import ArrayInfo
-from .outputs import DeviceArray
+from .device_array import DeviceArray
 
 Mark = tuple[Any, ...]
 

@@ -1,4 +1,4 @@
-"""Arrays that numpipe allocates: outputs of the library and on the GPU of the first array argument, and its own kind."""
+"""Outputs that numpipe allocates: of the library and on the GPU of the first array argument."""
 
 from __future__ import annotations
 
@@ -10,105 +10,32 @@ from typing import Any
 import numpy as np
 
 from ..errors import SpecError
-from . import driver, jax_arrays
-from .arrays import ArrayInfo, argument, dense_strides, describe, library, major_order
-from .host import DeviceBuffer, to_device, to_host
+from . import driver, jax_arrays, pinned, transfers
+from .arrays import ArrayInfo, argument, describe, library
+from .device_array import DeviceArray
 from .streams import current_stream
-
-
-class DeviceArray:
-    """An array on the GPU that other libraries read through ``__cuda_array_interface__``; C-contiguous when made by shape.
-
-    numpipe returns one when the first input is of a library it knows no allocator of. ``from_host`` makes one of a NumPy
-    array, ``copy_to_host()`` gives one back; the memory goes with the last reference.
-    """
-
-    def __init__(self, shape: Sequence[int], dtype: Any, stream: int = 0, device: int = 0) -> None:
-        dtype = np.dtype(dtype)
-        strides = dense_strides(shape, dtype.itemsize)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        self._buffer = DeviceBuffer(shape, strides, dtype, nbytes, stream, device)
-
-    @classmethod
-    def from_host(cls, array: Any, stream: int = 0, device: int = 0) -> DeviceArray:
-        """A copy of a host array, its major order kept and its rows padded for TMA; returns when it is there."""
-        buffer = to_device(describe(array, "array"), stream, device)
-        driver.get().synchronize(stream, device)
-        return cls.of(buffer)
-
-    @classmethod
-    def of(cls, buffer: DeviceBuffer) -> DeviceArray:
-        """The array in memory that is its own from now on."""
-        self = cls.__new__(cls)
-        self._buffer = buffer
-        return self
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._buffer.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._buffer.dtype
-
-    @property
-    def device(self) -> int:
-        """CUDA ordinal"""
-        return self._buffer.device
-
-    @property
-    def _dense(self) -> bool:
-        return self._buffer.strides == dense_strides(self.shape, self.dtype.itemsize)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "version": 3,
-            "shape": self.shape,
-            "strides": None if self._dense else self._buffer.strides,
-            "typestr": self.dtype.str,
-            "data": (self._buffer.ptr, False),
-            "stream": self._buffer.stream or 1,  # the interface spells the legacy default stream 1
-        }
-
-    def address(self) -> int:
-        """Where its data is; 0 when that was freed."""
-        return self._buffer.ptr
-
-    def mark(self) -> tuple[Any, ...]:
-        """What a launch depends on (`marks`)."""
-        buffer = self._buffer
-        return buffer.ptr, buffer.shape, buffer.strides, buffer.dtype, buffer.device, buffer.stream
-
-    def copy_to_host(self) -> np.ndarray[Any, Any]:
-        """Wait for the work that writes this array and copy it into a new NumPy array of the same major order."""
-        out = np.empty(self.shape, self.dtype, "F" if major_order(self._buffer.info()) == "col" else "C")
-        to_host(self._buffer, out, self._buffer.stream)
-        return out
-
-    def __repr__(self) -> str:
-        return f"DeviceArray(shape={self.shape}, dtype={self.dtype.name}, device={self.device})"
 
 
 def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None) -> Any:
     """An uninitialised C-contiguous array of the kind of `info`, made by its library's own allocator.
 
-    CPU tensors give CPU tensors, other host arrays NumPy arrays (`handover.deliver` makes JAX's of them). `stream` is the
-    handle the kernel will run on where it is not the library's current one: PyTorch must know it to reuse the memory safely.
-    Raises SpecError where the library has no such element type.
+    CPU tensors give CPU tensors, other host arrays NumPy arrays (`handover.deliver` makes JAX's of them): large ones in page-locked
+    memory where calls run on a GPU and the pool has room (`pinned`), which the GPU then writes in place. `stream` is the handle
+    the kernel will run on where it is not the library's current one: PyTorch must know it to reuse the memory safely. Raises
+    SpecError where the library has no such element type.
     """
     shape = tuple(int(dim) for dim in shape)
     dtype = np.dtype(dtype)
     owner = info.owner
     if info.kind == "host" and type(owner) is np.ndarray:
-        return np.empty(shape, dtype)
+        return pinned.empty_output(shape, dtype, transfers.PLAIN)
     of = "torch" if info.kind == "torch" else library(type(owner))
     if of == "torch":
         return _torch_empty(owner, info, shape, dtype, stream)
     if of == "jax":
         return jax_arrays.empty(info, shape, dtype)
     if info.kind == "host":
-        return np.empty(shape, dtype)
+        return pinned.empty_output(shape, dtype, transfers.PLAIN)
     if of == "cupy":
         return _cupy_empty(info, shape, dtype)
     if of == "numba":
