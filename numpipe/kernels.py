@@ -31,6 +31,7 @@ from .compile.positions import Source
 from .compile.stored import stored
 from .debug import SimulatedOnly
 from .errors import SpecError
+from .launch import attributes
 from .launch.arrays import ArrayInfo
 from .options import Options, names
 from .results import Results
@@ -76,7 +77,8 @@ class Described:
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
            out_type: Any = None, signature: str | None = None, num_compute_wgs: int | None = None, wg_axis: str | None = None,
            memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
-           compiler_params: CompilerParams | None = None, target: str | None = None) -> Any:
+           compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None, cooperative: bool = False,
+           programmatic: bool | None = None) -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
@@ -100,6 +102,12 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       grid.
     compiler_params   see CompilerParams
     target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
+    cluster           CTAs of a cluster, an int or up to 3 along the grid's dimensions: they run at the same time on the SMs of one
+                      GPC. The grid is a multiple of it in each dimension; at most 8 CTAs, 16 where they fit
+    cooperative       True: all CTAs run at the same time, or the launch is refused
+    programmatic      programmatic dependent launch: the kernel may be launched while the one before it in the stream ends, and
+                      waits for that end before it touches global memory. False: not before that end. Default: True, for
+                      cooperative kernels False
 
     Positional parameters are arrays or scalars, outputs behind inputs. Parameters with a default (a bool, int, float or
     NumPy scalar) and keyword-only ones are run-time scalars; those annotated `numpipe.Static` are compile-time constants,
@@ -114,9 +122,12 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
                       asked.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
                       CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs)
-    if function is None:
-        return lambda f: Kernel(f, options)
-    return Kernel(function, options)
+
+    def make(function: Callable[..., Any]) -> Kernel:
+        given = attributes.given(getattr(function, "__name__", repr(function)), cluster, cooperative, programmatic)
+        return Kernel(function, dataclasses.replace(options, attributes=given))
+
+    return make if function is None else make(function)
 
 
 class Kernel:
@@ -267,11 +278,12 @@ class Kernel:
                     info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
                 self._simulate(plan, infos, values, seed, trace, fresh)
             elif infos[0].kind != "host":
-                handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
+                handle = launch.current_stream(infos) if stream is None else launch.given_stream(stream, infos[0].device, name)
                 plan.prepared(plan.grid, infos, values, handle)
             else:
-                launch.run(plan.prepared, plan.grid, infos, values, 0 if stream is None else launch.as_stream(stream),
-                           outputs=max(plan.outputs, fresh), fresh=fresh, device=plan.device)
+                handle = 0 if stream is None else launch.given_stream(stream, plan.device, name)
+                launch.run(plan.prepared, plan.grid, infos, values, handle, outputs=max(plan.outputs, fresh), fresh=fresh,
+                           device=plan.device)
         if results is None:
             return None
         if out is not None:
@@ -380,7 +392,7 @@ class Kernel:
         prepared = self._prepared.get(unit_key)
         if prepared is None:
             built = self.built(unit_key, obstacles)
-            prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1])
+            prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1], self.options.attributes)
         return prepared
 
     def _simulate(self, plan: _Plan, infos: list[ArrayInfo], scalars: list[Any], seed: int | None, trace: Any,

@@ -5,12 +5,14 @@
 `host`         host arrays onto the GPU, rows padded for TMA, and back
 `outputs`      output arrays of the caller's library
 `tensormap`    CUtensorMap encoding
-`streams`      which stream a call is queued on
+`streams`      which stream a call is queued on; what CUDA graphs cannot hold
+`attributes`   clusters, cooperative launch, programmatic dependent launch
 `launcher`     parameter packing and the driver call
 `device`       which GPU there is, "gpu" or "sim"
 `profiles`     kernels that record: traces of them
 `watch`        kernels built with debug=True: who waited in vain
-`driver`       the functions of libcuda that all of these use
+`driver`       the functions of libcuda that all of these use: devices, contexts and streams in `contexts`
+`faults`       what the driver's errors mean; `images`: those of loading machine code
 =============  =====================================================================================
 
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
@@ -23,7 +25,7 @@ from .host import DeviceBuffer, Staging, to_device, to_host
 from .launcher import Compiled, Function, Prepared, run, run_on_host
 from .outputs import DeviceArray, check_writable, empty_like_kind
 from .profiles import last_profile
-from .streams import as_stream, current_stream
+from .streams import as_stream, current_stream, given_stream
 from .tensormap import MapRequest, encode
 from .watch import last_failure
 
@@ -48,6 +50,7 @@ __all__ = [
     "empty_like_kind",
     "encode",
     "find",
+    "given_stream",
     "gpu_state",
     "imagined",
     "last_failure",
