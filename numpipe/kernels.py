@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import launch, targets
+from . import _log, launch, targets
 from ._frames import brief
 from ._plans import ArrayArg
 from ._source import remember
@@ -311,6 +311,7 @@ class Kernel:
 
     def _plan(self, key: tuple[Any, ...], call: Call, infos: list[ArrayInfo], scalars: list[Any], target: str | None,
               out: Any) -> _Plan:
+        timed = _log.Timed("launch")
         with self._lock:
             self._check_outputs(call)
             if out is not None:
@@ -340,6 +341,9 @@ class Kernel:
             if len(self._plans) >= _REMEMBERED:
                 self._plans.clear()
             self._plans[key] = plan
+            if timed:
+                shapes = ", ".join(f"{name} {info.dtype.name}{list(info.shape)}" for name, info in zip(names, infos, strict=True))
+                timed.say(f"{self.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")
             return plan
 
     def unit(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None, simulated: bool = False) -> Unit:
@@ -483,15 +487,20 @@ class Kernel:
 
     @brief
     def inspect(self, what: str, /, *args: Any, **named: Any) -> Any:
-        """"ptx", "sass", "llvm", "source", "resources" or "gate" of the kernel compiled for these arguments; needs no GPU.
+        """The kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Needs no GPU.
 
-        "gate" lists what the build gate finds wrong with its machine code: empty when it passes.
+        "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
+        "source"                the rewritten kernel function, which both executions run
+        "resources"             a `Resources`: registers, spills, shared memory and what it is for, barriers, tensor maps, bytes of
+                                machine code, seconds of the compile; print it for a table
+        "gate"                  what the build gate finds wrong with the machine code: empty when it passes
 
-        The Numba kernel underneath is ``kernel.compiled(*args).kernel``.
+        Raises SpecError for another word, TargetError where a tool is missing, and what compiling raises. The Numba kernel
+        underneath is ``kernel.compiled(*args).kernel``.
+
+        >>> print(matmul.inspect("resources", a, b))
         """
-        built = self.compiled(*args, **named)
-        if what == "gate":
-            from .compile import gate
+        from .compile.build import check_inspect
 
-            return gate.findings(built)
-        return built.inspect(what)
+        check_inspect(what, self.name)
+        return self.compiled(*args, **named).inspect(what)

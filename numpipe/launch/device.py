@@ -179,7 +179,7 @@ def choose_target(asked: str | None = None, ordinal: int | None = None) -> Choic
     if state.status == "ok":
         device = state.device if ordinal is None else _of_arrays(state, ordinal)
         return Choice("gpu", state.reason if device is None else _known(device), device)
-    if asked == "gpu" or state.status in ("broken", "old_driver"):
+    if asked == "gpu" or state.status in ("broken", "old_driver", "forked"):
         _refuse(state, asked)
     return Choice("sim", f"no usable GPU: {state.reason}", fallback=True)
 
