@@ -165,6 +165,20 @@ def test_first_uses_are_made_in_relaxed_capture_mode_and_on_a_stream_of_their_ow
     assert not api.named("cuMemcpyHtoD")
 
 
+def test_memory_is_given_back_when_its_stream_is_no_longer_captured(api: Api) -> None:
+    status = {5: 1, 6: 0}
+    api.answers["cuStreamIsCapturing"] = lambda stream: (OK, status[stream])
+    cuda = driver.Driver()
+    cuda.free(64, 5, 0)
+    cuda.free(128, 6, 0)
+    assert api.named("cuMemFreeAsync") == [(128, 6)]
+    status[5] = 0
+    cuda.free(256, 6, 0)
+    assert api.named("cuMemFreeAsync") == [(128, 6), (64, 5), (256, 6)]
+    cuda.free(512, 6, 0)
+    assert len(api.named("cuMemFreeAsync")) == 4
+
+
 def test_the_mode_is_put_back_when_a_call_fails(api: Api) -> None:
     api.CUstreamCaptureMode = Names()  # type: ignore[attr-defined]
     api.answers |= {"cuThreadExchangeStreamCaptureMode": (OK, "global"), "cuEventQuery": (Result(700),)}
@@ -274,3 +288,15 @@ def test_a_process_whose_parent_used_cuda_through_another_library_is_told_the_sa
                 launch.choose_target(asked)
     finally:
         launch.gpu_state.cache_clear()
+
+
+def test_what_a_parent_opened_fails_in_python_in_a_child(api: Api) -> None:
+    cuda = driver.Driver()
+    launcher = cuda.launcher
+    cuda.abandon()
+    api.calls.clear()
+    for call in (lambda: launcher(0), lambda: cuda.synchronize(0, 0), lambda: cuda.free(64, 0, 0), lambda: cuda.load(b"", "k"),
+                 lambda: cuda.capturing(0, 0), lambda: cuda.relaunch(201, "config", "kernel", 0, 0)):
+        with pytest.raises(driver.DriverError, match="does not survive fork"):
+            call()  # type: ignore[no-untyped-call]
+    assert not api.calls

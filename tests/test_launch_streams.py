@@ -163,6 +163,17 @@ def test_so_is_one_while_a_librarys_current_stream_is_captured(fake: FakeDriver,
         doubled()(*host())
 
 
+def test_an_output_that_would_be_memory_of_the_graph_is_refused(fake: FakeDriver) -> None:
+    a, c = arrays()
+    kernel = doubled(out_type=lambda a: numpipe.ArrayType(a.shape, np.float32))
+    kernel(a, stream=4096)
+    fake.captured = {4096}
+    with pytest.raises(SpecError, match=r"out: the stream \(0x1000\) is being captured.*pass it as out="):
+        kernel(a, stream=4096)
+    kernel(a, out=c, stream=4096)
+    assert len(fake.named("launch")) == 2 and len(fake.named("allocate")) == 1
+
+
 def test_kernels_that_the_host_watches_are_not_captured(fake: FakeDriver) -> None:
     told: list[Any] = []
     by = types.SimpleNamespace(launched=lambda *what: told.append(what[1:]))

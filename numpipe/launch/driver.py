@@ -38,6 +38,8 @@ class Driver(Contexts):
         self._launch: Callable[..., tuple[Any]] = self._api.cuLaunchKernelEx
         self._pools: dict[int, Any] = {}
         self._blanks: dict[tuple[int, bool, str], int] = {}
+        self._unfreed: list[tuple[int, int, int]] = []
+        """(address, stream, device) of memory to be given back when its stream is no longer captured"""
 
     def abandon(self) -> None:
         """In a forked child: let every use of this object fail, in Python and not in the driver."""
@@ -221,9 +223,18 @@ class Driver(Contexts):
             return self._blanks[key]
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
-        """Give memory back once everything queued on `stream` so far is done with it."""
-        with self.on(ordinal):
-            self._call("cuMemFreeAsync", address, stream)
+        """Give memory back once everything queued on `stream` so far is done with it; with a later one, while that is captured.
+
+        Garbage is collected at any time, and a graph must not be ended or frozen into by that.
+        """
+        with self._lock:
+            waiting, self._unfreed = [*self._unfreed, (address, stream, ordinal)], []
+            for one in waiting:
+                if self.capturing(*one[1:]):
+                    self._unfreed.append(one)
+                    continue
+                with self.on(one[2]):
+                    self._call("cuMemFreeAsync", *one[:2])
 
     def copy_in(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
                 ordinal: int) -> None:

@@ -20,6 +20,10 @@ _POISONED = (
     "an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
     "with target='sim' or under compute-sanitizer to find the fault"
 )
+_RESET = (
+    "the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, numba.cuda.close()), and "
+    "with it went the arrays and the loaded kernels: restart the process, and reset no device in one that uses it"
+)
 _CAPTURED = "the stream is being captured into a CUDA graph, and a graph cannot hold this: "
 _ADVICE: dict[int, str] = {
     1: "an argument is outside what the driver takes",
@@ -30,13 +34,13 @@ _ADVICE: dict[int, str] = {
     100: "the driver sees no GPU",
     46: "the GPU is busy or in exclusive mode: see nvidia-smi",
     200: "the compiled kernel is damaged: clear the compile cache",
+    201: _RESET,
     209: "the kernel is compiled for sm_90a (Hopper) and this GPU is not one",
     400: "the stream belongs to another GPU or is destroyed",
     700: _POISONED,
     701: "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or a smaller tile",
     702: _POISONED,
-    709: "the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, numba.cuda.close()), and "
-         "with it went the arrays and the loaded kernels: restart the process, and reset no device in one that uses it",
+    709: _RESET,
     710: "a device_assert or an assert of a kernel failed: its line, block and condition are on stderr; the GPU context is lost: "
          "restart the process, and run the kernel with target='sim' to stop where it fails",
     714: _POISONED,

@@ -12,7 +12,7 @@ from ..errors import SpecError
 from . import driver
 from .arrays import ArrayInfo, argument, dense_strides, describe, major_order
 from .host import DeviceBuffer, to_device, to_host
-from .streams import current_stream
+from .streams import current_stream, refuse_capture_of_output
 
 
 class DeviceArray:
@@ -90,7 +90,9 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
         return np.empty(shape, dtype)
     if type(owner).__module__.partition(".")[0] == "cupy":
         return _cupy_empty(info, shape, dtype)
-    return DeviceArray(shape, dtype, current_stream([info]) if stream is None else stream, info.device)
+    stream = current_stream([info]) if stream is None else stream
+    refuse_capture_of_output(stream, info.device)
+    return DeviceArray(shape, dtype, stream, info.device)
 
 
 def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None) -> Any:

@@ -133,6 +133,14 @@ def _current(device: int) -> Iterator[tuple[int, str]]:
         yield int(cupy.cuda.get_current_stream(device).ptr), "CuPy's current stream"
 
 
+def refuse_capture_of_output(stream: int, device: int) -> None:
+    """Raise SpecError where memory for an output would become part of a graph: it would be gone after one replay."""
+    if driver.get().capturing(stream, device):
+        raise SpecError(f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
+                        "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
+                        "knows graphs")
+
+
 def refuse_capture_of_observed(kernel: str, stream: int, device: int) -> None:
     """Raise SpecError for a kernel that the host keeps watch on, on a stream that is captured: no one would watch the replays."""
     if driver.get().capturing(stream, device):
