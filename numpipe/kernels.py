@@ -14,26 +14,29 @@ import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from . import _log, launch, targets
-from ._frames import brief
+from ._frames import brief, shorten
 from ._plans import ArrayArg
 from ._source import remember
 from ._unit import Unit
 from .arguments import SCALAR, Call, Parameters, scalar_dtype, scalar_kind, scalar_value
-from .compile import asked, blame
+from .bound import Bound, bind
+from .compile import asked as asked_of
+from .compile import blame
 from .compile.fold import StaticArray
 from .compile.lift import Lifted, lift, read
 from .compile.positions import Source
 from .compile.stored import stored
 from .debug import SimulatedOnly
-from .errors import SpecError
+from .errors import NumpipeError, SpecError
 from .launch import attributes
 from .launch.arrays import ArrayInfo
 from .options import Options, names
+from .repeats import MISS, Repeats
 from .results import Results
 from .shapes import Signature
 from .specs import ArrayType, CompilerParams
@@ -57,6 +60,29 @@ class _Plan:
     """CUDA ordinal for host arrays"""
     outputs: int
     """how many of the arrays, the last ones, are outputs"""
+
+
+class Asked(NamedTuple):
+    """A call, understood: what `Kernel.resolve` makes of its arguments."""
+
+    call: Call
+    infos: list[ArrayInfo]
+    """all arrays, outputs included"""
+    values: list[Any]
+    """the run-time scalars"""
+    results: Any
+    """the outputs that were not passed by position; None: there are none"""
+    fresh: int
+    """how many of the arrays, the last ones, were allocated for this call"""
+    plan: _Plan
+
+    def result(self, out: Any) -> Any:
+        """What the call returns."""
+        if self.results is None:
+            return None
+        if out is not None:
+            return out
+        return self.results[0] if len(self.results) == 1 else tuple(self.results)
 
 
 @dataclass(frozen=True)
@@ -120,7 +146,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     target cannot run, LaunchError when the driver fails; on the simulated SM PipelineRace and PipelineDeadlock.
     """
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
-                      asked.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
+                      asked_of.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
                       CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs)
 
     def make(function: Callable[..., Any]) -> Kernel:
@@ -148,8 +174,11 @@ class Kernel:
                 options, grid=self._tiled.ctas(options.grid),
                 compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
             self._arguments.hide(self._tiled.grid.hidden)
+        self._own_scalars = 0 if self._tiled is None else len(self._tiled.grid.hidden)
+        """how many scalars it passes itself"""
         options.check(self.name, len(self.parameters))
         self._results = Results(self._arguments, options)
+        self._repeats = Repeats(self._arguments, self._call)
         self._steering = options.takes - set(self.statics)
         """the parameters that `grid` and `out_type` depend on"""
         self._lock = threading.RLock()
@@ -157,7 +186,7 @@ class Kernel:
         self._built: dict[tuple[Any, ...], Any] = {}
         self._prepared: dict[tuple[Any, ...], Any] = {}
         self._lifted: dict[tuple[Any, ...], Lifted] = {}
-        self._splits: dict[tuple[Any, ...], asked.Split] = {}
+        self._splits: dict[tuple[Any, ...], asked_of.Split] = {}
         self._checked: set[tuple[Any, ...]] = set()
 
     def __repr__(self) -> str:
@@ -205,6 +234,10 @@ class Kernel:
         passed = len(self._arguments.bind(args, named).args)
         return self.parameters[min(passed, self.first_output):]
 
+    def array_names(self, call: Call) -> list[str]:
+        """The parameters that are arrays in a call."""
+        return self._results.array_names(call)
+
     def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
         """Call a function with the arguments of a call that its parameters name, arrays as `view` shows them."""
         return self._results.ask(function, what, self._arguments.bind(args, named), view)
@@ -217,10 +250,22 @@ class Kernel:
 
     __iter__ = None  # without it Python would iterate by __getitem__
 
-    @brief
     def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the outputs it allocated (or `out`)."""
-        return self._call(args, named, out, target, stream)
+        try:
+            if target is None:
+                result = self._repeats(args, named, out, stream)
+                if result is not MISS:
+                    return result
+            return self._call(args, named, out, target, stream)
+        except NumpipeError as error:
+            shorten(error)  # NUMPIPE_TRACEBACK=full shows the frames below
+            raise
+
+    @brief
+    def bind(self, /, *args: Any, out: Any = None, target: str | None = None, **named: Any) -> Bound:
+        """A call to be made often, with all that it needs prepared: ``bound()`` launches it, see `Bound`."""
+        return bind(self, self.resolve(args, named, out, target, None), out)
 
     @brief
     def simulate(self, /, *args: Any, seed: int | None = None, trace: Any = None, out: Any = None, **named: Any) -> Any:
@@ -236,6 +281,17 @@ class Kernel:
 
     def _call(self, given: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
               seed: int | None = None, trace: Any = None) -> Any:
+        asked = self.resolve(given, named, out, target, stream)
+        launched = self.run(asked, stream, seed, trace)
+        if launched is not None and len(asked.values) == self._own_scalars:
+            plan, made = asked.plan, asked.infos[len(asked.infos) - asked.fresh:]
+            if asked.values:  # they follow from the arrays' shapes
+                launched = plan.prepared.alone(plan.grid, asked.infos, asked.values, launched.stream)
+            self._repeats.learn(asked.call, named, asked.infos, made, launched)
+        return asked.result(out)
+
+    def resolve(self, given: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any) -> Asked:
+        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan."""
         call = self._arguments.bind(given, named)
         if self._tiled is not None and self._tiled.grid.hidden:
             call = self._with_steps(self._tiled, call)
@@ -271,24 +327,27 @@ class Kernel:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plan(key, call, infos, scalars, target, out)
-        if not plan.empty:
-            values = [scalar_value(s, p, name) for s, p in zip(scalars, plan.scalars, strict=True)] if scalars else scalars
-            if plan.prepared is None:
-                for info in infos[len(infos) - fresh:]:
-                    info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
-                self._simulate(plan, infos, values, seed, trace, fresh)
-            elif infos[0].kind != "host":
-                handle = launch.current_stream(infos) if stream is None else launch.given_stream(stream, infos[0].device, name)
-                plan.prepared(plan.grid, infos, values, handle)
-            else:
-                handle = 0 if stream is None else launch.given_stream(stream, plan.device, name)
-                launch.run(plan.prepared, plan.grid, infos, values, handle, outputs=max(plan.outputs, fresh), fresh=fresh,
-                           device=plan.device)
-        if results is None:
+        values = [scalar_value(s, p, name) for s, p in zip(scalars, plan.scalars, strict=True)] if scalars else scalars
+        return Asked(call, infos, values, results, fresh, plan)
+
+    def run(self, asked: Asked, stream: Any, seed: int | None = None, trace: Any = None) -> launch.Launch | None:
+        """Run a call; returns what it launched on arrays of the GPU."""
+        plan, infos = asked.plan, asked.infos
+        if plan.empty:
             return None
-        if out is not None:
-            return out
-        return results[0] if len(results) == 1 else tuple(results)
+        if plan.prepared is None:
+            for info in infos[len(infos) - asked.fresh:]:
+                info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
+            self._simulate(plan, infos, asked.values, seed, trace, asked.fresh)
+            return None
+        if infos[0].kind != "host":
+            handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
+            launched: launch.Launch = plan.prepared.at(plan.grid, infos, handle)
+            plan.prepared.run(launched, asked.values)
+            return launched
+        launch.run(plan.prepared, plan.grid, infos, asked.values, 0 if stream is None else launch.as_stream(stream),
+                   outputs=max(plan.outputs, asked.fresh), fresh=asked.fresh, device=plan.device)
+        return None
 
     def _with_steps(self, of: Tiled, call: Call) -> Call:
         """The call with the sizes of a kernel over tiles' sequential dimensions, which it passes itself."""
@@ -351,8 +410,8 @@ class Kernel:
         options = self.options
         split = self._splits.get(unit_key)
         if split is None:
-            default = asked.Split() if options.warp_specialized else asked.Split(num_compute_wgs=1, memory_registers=0)
-            split = self._splits[unit_key] = asked.split(self.source, self._known(unit_key), options.split, default)
+            default = asked_of.Split() if options.warp_specialized else asked_of.Split(num_compute_wgs=1, memory_registers=0)
+            split = self._splits[unit_key] = asked_of.split(self.source, self._known(unit_key), options.split, default)
         return Unit(self.name, unit_key[0], options.grid_names, split.wg_axis, split.num_compute_wgs, split.memory_registers,
                     options.compiler_params, simulated=simulated, obstacles=obstacles or {},
                     memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized)

@@ -113,7 +113,7 @@ class FakeDriver:
     def launcher(self, ordinal: int) -> Callable[..., tuple[int]]:
         return lambda config, kernel, params, _: (self.launch(config, kernel, params, ordinal),)
 
-    def relaunch(self, code: int, config: Any, kernel: Any, params: int, ordinal: int) -> int:
+    def relaunch(self, code: int, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> int:
         return code
 
     def error(self, call: str, code: int) -> driver.DriverError:

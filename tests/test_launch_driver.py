@@ -101,7 +101,7 @@ def test_a_failing_driver_is_asked_again_and_a_working_one_kept(api: Api, monkey
 def launched(cuda: driver.Driver, gpu: int) -> Any:
     """The answer to a launch, as `Launch` asks for it."""
     code = cuda.launcher(gpu)("config", "kernel", 64, 0)[0]
-    return code and cuda.relaunch(code, "config", "kernel", 64, gpu)
+    return code and cuda.relaunch(code, "config", "kernel", 64, 0, gpu)
 
 
 def test_with_one_gpu_a_launch_is_one_call(api: Api) -> None:

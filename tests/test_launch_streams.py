@@ -27,11 +27,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    streams._device_of.clear()
-    launch.gpu_state.cache_clear()
+    def forget() -> None:
+        streams._device_of.clear()
+        streams._torch_getter.cache_clear()
+        launch.gpu_state.cache_clear()
+
+    forget()
     yield fake
-    streams._device_of.clear()
-    launch.gpu_state.cache_clear()
+    forget()
 
 
 # ---- streams
@@ -91,9 +94,9 @@ def test_a_stream_is_asked_for_its_gpu_once(fake: FakeDriver) -> None:
 
 def test_a_handle_that_another_stream_has_now_is_no_mistake(fake: FakeDriver) -> None:
     several(fake)
-    assert launch.given_stream(8192, 1, "k") == 8192
+    streams.check(8192, 1, "k")
     fake.streams[8192] = 0  # destroyed, and made anew
-    assert launch.given_stream(8192, 0, "k") == 8192
+    streams.check(8192, 0, "k")
 
 
 @pytest.mark.parametrize("stream", [0, 1, 2])

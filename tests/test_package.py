@@ -116,7 +116,8 @@ LAYERS = (
     {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains"},
     {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
     {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"},
-    {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"}, {"results", "targets"}, {"kernels"},
+    {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
+    {"results", "targets", "repeats", "bound"}, {"kernels"},
     {"_fresh"}, {"verification"}, {"testing"}, {"model"}, {"bench"}, {"__init__", "__main__"},
 )
 

@@ -5,6 +5,7 @@
 `host`         host arrays onto the GPU, rows padded for TMA, and back
 `outputs`      output arrays of the caller's library
 `tensormap`    CUtensorMap encoding
+`marks`        what a repeated call is known by
 `streams`      which stream a call is queued on; what CUDA graphs cannot hold
 `attributes`   clusters, cooperative launch, programmatic dependent launch
 `launcher`     parameter packing and the driver call
@@ -22,10 +23,10 @@ from .arrays import ArrayInfo, describe, imagined, major_order, not_addressable,
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .host import DeviceBuffer, Staging, to_device, to_host
-from .launcher import Compiled, Function, Prepared, run, run_on_host
-from .outputs import DeviceArray, check_writable, empty_like_kind
+from .launcher import Compiled, Function, Launch, Prepared, run, run_on_host
+from .outputs import DeviceArray, check_writable, empty_like_kind, maker
 from .profiles import last_profile
-from .streams import as_stream, current_stream, given_stream
+from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
 from .watch import last_failure
 
@@ -39,6 +40,7 @@ __all__ = [
     "DeviceBuffer",
     "Function",
     "GpuState",
+    "Launch",
     "MapRequest",
     "Prepared",
     "Staging",
@@ -50,12 +52,13 @@ __all__ = [
     "empty_like_kind",
     "encode",
     "find",
-    "given_stream",
+    "follow",
     "gpu_state",
     "imagined",
     "last_failure",
     "last_profile",
     "major_order",
+    "maker",
     "not_addressable",
     "run",
     "run_on_host",

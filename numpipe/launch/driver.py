@@ -148,13 +148,13 @@ class Driver(Contexts):
 
         return launch
 
-    def relaunch(self, code: Any, config: Any, kernel: Any, params: int, ordinal: int) -> Any:
+    def relaunch(self, code: Any, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> Any:
         """What becomes of a launch that the driver answered with `code`: tried again where the thread had no context."""
         if code != INVALID_CONTEXT:
             return code
         self._make_current(ordinal)
         with self.on(ordinal):
-            return self._launch(config, kernel, params, 0)[0]
+            return self._launch(config, kernel, params, extra)[0]
 
     def error(self, call: str, code: Any) -> DriverError:
         """The exception for a call that returned `code`."""

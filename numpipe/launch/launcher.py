@@ -176,34 +176,40 @@ class Launch:
     Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it is safe in several threads.
     """
 
-    __slots__ = ("_config", "_launch", "_params", "_pointers", "_storage", "buffer", "device", "function", "grid", "stream")
+    __slots__ = ("_function", "_pointers", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
 
     def __init__(self, function: Function, image: bytes, slots: Sequence[int], nbytes: int, grid: Grid, stream: int,
                  device: int) -> None:
         """`image` is the beginning of `nbytes` of parameters, `slots` where each of them lies."""
-        self.function, self.grid, self.stream, self.device = function, grid, stream, device
+        self._function, self.grid, self.stream, self.device = function, grid, stream, device
+        streams.check(stream, device, function.name)
+        self.observers = function.observers
         storage = self._storage = ctypes.create_string_buffer(nbytes + _ALIGN)
         start = -ctypes.addressof(storage) % _ALIGN
         base = ctypes.addressof(storage) + start
         ctypes.memmove(base, image, len(image))
         self.buffer = memoryview(storage)[start:start + nbytes]
         self._pointers = (ctypes.c_void_p * len(slots))(*[base + slot for slot in slots])
-        self._params = ctypes.addressof(self._pointers)
-        self._config = function.config(grid, stream, device)
-        self._launch = function.launcher(grid, stream, device)
+        config = function.config(grid, stream, device)
+        self.arguments = config, function.kernel, ctypes.addressof(self._pointers), 0
+        """what cuLaunchKernelEx of cuda.bindings is called with"""
+        self.launcher = function.launcher(grid, stream, device)
 
     def __call__(self) -> None:
         """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which the driver reports at whatever
         call comes next, and PipelineDeadlock for one that gave up (`watch`)."""
         if _WATCHED:
             WATCH.check()
-        function = self.function
-        code = self._launch(self._config, function.kernel, self._params, 0)[0]
+        code = self.launcher(*self.arguments)[0]
         if code:
-            code = driver.get().relaunch(code, self._config, function.kernel, self._params, self.device)
-            if code:
-                error = driver.get().error("cuLaunchKernelEx", code)
-                raise function.failed(streams.told(error, self.stream, self.device), self.grid)
+            self.refused(code)
+
+    def refused(self, code: Any) -> None:
+        """Raise the error for what the driver answered, unless the launch succeeds the second time."""
+        code = driver.get().relaunch(code, *self.arguments, self.device)
+        if code:
+            error = driver.get().error("cuLaunchKernelEx", code)
+            raise self._function.failed(streams.told(error, self.stream, self.device), self.grid)
 
 
 def bounded(memory: dict[Any, Any], key: Any, value: Any, most: int = _REMEMBERED) -> None:
@@ -264,10 +270,25 @@ class Prepared:
         key = (grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
         launch = self._launches.get(key)
         if launch is None:
-            device = infos[0].device if infos else 0
-            launch = Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
+            launch = self._made(grid, infos, stream)
             bounded(self._launches, key, launch)
         return launch
+
+    def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int) -> Launch:
+        """The same with its scalars written, for the caller alone."""
+        launch = self._made(grid, infos, stream)
+        self._write(launch, scalars)
+        return launch
+
+    def _made(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
+        device = infos[0].device if infos else 0
+        return Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
+
+    def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
+        try:
+            self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
+        except (struct.error, OverflowError) as error:
+            raise self._bad_scalar(scalars, error) from error
 
     def run(self, launch: Launch, scalars: Sequence[Any] = ()) -> None:
         """Launch with these scalars."""
@@ -275,10 +296,7 @@ class Prepared:
             launch()
             return
         with self._lock:
-            try:
-                self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
-            except (struct.error, OverflowError) as error:
-                raise self._bad_scalar(scalars, error) from error
+            self._write(launch, scalars)
             launch()
 
     def _image(self, infos: Sequence[ArrayInfo]) -> bytes:
@@ -319,7 +337,7 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
     LaunchError when the kernel fails.
     """
     name = prepared.compiled.name
-    streams.refuse_capture(name, stream, device)
+    streams.check_host_call(stream, device, name)
     inputs = len(infos) - outputs
     for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
         check_writable(info, argument, name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,15 @@ class DeviceArray:
             "stream": self._buffer.stream or 1,  # the interface spells the legacy default stream 1
         }
 
+    def address(self) -> int:
+        """Where its data is; 0 when that was freed."""
+        return self._buffer.ptr
+
+    def mark(self) -> tuple[Any, ...]:
+        """What a launch depends on (`marks`)."""
+        buffer = self._buffer
+        return buffer.ptr, buffer.shape, buffer.strides, buffer.dtype, buffer.device, buffer.stream
+
     def copy_to_host(self) -> np.ndarray[Any, Any]:
         """Wait for the work that writes this array and copy it into a new NumPy array of the same major order."""
         out = np.empty(self.shape, self.dtype, "F" if major_order(self._buffer.info()) == "col" else "C")
@@ -93,6 +103,17 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
     stream = current_stream([info]) if stream is None else stream
     refuse_capture_of_output(stream, info.device)
     return DeviceArray(shape, dtype, stream, info.device)
+
+
+def maker(made: ArrayInfo) -> Callable[[], Any] | None:
+    """A function that makes arrays like `made`, as quickly as the library that made it can; or None."""
+    if made.kind == "torch" and made.shape:
+        torch = sys.modules["torch"]
+        pattern = made.owner.new_empty(1).expand(made.shape)  # of one element
+        return functools.partial(torch.empty_like, pattern, memory_format=torch.contiguous_format)
+    if type(made.owner).__module__.partition(".")[0] == "cupy" and driver.get().count == 1:
+        return functools.partial(sys.modules["cupy"].empty, made.shape, made.dtype)
+    return None
 
 
 def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None) -> Any:

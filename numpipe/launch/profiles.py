@@ -113,8 +113,7 @@ def _fetched(recorded: Recorded) -> Trace:
 def told(unit: Any, memory: bytes, grid: Grid) -> Trace:
     """The trace of a launch, in the events that the simulated SM has; time 0 is when its first warpgroup began."""
     trace = Trace(clock="ns")
-    parts = [part for part in _profile.parts(memory, unit.warpgroups, unit.params.profile_space)
-             if part.cta < grid[0] * grid[1] * grid[2]]
+    parts = _profile.parts(memory, unit.warpgroups, unit.params.profile_space, grid[0] * grid[1] * grid[2])
     if not parts:
         return trace
     trace.tell_rings(unit.traced())

@@ -8,8 +8,9 @@ because the driver's own refusal ends the capture. CUDA driver API, "Stream Mana
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import SpecError
@@ -22,6 +23,19 @@ _PER_THREAD = 2
 _REMEMBERED = 4096
 _device_of: dict[int, int] = {}
 """stream -> the GPU it is one of"""
+
+
+def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
+    """A function that says what `current_stream` of these arrays is now, quickly."""
+    for info in infos:
+        if info.kind == "torch":
+            return functools.partial(_torch_getter(), info.device)
+    for info in infos:
+        if info.kind == "cuda" and type(info.owner).__module__.partition(".")[0] == "cupy":
+            current, device = sys.modules["cupy"].cuda.get_current_stream, info.device
+            return lambda: int(current(device).ptr)
+    handle = current_stream(infos)
+    return lambda: handle
 
 
 def current_stream(infos: Sequence[ArrayInfo]) -> int:
@@ -44,11 +58,14 @@ def current_stream(infos: Sequence[ArrayInfo]) -> int:
 
 
 def _torch_stream(device: int) -> int:
+    return int(_torch_getter()(device))
+
+
+@functools.cache
+def _torch_getter() -> Callable[[int], int]:
     torch = sys.modules["torch"]
-    try:
-        return int(torch._C._cuda_getCurrentRawStream(device))  # a tenth of the public call's time
-    except AttributeError:
-        return int(torch.cuda.current_stream(device).cuda_stream)
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the public call's time
+    return raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
 
 
 def as_stream(stream: Any) -> int:
@@ -80,25 +97,22 @@ def as_stream(stream: Any) -> int:
                     "torch.cuda.Stream, a cupy.cuda.Stream or an object with __cuda_stream__")
 
 
-def given_stream(stream: Any, device: int, kernel: str) -> int:
-    """`as_stream` for a call on arrays of a GPU. Raises SpecError for the stream of another GPU, where there are several.
-
-    The driver is asked once for each stream. A stream that is destroyed is not asked for again: the launch on it fails.
-    """
-    handle = as_stream(stream)
-    if handle > _PER_THREAD and driver.get().count > 1 and _device_of.get(handle) != device:
-        try:
-            found = driver.get().stream_device(handle)
-        except driver.DriverError as error:
-            raise SpecError(f"kernel {kernel}: stream {handle:#x} is not one that the driver knows ({error.name}): it was "
-                            "destroyed, or is no handle of a stream") from error
-        if found != device:
-            raise SpecError(f"kernel {kernel}: the stream {handle:#x} is one of GPU {found}, and the arrays are on GPU {device}: "
-                            f"pass a stream of GPU {device}, or leave stream= out")
-        if len(_device_of) >= _REMEMBERED:
-            _device_of.clear()
-        _device_of[handle] = found
-    return handle
+def check(stream: int, device: int, kernel: str) -> None:
+    """Raise SpecError for a stream of another GPU than that of a call's arrays. The driver is asked once for each stream, and only
+    where there are several GPUs."""
+    if stream <= _PER_THREAD or driver.get().count == 1 or _device_of.get(stream) == device:
+        return
+    try:
+        found = driver.get().stream_device(stream)
+    except driver.DriverError as error:
+        raise SpecError(f"kernel {kernel}: stream {stream:#x} is not one that the driver knows ({error.name}): it was destroyed, "
+                        "or is no handle of a stream") from error
+    if found != device:
+        raise SpecError(f"kernel {kernel}: the stream {stream:#x} is one of GPU {found}, and the arrays are on GPU {device}: "
+                        f"pass a stream of GPU {device}, or leave stream= out")
+    if len(_device_of) >= _REMEMBERED:
+        _device_of.clear()
+    _device_of[stream] = found
 
 
 def told(error: driver.DriverError, stream: int, device: int) -> driver.DriverError:
@@ -113,11 +127,13 @@ def told(error: driver.DriverError, stream: int, device: int) -> driver.DriverEr
 
 
 # ---- CUDA graphs
-def refuse_capture(kernel: str, stream: int, device: int) -> None:
-    """Raise SpecError for a call on host arrays while its stream, or the current one of a library, is captured into a graph.
+def check_host_call(stream: int, device: int, kernel: str) -> None:
+    """Raise SpecError for a call on host arrays that computes on a GPU with a stream of another one, or while its stream, or the
+    current one of a library, is captured into a graph.
 
     It copies and waits: the driver would refuse that too, and drop all that was captured so far.
     """
+    check(stream, device, kernel)
     for handle, whose in ((stream, "its stream"), *_current(device)):
         if driver.get().capturing(handle, device):
             raise SpecError(f"kernel {kernel}: its arrays are on the host and {whose} ({handle:#x}) is being captured into a CUDA "
