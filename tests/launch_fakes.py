@@ -30,7 +30,8 @@ class FakeDriver:
         self.sizes: list[int] = []
         self.code = 0
         self.captured: set[int] = set()
-        """streams that are captured"""
+        """streams that are captured, in the mode that lets no other call through"""
+        self.relaxed = False
         self.streams: dict[int, int] = {}
         """stream -> GPU"""
         self.at_once = 132
@@ -58,7 +59,11 @@ class FakeDriver:
 
     @contextlib.contextmanager
     def aside(self, ordinal: int) -> Iterator[int]:
-        yield 99
+        self.relaxed = True
+        try:
+            yield 99
+        finally:
+            self.relaxed = False
 
     def abandon(self) -> None:
         self.calls.append(("abandon",))
@@ -79,6 +84,8 @@ class FakeDriver:
     # ---- kernels
     def load(self, cubin: bytes, entry: str) -> Any:
         self.calls.append(("load", cubin, entry))
+        if self.captured and not self.relaxed:
+            raise driver.DriverError("cuLibraryLoadData", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
         return f"kernel {entry}"
 
     def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
@@ -86,6 +93,8 @@ class FakeDriver:
 
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
         self.calls.append(("allow_shared", kernel, nbytes, ordinal))
+        if self.captured and not self.relaxed:
+            raise driver.DriverError("cuFuncLoad", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
 
     def config(self, threads: int, nbytes: int, attributes: Any = None) -> Any:
         self.calls.append(("config", threads, nbytes))
