@@ -300,3 +300,13 @@ def test_what_a_parent_opened_fails_in_python_in_a_child(api: Api) -> None:
         with pytest.raises(driver.DriverError, match="does not survive fork"):
             call()  # type: ignore[no-untyped-call]
     assert not api.calls
+
+
+def test_a_launcher_for_one_of_several_gpus_fails_in_a_child_too(api: Api) -> None:
+    api.answers |= {"cuDeviceGetCount": (OK, 2), "cuDevicePrimaryCtxRetain": (OK, 100), "cuCtxGetCurrent": (OK, 100)}
+    cuda = driver.Driver()
+    launcher = cuda.launcher(0)
+    cuda.abandon()
+    with pytest.raises(driver.DriverError, match="does not survive fork"):
+        launcher("config", "kernel", 64, 0)
+    assert not api.named("cuLaunchKernelEx")

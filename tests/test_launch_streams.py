@@ -87,9 +87,18 @@ def test_a_stream_of_another_gpu_is_refused_before_the_launch_with_both_named(fa
 def test_a_stream_is_asked_for_its_gpu_once(fake: FakeDriver) -> None:
     several(fake)
     kernel = doubled()
-    for _ in range(3):
-        kernel(*arrays(), stream=8192)
+    for place in (0, 64, 128):
+        kernel(*arrays(place), stream=8192)
     assert fake.named("stream_device") == [(8192,)] and len(fake.named("launch")) == 3
+    with pytest.raises(SpecError, match="one of GPU 1, and the arrays are on GPU 0"):
+        streams.check(8192, 0, "k")
+
+
+def test_a_stream_of_another_gpu_is_refused_for_host_arrays_before_anything_is_copied(fake: FakeDriver) -> None:
+    several(fake)
+    with pytest.raises(SpecError, match="kernel doubled: the stream 0x2000 is one of GPU 1, and the arrays are on GPU 0"):
+        doubled()(*host(), stream=8192)  # which are computed on the first GPU
+    assert [call[0] for call in fake.calls] == ["stream_device"]
 
 
 def test_a_handle_that_another_stream_has_now_is_no_mistake(fake: FakeDriver) -> None:
