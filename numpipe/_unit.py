@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ._block import Block, cut
-from ._budget import PANEL_BYTES, SMEM_BYTES, too_much
+from ._budget import PANEL_BYTES, SMEM_BYTES, rows, too_much
 from ._layout import ATOM
 from ._plans import ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
@@ -164,6 +164,11 @@ class Unit:
     @property
     def _staging_bytes(self) -> int:
         return self.compute_wgs * self.store_slots * PANEL_BYTES
+
+    @property
+    def shares(self) -> tuple[tuple[str, int], ...]:
+        """(what for, bytes) of the shared memory of a CTA, but for what is left over between."""
+        return tuple((what, size) for size, what in rows(self, HEADER, self._staging_bytes))
 
     def _budget(self) -> None:
         staging = self._staging_bytes

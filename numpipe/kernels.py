@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from . import launch, targets
+from . import _log, launch, targets
 from ._frames import brief, shorten
 from ._plans import ArrayArg
 from ._source import remember
@@ -33,6 +33,7 @@ from .compile.positions import Source
 from .compile.stored import stored
 from .debug import SimulatedOnly
 from .errors import NumpipeError, SpecError
+from .launch import attributes
 from .launch.arrays import ArrayInfo
 from .options import Options, names
 from .repeats import MISS, Repeats
@@ -103,7 +104,8 @@ class Described:
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
            out_type: Any = None, signature: str | None = None, num_compute_wgs: int | None = None, wg_axis: str | None = None,
            memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
-           compiler_params: CompilerParams | None = None, target: str | None = None) -> Any:
+           compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None, cooperative: bool = False,
+           programmatic: bool | None = None) -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
@@ -127,6 +129,12 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       grid.
     compiler_params   see CompilerParams
     target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
+    cluster           CTAs of a cluster, an int or up to 3 along the grid's dimensions: they run at the same time on the SMs of one
+                      GPC. The grid is a multiple of it in each dimension; at most 8 CTAs, 16 where they fit
+    cooperative       True: all CTAs run at the same time, or the launch is refused
+    programmatic      programmatic dependent launch: the kernel may be launched while the one before it in the stream ends, and
+                      waits for that end before it touches global memory. False: not before that end. Default: True, for
+                      cooperative kernels False
 
     Positional parameters are arrays or scalars, outputs behind inputs. Parameters with a default (a bool, int, float or
     NumPy scalar) and keyword-only ones are run-time scalars; those annotated `numpipe.Static` are compile-time constants,
@@ -141,9 +149,12 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
                       asked_of.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
                       CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs)
-    if function is None:
-        return lambda f: Kernel(f, options)
-    return Kernel(function, options)
+
+    def make(function: Callable[..., Any]) -> Kernel:
+        given = attributes.given(getattr(function, "__name__", repr(function)), cluster, cooperative, programmatic)
+        return Kernel(function, dataclasses.replace(options, attributes=given))
+
+    return make if function is None else make(function)
 
 
 class Kernel:
@@ -372,6 +383,7 @@ class Kernel:
 
     def _plan(self, key: tuple[Any, ...], call: Call, infos: list[ArrayInfo], scalars: list[Any], target: str | None,
               out: Any) -> _Plan:
+        timed = _log.Timed("launch")
         with self._lock:
             self._check_outputs(call)
             if out is not None:
@@ -401,6 +413,9 @@ class Kernel:
             if len(self._plans) >= _REMEMBERED:
                 self._plans.clear()
             self._plans[key] = plan
+            if timed:
+                shapes = ", ".join(f"{name} {info.dtype.name}{list(info.shape)}" for name, info in zip(names, infos, strict=True))
+                timed.say(f"{self.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")
             return plan
 
     def unit(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None, simulated: bool = False) -> Unit:
@@ -454,7 +469,8 @@ class Kernel:
         if prepared is None:
             built = self.built(unit_key, obstacles)
             outputs = sum(array.output for array in unit_key[0])
-            prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1], outputs)
+            prepared = launch.Prepared(built, infos, unit_key[1], outputs, self.options.attributes)
+            self._prepared[unit_key] = prepared
         return prepared
 
     def _simulate(self, plan: _Plan, infos: list[ArrayInfo], scalars: list[Any], seed: int | None, trace: Any,
@@ -545,15 +561,20 @@ class Kernel:
 
     @brief
     def inspect(self, what: str, /, *args: Any, **named: Any) -> Any:
-        """"ptx", "sass", "llvm", "source", "resources" or "gate" of the kernel compiled for these arguments; needs no GPU.
+        """The kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Needs no GPU.
 
-        "gate" lists what the build gate finds wrong with its machine code: empty when it passes.
+        "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
+        "source"                the rewritten kernel function, which both executions run
+        "resources"             a `Resources`: registers, spills, shared memory and what it is for, barriers, tensor maps, bytes of
+                                machine code, seconds of the compile; print it for a table
+        "gate"                  what the build gate finds wrong with the machine code: empty when it passes
 
-        The Numba kernel underneath is ``kernel.compiled(*args).kernel``.
+        Raises SpecError for another word, TargetError where a tool is missing, and what compiling raises. The Numba kernel
+        underneath is ``kernel.compiled(*args).kernel``.
+
+        >>> print(matmul.inspect("resources", a, b))
         """
-        built = self.compiled(*args, **named)
-        if what == "gate":
-            from .compile import gate
+        from .compile.build import check_inspect
 
-            return gate.findings(built)
-        return built.inspect(what)
+        check_inspect(what, self.name)
+        return self.compiled(*args, **named).inspect(what)

@@ -12,6 +12,7 @@ import numpy as np
 from ._unit import Unit
 from .compile.asked import Said, Split
 from .errors import SpecError
+from .launch.attributes import PLAIN, Attributes
 from .shapes import Signature
 from .specs import CompilerParams, Persistent
 
@@ -39,6 +40,8 @@ class Options:
     target: str | None
     in_specs: Any = None
     out_specs: Any = None
+    attributes: Attributes = PLAIN
+    """of each launch"""
 
     @property
     def takes(self) -> set[str]:
@@ -71,6 +74,11 @@ class Options:
         if not callable(self.grid):
             dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
             self.check_names(dims, kernel)
+            if not isinstance(self.grid, Persistent):
+                self.attributes.check_grid(dims, kernel)
+            elif self.attributes.cluster[1:] != (1, 1):
+                raise SpecError(f"kernel {kernel}: a grid of numpipe.persistent() has CTAs along x only, and the cluster "
+                                f"{self.attributes.cluster} has them along y or z: use cluster={self.attributes.size}")
 
     def check_names(self, dims: tuple[int, ...], kernel: str) -> None:
         """The grid has as many dimensions as names, if it has names."""

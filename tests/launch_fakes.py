@@ -29,6 +29,13 @@ class FakeDriver:
         self.kernel: Callable[[list[int]], None] = lambda parameters: None
         self.sizes: list[int] = []
         self.code = 0
+        self.captured: set[int] = set()
+        """streams that are captured, in the mode that lets no other call through"""
+        self.relaxed = False
+        self.streams: dict[int, int] = {}
+        """stream -> GPU"""
+        self.at_once = 132
+        """CTAs, or clusters, that run at once"""
         self.live: dict[int, Any] = {}
         self.maps: list[tuple[Any, ...]] = []
         self.events: list[Any] = []
@@ -51,6 +58,26 @@ class FakeDriver:
     def on(self, ordinal: int) -> Iterator[None]:
         yield
 
+    @contextlib.contextmanager
+    def aside(self, ordinal: int) -> Iterator[int]:
+        self.relaxed = True
+        try:
+            yield 99
+        finally:
+            self.relaxed = False
+
+    def abandon(self) -> None:
+        self.calls.append(("abandon",))
+
+    def capturing(self, stream: int, ordinal: int) -> bool:
+        return stream in self.captured
+
+    def stream_device(self, stream: int) -> int:
+        self.calls.append(("stream_device", stream))
+        if stream not in self.streams:
+            raise driver.DriverError("cuStreamGetDevice", 400, "CUDA_ERROR_INVALID_HANDLE")
+        return self.streams[stream]
+
     def pointer_device(self, address: int) -> int:
         self.calls.append(("pointer_device", address))
         return 1
@@ -58,17 +85,33 @@ class FakeDriver:
     # ---- kernels
     def load(self, cubin: bytes, entry: str) -> Any:
         self.calls.append(("load", cubin, entry))
+        if self.captured and not self.relaxed:
+            raise driver.DriverError("cuLibraryLoadData", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
         return f"kernel {entry}"
 
-    def parameter_sizes(self, kernel: Any) -> list[int]:
+    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
         return self.sizes
 
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
         self.calls.append(("allow_shared", kernel, nbytes, ordinal))
+        if self.captured and not self.relaxed:
+            raise driver.DriverError("cuFuncLoad", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
 
-    def config(self, threads: int, nbytes: int) -> Any:
+    def config(self, threads: int, nbytes: int, attributes: Any = None) -> Any:
         self.calls.append(("config", threads, nbytes))
-        return types.SimpleNamespace(gridDimX=0, gridDimY=0, gridDimZ=0, hStream=0)
+        self.attributes = attributes
+        return types.SimpleNamespace(gridDimX=0, gridDimY=0, gridDimZ=0, hStream=0, blockDimX=threads, sharedMemBytes=nbytes)
+
+    def allow_cluster(self, kernel: Any, ordinal: int) -> None:
+        self.calls.append(("allow_cluster", kernel, ordinal))
+
+    def clusters_at_once(self, kernel: Any, config: Any) -> int:
+        self.calls.append(("clusters_at_once", (config.gridDimX, config.gridDimY, config.gridDimZ)))
+        return self.at_once
+
+    def ctas_at_once(self, kernel: Any, threads: int, nbytes: int, ordinal: int) -> int:
+        self.calls.append(("ctas_at_once", threads, nbytes, ordinal))
+        return self.at_once
 
     def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
         grid = config.gridDimX, config.gridDimY, config.gridDimZ

@@ -273,7 +273,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(driver, "_opened", fake)
     choice = launch.Choice("gpu", "a fake", launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
-    monkeypatch.setattr(launch, "choose_target", lambda asked=None: choice)
+    monkeypatch.setattr(launch, "choose_target", lambda *_: choice)
     return fake
 
 
@@ -282,7 +282,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
     seen: list[Any] = []
 
     class Recorder:
-        def __init__(self, built: Any, infos: Any, kinds: Any, outputs: int) -> None:
+        def __init__(self, built: Any, infos: Any, kinds: Any, outputs: int, attributes: Any) -> None:
             self.kinds = [np.dtype(k).name for k in kinds]
 
         def at(self, grid: Any, infos: Any, stream: int) -> int:

@@ -105,26 +105,38 @@ def launched(cuda: driver.Driver, gpu: int) -> Any:
 
 
 def test_with_one_gpu_a_launch_is_one_call(api: Api) -> None:
+    launch = driver.Driver().launcher(0)
+    api.calls.clear()
+    assert launch("config", "kernel", 64, 0)[0] == 0
+    assert [call[0] for call in api.calls] == ["cuLaunchKernelEx"]
+
+
+def test_a_thread_that_makes_a_launch_has_a_context_before_it(api: Api) -> None:
+    api.answers["cuCtxGetCurrent"] = (OK, 0)
     assert launched(driver.Driver(), 0) == 0
-    assert [call[0] for call in api.calls[2:]] == ["cuLaunchKernelEx"]
+    assert [call[0] for call in api.calls[2:]] == ["cuCtxGetCurrent", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
+                                                   "cuCtxPopCurrent", "cuCtxSetCurrent", "cuLaunchKernelEx"]
 
 
-def test_a_thread_without_a_context_gets_one_and_the_launch_is_repeated(api: Api) -> None:
+def test_another_thread_without_a_context_gets_one_for_good_and_the_launch_is_repeated(api: Api) -> None:
     answers = iter([(Result(201),), (OK,)])
-    api.answers["cuLaunchKernelEx"] = lambda *_: next(answers)
+    contexts = iter([(OK, 7), (OK, 0)])  # of the thread that makes the launch, and of the one that uses it
+    api.answers |= {"cuLaunchKernelEx": lambda *_: next(answers), "cuCtxGetCurrent": lambda: next(contexts)}
     assert launched(driver.Driver(), 0) == 0
-    assert [call[0] for call in api.calls[2:]] == ["cuLaunchKernelEx", "cuDeviceGet", "cuDevicePrimaryCtxRetain",
-                                                   "cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
+    assert len(api.named("cuLaunchKernelEx")) == 2 and len(api.named("cuCtxSetCurrent")) == 1
+    assert [call[0] for call in api.calls][-3:] == ["cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
 
 
 def test_with_several_gpus_the_context_is_always_that_of_the_arrays(api: Api) -> None:
     api.answers |= {"cuDeviceGetCount": (OK, 2), "cuDeviceGet": lambda ordinal: (OK, ordinal),
-                    "cuDevicePrimaryCtxRetain": lambda device: (OK, f"context {device}")}
+                    "cuDevicePrimaryCtxRetain": lambda device: (OK, 100 + device), "cuCtxGetCurrent": (OK, 101)}
     cuda = driver.Driver()
-    for gpu in (1, 0, 1):
-        assert launched(cuda, gpu) == 0
-    assert api.named("cuCtxPushCurrent") == [("context 1",), ("context 0",), ("context 1",)]
-    assert len(api.named("cuCtxPopCurrent")) == 3 and len(api.named("cuDevicePrimaryCtxRetain")) == 2
+    launches = [cuda.launcher(gpu) for gpu in (0, 1)]
+    api.calls.clear()
+    for gpu in (1, 0, 1):  # 1 is current
+        assert launches[gpu]("config", "kernel", 64, 0)[0] == 0
+    assert api.named("cuCtxPushCurrent") == [(100,)] and len(api.named("cuCtxPopCurrent")) == 1
+    assert len(api.named("cuLaunchKernelEx")) == 3
 
 
 def test_the_context_is_left_when_a_call_fails(api: Api) -> None:
@@ -158,29 +170,43 @@ def test_rows_beyond_the_largest_pitch_are_copied_one_by_one(api: Api) -> None:
     assert api.named("cuMemcpyHtoDAsync") == [(0, 0, 2**31 - 8, 0), (2**31, 2**31 - 8, 2**31 - 8, 0)]
 
 
-def test_parameter_sizes_end_where_the_driver_says(api: Api) -> None:
+def not_found(*_: Any) -> Any:
+    """What cuda.bindings says of a function that the installed driver lacks."""
+    raise RuntimeError('Function "cu…" not found')
+
+
+def test_parameter_sizes_are_those_that_are_passed_and_no_other_is_asked_for(api: Api) -> None:
     sizes = [256, 8, 4]
     api.answers["cuKernelGetParamInfo"] = lambda _, i: (OK, 0, sizes[i]) if i < 3 else (Result(1), 0, 0)
-    assert driver.Driver().parameter_sizes("kernel") == sizes
+    api.answers["cuKernelGetParamCount"] = not_found  # an older driver
+    assert driver.Driver().parameter_sizes("kernel", 3) == sizes
+    assert api.named("cuKernelGetParamInfo") == [("kernel", 0), ("kernel", 1), ("kernel", 2)]
+    assert driver.Driver().parameter_sizes("kernel", 4) == sizes  # the caller would pass one too many
     api.answers["cuKernelGetParamInfo"] = (Result(201), 0, 0)
     with pytest.raises(driver.DriverError, match="cuKernelGetParamInfo"):
-        driver.Driver().parameter_sizes("kernel")
+        driver.Driver().parameter_sizes("kernel", 3)
+
+
+def test_a_new_driver_tells_of_parameters_that_would_not_be_passed(api: Api) -> None:
+    api.answers |= {"cuKernelGetParamInfo": (OK, 0, 8), "cuKernelGetParamCount": (OK, 3)}
+    assert driver.Driver().parameter_sizes("kernel", 1) == [8, 8]
+    assert driver.Driver().parameter_sizes("kernel", 3) == [8, 8, 8]
 
 
 def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> None:
-    """The driver was seen to refuse (201), though a map belongs to no context."""
+    """The driver was seen to refuse (201), though a map belongs to no context; tools for debugging report each refusal."""
     storage = ctypes.create_string_buffer(bytes(range(128)), 128)
-    answers = iter([(Result(201), None), (OK, types.SimpleNamespace(getPtr=lambda: ctypes.addressof(storage)))])
-    api.answers["cuTensorMapEncodeTiled"] = lambda *_: next(answers)
+    map_ = types.SimpleNamespace(getPtr=lambda: ctypes.addressof(storage))
+    api.answers |= {"cuTensorMapEncodeTiled": (OK, map_), "cuCtxGetCurrent": (OK, 0)}
     for names in ("CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle", "CUtensorMapL2promotion",
                   "CUtensorMapFloatOOBfill"):
         setattr(api, names, Names())
     api.cuuint64_t = api.cuuint32_t = int
     encoded = driver.Driver().encode_tiled("FLOAT16", 4096, [64, 5], (128,), (64, 4), 128, True)
     assert encoded == bytes(range(128))
-    assert [call[0] for call in api.calls[-4:]] == ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
-                                                    "cuTensorMapEncodeTiled", "cuCtxPopCurrent"]
-    assert api.calls[-2][1:] == (
+    assert [call[0] for call in api.calls[-5:]] == ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuCtxPopCurrent",
+                                                    "cuCtxSetCurrent", "cuTensorMapEncodeTiled"]
+    assert api.calls[-1][1:] == (
         "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2, 4096, [64, 5], [128], [64, 4], [1, 1],
         "CU_TENSOR_MAP_INTERLEAVE_NONE", "CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA")

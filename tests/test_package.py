@@ -109,7 +109,8 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
 
 # ---- layers
 LAYERS = (
-    {"hazards", "reports"}, {"deadlocks"}, {"errors", "_frames", "_source"}, {"_machine", "_op", "_numba"}, {"intrinsics"},
+    {"hazards", "reports"}, {"deadlocks"}, {"errors", "_frames", "_source"}, {"_log"}, {"_machine", "_op", "_numba"},
+    {"intrinsics"},
     {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations", "_budget"},
     {"_plans", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division"}, {"arith"},
     {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains"},

@@ -16,12 +16,15 @@
 `handover`      arrays of libraries that do not know the kernel's stream
 `tensormap`     CUtensorMap encoding
 `marks`         what a repeated call is known by
-`streams`       which stream a call is queued on
+`streams`       which stream a call is queued on; what CUDA graphs cannot hold
+`attributes`    clusters, cooperative launch, programmatic dependent launch
 `launcher`      parameter packing and the driver call
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      kernels that record: traces of them
 `watch`         kernels built with debug=True: who waited in vain
-`driver`        the functions of libcuda that all of these use; of host memory `driver_host`
+`driver`        the functions of libcuda that all of these use; of host memory `driver_host`, of devices, contexts and
+                streams `contexts`
+`faults`        what the driver's errors mean; of loading machine code `images`
 ==============  ========================================================================================
 
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LaunchError
-from . import driver
+from . import driver, streams
 from .arrays import ArrayInfo, same_place
 from .buffers import DeviceBuffer, allocate
 from .outputs import check_writable
@@ -81,6 +81,7 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
     LaunchError when the kernel fails.
     """
     name = prepared.compiled.name
+    streams.check_host_call(stream, device, name)
     inputs = len(infos) - outputs
     for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
         check_writable(info, argument, name)

@@ -18,14 +18,17 @@ import contextlib
 import ctypes
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from .. import _log
 from ..errors import LaunchError, SpecError
-from . import driver
+from . import driver, streams
 from .arrays import ArrayInfo, memory_order, not_addressable, tma_addressable
+from .attributes import PLAIN, Attributes
+from .images import load
 from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
@@ -67,7 +70,8 @@ class Function:
     """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
 
     def __init__(self, name: str, cubin: bytes, entry: str, threads: int, smem_bytes: int,
-                 parameters: Sequence[int] = (), observers: Sequence[tuple[Compiled, Any]] = ()) -> None:
+                 parameters: Sequence[int] = (), observers: Sequence[tuple[Compiled, Any]] = (),
+                 attributes: Attributes = PLAIN) -> None:
         """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded.
         `observers`: (the compiled kernel, who is told when it is loaded and launched)."""
         self.name = name
@@ -76,11 +80,13 @@ class Function:
         self.threads = threads
         self.smem_bytes = smem_bytes
         self.observers = list(observers)
+        self.attributes = attributes
         self.kernel: Any = None
         """the driver's handle, good on every GPU"""
         self._lock = threading.RLock()
         self._parameters = list(parameters)
-        self._ready: set[int] = set()
+        self._ready: dict[int, int | None] = {}
+        """device -> how many CTAs may be launched there, where that is limited"""
         self._configs: dict[tuple[Grid, int], Any] = {}
 
     def config(self, grid: Grid, stream: int, device: int) -> Any:
@@ -91,10 +97,11 @@ class Function:
         with self._lock:
             if device not in self._ready:
                 self._prepare(device)
+            self.attributes.check_at_once(grid, self._ready[device], self.threads, self.smem_bytes, device, self.name)
             config = self._configs.get((grid, stream))
             if config is None:
                 self._check_grid(grid)
-                config = driver.get().config(self.threads, self.smem_bytes)
+                config = driver.get().config(self.threads, self.smem_bytes, self.attributes)
                 config.gridDimX, config.gridDimY, config.gridDimZ = grid
                 config.hStream = stream
                 bounded(self._configs, (grid, stream), config)
@@ -103,20 +110,44 @@ class Function:
     def _prepare(self, device: int) -> None:
         try:
             cuda = driver.get()
-            if self.kernel is None:
-                with cuda.on(device):
-                    kernel = cuda.load(self.cubin, self.entry)
-                    self._check_parameters(cuda.parameter_sizes(kernel))
-                self.kernel = kernel
-            with cuda.on(device):
+            timed = _log.Timed("launch")
+            with cuda.aside(device):
+                if self.kernel is None:
+                    kernel = load(self.cubin, self.entry)
+                    self._check_parameters(cuda.parameter_sizes(kernel, len(self._parameters)))
+                    self.kernel = kernel
                 cuda.allow_shared(self.kernel, self.smem_bytes, device)
+                limit = self.attributes.limit(cuda, self.kernel, self.threads, self.smem_bytes, device, self.name)
                 for watched, by in self.observers:
                     by.arm(watched, self.kernel, device)
+            if timed:
+                timed.say(f"{self.name}: {len(self.cubin)} bytes of machine code loaded on GPU {device}")
         except driver.DriverMissing as error:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
         except driver.DriverError as error:
             raise self.failed(error, None) from error
-        self._ready.add(device)
+        self._ready[device] = limit
+
+    def launcher(self, grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
+        """The driver's function for launches of this kernel: alone, where nobody watches or wants to be told."""
+        launch: Callable[..., tuple[Any]] = driver.get().launcher(device)
+        if self.observers:
+            launch = self._observed(launch, grid, stream, device)
+        if _log.on("launch"):
+            launch = _log.launches(launch, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
+        return launch
+
+    def _observed(self, launch: Callable[..., tuple[Any]], grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
+        def observed(*arguments: Any) -> tuple[Any]:
+            streams.refuse_capture_of_observed(self.name, stream, device)
+            with driver.get().on(device):
+                result = launch(*arguments)
+            if not result[0]:
+                for watched, by in self.observers:
+                    by.launched(watched, grid, stream, device)
+            return result
+
+        return observed
 
     def _check_parameters(self, sizes: Sequence[int]) -> None:
         """A parameter list the cubin does not have would make it read whatever lies beyond: refuse it once, here."""
@@ -150,6 +181,7 @@ class Launch:
                  device: int) -> None:
         """`image` is the beginning of `nbytes` of parameters, `slots` where each of them lies."""
         self._function, self.grid, self.stream, self.device = function, grid, stream, device
+        streams.check(stream, device, function.name)
         self.observers = function.observers
         storage = self._storage = ctypes.create_string_buffer(nbytes + _ALIGN)
         start = -ctypes.addressof(storage) % _ALIGN
@@ -160,7 +192,7 @@ class Launch:
         config = function.config(grid, stream, device)
         self.arguments = config, function.kernel, ctypes.addressof(self._pointers), 0
         """what cuLaunchKernelEx of cuda.bindings is called with"""
-        self.launcher = driver.get().launcher(device)
+        self.launcher = function.launcher(grid, stream, device)
 
     def __call__(self) -> None:
         """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which the driver reports at whatever
@@ -170,15 +202,13 @@ class Launch:
         code = self.launcher(*self.arguments)[0]
         if code:
             self.refused(code)
-        if self.observers:
-            for watched, by in self.observers:
-                by.launched(watched, self.grid, self.stream, self.device)
 
     def refused(self, code: Any) -> None:
         """Raise the error for what the driver answered, unless the launch succeeds the second time."""
         code = driver.get().relaunch(code, *self.arguments, self.device)
         if code:
-            raise self._function.failed(driver.get().error("cuLaunchKernelEx", code), self.grid)
+            error = driver.get().error("cuLaunchKernelEx", code)
+            raise self._function.failed(streams.told(error, self.stream, self.device), self.grid)
 
 
 def bounded(memory: dict[Any, Any], key: Any, value: Any, most: int = _REMEMBERED) -> None:
@@ -195,7 +225,8 @@ class Prepared:
     Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call from several threads.
     """
 
-    def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0) -> None:
+    def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0,
+                 attributes: Attributes = PLAIN) -> None:
         """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order.
 
         The last `outputs` of the arrays are written: none of them may overlap another one.
@@ -213,7 +244,7 @@ class Prepared:
         observers = [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.profiled, PROFILES)) if asked]
         self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
                                  [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]],
-                                 observers)
+                                 observers, attributes)
         self._lock = threading.Lock()
         """held while scalars are written and launched: the driver copies parameters before a launch returns"""
         self._launches: dict[tuple[Any, ...], Launch] = {}

@@ -13,7 +13,7 @@ from ..errors import SpecError
 from . import driver, jax_arrays, pinned, transfers
 from .arrays import ArrayInfo, argument, describe, library
 from .device_array import DeviceArray
-from .streams import current_stream
+from .streams import current_stream, refuse_capture_of_output
 
 
 def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None) -> Any:
@@ -40,7 +40,9 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
         return _cupy_empty(info, shape, dtype)
     if of == "numba":
         return _numba_empty(info, shape, dtype)
-    return DeviceArray(shape, dtype, current_stream([info]) if stream is None else stream, info.device)
+    stream = current_stream([info]) if stream is None else stream
+    refuse_capture_of_output(stream, info.device)
+    return DeviceArray(shape, dtype, stream, info.device)
 
 
 def maker(made: ArrayInfo) -> Callable[[], Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ class Profiles:
         self.lock = threading.RLock()
         self.kernels: list[Recorded] = []
         self.newest: Trace | None = None
+
+    def forget(self) -> None:
+        """In a forked child: the kernels that record are the parent's."""
+        self.lock, self.kernels, self.newest = threading.RLock(), [], None
 
     def arm(self, compiled: Any, kernel: Any, device: int) -> None:
         """Give a kernel that was just loaded on a device, whose context is current, its buffer."""
@@ -72,6 +77,8 @@ class Profiles:
 
 
 PROFILES = Profiles()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=PROFILES.forget)
 
 
 def last_profile() -> Trace | None:
