@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 
 
+def numbers(*shape: int, dtype: Any = np.float16) -> np.ndarray[Any, Any]:
+    return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+
 # ---- JAX
 class Device:
     def __init__(self, platform: str) -> None:

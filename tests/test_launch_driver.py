@@ -152,13 +152,18 @@ def test_dense_copies_are_linear(api: Api) -> None:
     cuda.copy_out(100, 30, 500, 32, 30, 1, 9, 0)
     assert api.named("cuMemcpyHtoDAsync") == [(100, 500, 96, 9)]
     assert api.named("cuMemcpyDtoHAsync") == [(100, 500, 30, 9)]
+    cuda.copy_on(100, 32, 500, 32, 32, 3, 9, 0)
+    assert api.named("cuMemcpyDtoDAsync") == [(100, 500, 96, 9)]
 
 
 def test_pitched_copies_are_two_dimensional(api: Api) -> None:
     cuda = driver.Driver()
     cuda.copy_in(100, 32, 500, 30, 30, 3, 9, 0)
     cuda.copy_out(700, 30, 100, 32, 30, 3, 9, 0)
-    (into, stream), (out, _) = api.named("cuMemcpy2DAsync")
+    cuda.copy_on(700, 16, 100, 10, 10, 3, 9, 0)
+    (into, stream), (out, _), (on, _) = api.named("cuMemcpy2DAsync")
+    assert vars(on) == {"WidthInBytes": 10, "Height": 3, "srcMemoryType": "device", "srcDevice": 100, "srcPitch": 10,
+                        "dstMemoryType": "device", "dstDevice": 700, "dstPitch": 16}
     assert vars(into) == {"WidthInBytes": 30, "Height": 3, "srcMemoryType": "host", "srcHost": 500, "srcPitch": 30,
                           "dstMemoryType": "device", "dstDevice": 100, "dstPitch": 32} and stream == 9
     assert vars(out) == {"WidthInBytes": 30, "Height": 3, "srcMemoryType": "device", "srcDevice": 100, "srcPitch": 32,
