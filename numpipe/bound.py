@@ -96,7 +96,7 @@ class Bound:
         if launch.foreign([new]) and not launch.foreign([old]):
             raise SpecError(f"kernel {self.kernel.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
                             f"the stream of this bound call; bind another one for it, or pass a {type(old.owner).__name__}")
-        if old.writable and not new.writable:
+        if self._names.index(name) >= len(self._names) - self._asked.plan.outputs:
             launch.check_writable(new, name, self.kernel.name)
         return new
 

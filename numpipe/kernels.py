@@ -353,7 +353,7 @@ class Kernel:
             launched: launch.Launch = plan.prepared.at(plan.grid, infos, handle)
             foreign = launch.foreign(infos)
             if foreign:
-                launch.order(infos, handle)
+                launch.order(infos, handle, f"kernel {self.name}")
             plan.prepared.run(launched, asked.values)
             if foreign:
                 launch.settle(infos, handle, asked.fresh)

@@ -184,7 +184,7 @@ def copy(a, c):
 @pytest.fixture
 def launches(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     device = launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
-    monkeypatch.setattr(launch, "choose_target", lambda asked=None: launch.Choice("gpu", "a fake", device))
+    monkeypatch.setattr(launch, "choose_target", lambda *_: launch.Choice("gpu", "a fake", device))
     monkeypatch.setattr(copy, "built", lambda key, obstacles: Kernel())
     for memory in ("_plans", "_prepared"):
         monkeypatch.setattr(copy, memory, {})
@@ -215,6 +215,15 @@ def test_a_simulated_call_on_a_jax_array_returns_one() -> None:
     c = copy.simulate(x)
     assert type(c) is JaxArray
     np.testing.assert_array_equal(c.memory, x.memory)
+
+
+def test_a_jax_array_is_no_part_of_a_graph(launches: FakeDriver) -> None:
+    """Nothing would order the replays behind JAX' work, and an event of ours would become part of the graph."""
+    launches.captured, launches.relaxed = {7}, 1
+    c = launch.DeviceArray((3, 8), np.float16)
+    with pytest.raises(SpecError, match=r"kernel copy: an argument is an array of JAX .* the stream \(0x7\) is being captured"):
+        copy(JaxArray(numbers(3, 8)), out=c, stream=7)
+    assert not launches.named("launch") and not launches.named("mark")
 
 
 def test_a_jax_array_as_out_is_refused_before_the_launch(launches: FakeDriver) -> None:

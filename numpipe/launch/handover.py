@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import SpecError
 from . import dlpack, driver, jax_arrays
 from .arrays import ArrayInfo, library
 
@@ -33,8 +34,15 @@ def foreign(infos: Sequence[ArrayInfo]) -> bool:
     return any(info.kind in _KINDS for info in infos)
 
 
-def order(infos: Sequence[ArrayInfo], stream: int) -> None:
-    """Make `stream` wait for the work that produces the arrays, before a kernel is queued on it."""
+def order(infos: Sequence[ArrayInfo], stream: int, user: str) -> None:
+    """Make `stream` wait for the work that produces the arrays, before a kernel is queued on it; `user` is for the message.
+
+    Raises SpecError for a stream that is captured into a graph, which would hold neither that wait nor the arrays.
+    """
+    if driver.get().capturing(stream, infos[0].device):
+        raise SpecError(f"{user}: an argument is an array of JAX or one known by DLPack only, and the stream ({stream:#x}) is "
+                        "being captured into a CUDA graph, whose replays nothing orders behind the work of its library: pass "
+                        "PyTorch, CuPy or numpipe arrays (numpipe.ascontiguous makes one)")
     for info in infos:
         if info.kind == "dlpack":
             dlpack.order(info, stream)
