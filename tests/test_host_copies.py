@@ -344,10 +344,12 @@ def test_user_arrays_are_unlocked_at_once_where_they_exceed_the_pool(cuda: Queue
     assert not cuda.locked and pinned.POOL.nbytes == 0
 
 
-def test_a_memory_that_cannot_be_locked_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_cannot_be_locked_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, QueuedDriver(locks=False))
     with pytest.raises(driver.DriverError, match="cuMemHostRegister"):
         pinned.empty((3,), np.dtype(np.int8), 0)
+    pinned.POOL.device = 0
+    assert pinned.empty_output((3,), np.dtype(np.int8), 1).shape == (3,)
     assert pinned.POOL.nbytes == 0
 
 

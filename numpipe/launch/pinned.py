@@ -194,7 +194,7 @@ def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> n
     nbytes = math.prod(shape) * dtype.itemsize
     device = POOL.device
     if device is not None and nbytes >= smallest:
-        with contextlib.suppress(driver.DriverError, MemoryError):
+        with contextlib.suppress(driver.DriverError, driver.DriverMissing, MemoryError):
             block = POOL.take(nbytes, device, leave=STAGING)
             if block is not None:
                 return _lent(block, shape, dtype)
