@@ -329,17 +329,18 @@ def test_the_pool_never_exceeds_its_limit_and_keeps_what_a_request_too_large_cou
     for block in blocks[:4]:
         pool.give(block)
     assert pool.take(5 * page, 0) is None and len(cuda.locked) == 4
-    beyond = pool.take(5 * page, 0, beyond=True)
-    assert beyond.nbytes == pool.nbytes == 5 * page
-    pool.give(beyond)
-    assert pool.nbytes == 0 and not cuda.locked
+    pool.take(3 * page, 0)
+    assert pool.nbytes == cuda.most_locked == 4 * page and sorted(cuda.locked.values()) == [page, 3 * page]
 
 
-def test_user_arrays_are_unlocked_at_once_where_they_exceed_the_pool(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned, "limit", lambda: pinned.PAGE)
+def test_arrays_of_the_user_take_nothing_of_the_pool_and_are_unlocked_at_once(cuda: QueuedDriver) -> None:
     array = pinned.empty((3, pinned.PAGE), np.dtype(np.int8), 0)
-    assert len(cuda.locked) == 1
+    assert list(cuda.locked.values()) == [3 * pinned.PAGE] and pinned.POOL.nbytes == 0
+    view = array[1:]
     del array
+    gc.collect()
+    assert cuda.locked
+    del view
     gc.collect()
     assert not cuda.locked and pinned.POOL.nbytes == 0
 
@@ -357,7 +358,9 @@ def test_memory_that_cannot_be_locked_is_not_counted(monkeypatch: pytest.MonkeyP
 def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     os.register_at_fork(after_in_child=pinned.POOL.after_fork)  # the module does it for its own
     array = pinned.empty((2, 3), np.dtype(np.float32), 0)
-    array[...] = 7
+    pinned.POOL.device = 0
+    output = pinned.empty_output((2, 3), np.dtype(np.float32), 1)
+    array[...] = output[...] = 7
     copy_threads.share([0, 1], list, 2)  # starts a thread
     assert pinned.POOL._lock.acquire()  # as another thread might hold it
     with warnings.catch_warnings():
@@ -367,10 +370,11 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
         status = 1
         signal.alarm(20)
         try:
-            assert (array == 7).all()
-            array[...] = 8
-            del array
+            assert (array == 7).all() and (output == 7).all()
+            array[...] = output[...] = 8
+            del array, output
             gc.collect()
+            assert len(cuda.locked) == 2
             assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back and not copy_threads._executors
             assert pinned.POOL.take(1, 0) is not None
             status = 0
@@ -378,7 +382,7 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
             os._exit(status)
     pinned.POOL._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert (array == 7).all()
+    assert (array == 7).all() and (output == 7).all()
 
 
 @pytest.mark.parametrize("release, advice", [("5.4.0-150-generic", {"MADV_HUGEPAGE", "MADV_DONTFORK"}),
