@@ -353,6 +353,24 @@ def test_memory_that_cannot_be_locked_is_not_counted(monkeypatch: pytest.MonkeyP
     assert pinned.empty_output((3,), np.dtype(np.int8), 1).shape == (3,)
     assert pinned.POOL.nbytes == 0
 
+    def no_driver() -> Any:
+        raise driver.DriverMissing("the process is forked")
+
+    monkeypatch.setattr(driver, "get", no_driver)
+    assert pinned.empty_output((3,), np.dtype(np.int8), 1).shape == (3,)
+
+
+def test_memory_of_a_lost_context_is_dropped_all_the_same(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, page = pinned.POOL, pinned.PAGE
+    monkeypatch.setattr(pinned, "limit", lambda: 3 * page)
+    pool.give(pool.take(page, 0))
+
+    def lost(address: int, ordinal: int) -> None:
+        raise driver.DriverError("cuMemHostUnregister", 700, "CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(cuda, "unlock_pages", lost)
+    assert pool.take(3 * page, 0) is not None and pool.nbytes == 3 * page
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:

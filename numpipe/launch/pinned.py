@@ -153,9 +153,8 @@ class Pool:
 
     def forget(self, block: Block) -> None:
         """Never use a block again that a copy may still be using: its context is lost."""
-        if block.generation == self.generation:
-            with self._lock:
-                self.nbytes -= block.nbytes
+        with self._lock:
+            self.nbytes -= block.nbytes
 
     def _collect(self) -> None:
         while self._given_back:
