@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from launch_fakes import FakeDriver, view
 
 from numpipe import launch
-from numpipe.launch import driver
+from numpipe.launch import copy_threads, driver, pinned, transfers
 
 
 class QueuedDriver(FakeDriver):
@@ -44,7 +45,8 @@ class QueuedDriver(FakeDriver):
 
     def unlock_pages(self, address: int, ordinal: int) -> None:
         with self._one:
-            self.calls.append(("unlock_pages", self.locked.pop(address)))
+            if address in self.locked:  # else an array of another test, collected late
+                self.calls.append(("unlock_pages", self.locked.pop(address)))
 
     def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
         with self._one:
@@ -155,3 +157,16 @@ def doubling(cuda: FakeDriver, a: np.ndarray[Any, Any], c: np.ndarray[Any, Any])
 
     cuda.kernel = work
     return launch.Prepared(kernel, infos), infos
+
+
+def install(patch: pytest.MonkeyPatch, cuda: QueuedDriver, *, threads: int = 3, limit: int = 1 << 30,
+            chunk: int = 64) -> QueuedDriver:
+    """This driver, and chunks so small that little arrays have many."""
+    patch.setattr(driver, "_opened", cuda)
+    patch.setattr(pinned, "POOL", pinned.Pool())
+    patch.setattr(pinned, "limit", lambda: limit)
+    patch.setattr(copy_threads, "count", lambda: threads)
+    patch.setattr(transfers, "PLAIN", 1)
+    patch.setattr(transfers, "CHUNK", chunk)
+    patch.setattr(transfers, "_SMALLEST_CHUNK", 16)
+    return cuda

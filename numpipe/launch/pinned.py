@@ -20,7 +20,7 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,10 +73,18 @@ class Block:
 
     def unlock(self) -> None:
         """Make it ordinary memory again."""
-        cuda = driver.get()
-        for event in self.events.values():
-            cuda.unmark(event, self.device)
-        cuda.unlock_pages(self.address, self.device)
+        if self.generation != POOL.generation:
+            return  # in a forked child it is
+        with contextlib.suppress(driver.DriverError):  # the context is lost: nothing is locked any more
+            cuda = driver.get()
+            for event in self.events.values():
+                cuda.unmark(event, self.device)
+            cuda.unlock_pages(self.address, self.device)
+
+
+def whole_pages(nbytes: int) -> int:
+    """Bytes of the smallest block for so many."""
+    return max(1, -(-nbytes // PAGE)) * PAGE
 
 
 def _advise(memory: mmap.mmap) -> None:
@@ -107,17 +115,18 @@ class Pool:
         """locked at present: blocks in use and idle ones"""
         self.device: int | None = None
         """the GPU that host arrays were copied to last; outputs of host calls are allocated here only when there is one"""
-        self._generation = 0
+        self.generation = 0
+        """of this process, which may be forked from others"""
         self._idle: list[Block] = []
         self._given_back: deque[Block] = deque()
         self._lock = threading.Lock()
 
-    def take(self, nbytes: int, device: int, *, leave: int = 0, beyond: bool = False) -> Block | None:
+    def take(self, nbytes: int, device: int, *, leave: int = 0) -> Block | None:
         """A block of at least `nbytes`, its contents undefined; None where the pool would exceed its limit, less `leave`.
 
-        `beyond` the limit blocks are locked all the same. Raises DriverError and MemoryError.
+        Raises DriverError and MemoryError.
         """
-        size = max(1, -(-nbytes // PAGE)) * PAGE
+        size = whole_pages(nbytes)
         with self._lock:
             self._collect()
             fits = [block for block in self._idle if size <= block.nbytes <= size + size // 4]
@@ -126,12 +135,12 @@ class Pool:
                 self._idle.remove(block)
                 return block
             in_use = self.nbytes - sum(block.nbytes for block in self._idle)
-            if in_use + size > limit() - leave and not beyond:
+            if in_use + size > limit() - leave:
                 return None
             self._shrink(limit() - leave - size)
             self.nbytes += size  # before the lock is let go: locking pages takes milliseconds
         try:
-            return Block(size, device, self._generation)
+            return Block(size, device, self.generation)
         except BaseException:
             with self._lock:
                 self.nbytes -= size
@@ -139,21 +148,13 @@ class Pool:
 
     def give(self, block: Block) -> None:
         """Give a block back that no copy uses any more. Called by finalizers too, at any moment, so it waits for no lock."""
-        if block.generation != self._generation:
-            return  # of the process that this one was forked from
-        self._given_back.append(block)
-        if self.nbytes > limit() and self._lock.acquire(blocking=False):
-            try:
-                self._collect()
-                self._shrink(limit())
-            finally:
-                self._lock.release()
+        if block.generation == self.generation:  # else it is of the process that this one was forked from
+            self._given_back.append(block)
 
     def forget(self, block: Block) -> None:
         """Never use a block again that a copy may still be using: its context is lost."""
-        if block.generation == self._generation:
-            with self._lock:
-                self.nbytes -= block.nbytes
+        with self._lock:
+            self.nbytes -= block.nbytes
 
     def _collect(self) -> None:
         while self._given_back:
@@ -164,12 +165,11 @@ class Pool:
         while self.nbytes > most and self._idle:
             block = self._idle.pop(0)
             self.nbytes -= block.nbytes
-            with contextlib.suppress(driver.DriverError):  # the context is lost: nothing is locked any more
-                block.unlock()
+            block.unlock()
 
     def after_fork(self) -> None:
         """In the child: nothing here is locked for it, and a thread that held the lock is gone."""
-        self._generation += 1
+        self.generation += 1
         self.nbytes, self.device = 0, None
         self._idle, self._given_back, self._lock = [], deque(), threading.Lock()
 
@@ -180,13 +180,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray[Any, Any]:
-    """An uninitialised C-contiguous array in page-locked memory, whatever the pool's limit. Raises DriverError and MemoryError."""
+    """An uninitialised C-contiguous array in page-locked memory of its own. Raises DriverError and MemoryError."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
-    block = POOL.take(nbytes, device, beyond=True)
-    assert block is not None, "beyond its limit a pool has room"
-    return _lent(block, shape, dtype)
+    block = Block(whole_pages(nbytes), device, POOL.generation)
+    return _lent(block, shape, dtype, block.unlock)
 
 
 def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> np.ndarray[Any, Any]:
@@ -194,16 +193,16 @@ def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> n
     nbytes = math.prod(shape) * dtype.itemsize
     device = POOL.device
     if device is not None and nbytes >= smallest:
-        with contextlib.suppress(driver.DriverError, MemoryError):
+        with contextlib.suppress(driver.DriverError, driver.DriverMissing, MemoryError):
             block = POOL.take(nbytes, device, leave=STAGING)
             if block is not None:
-                return _lent(block, shape, dtype)
+                return _lent(block, shape, dtype, functools.partial(POOL.give, block))
     return np.empty(shape, dtype)
 
 
-def _lent(block: Block, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array that gives its block back when it and all views of it are gone: each of those refers to `whole`."""
+def _lent(block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]) -> np.ndarray[Any, Any]:
+    """An array in a block; `then` is called when it and all views of it are gone: each of those refers to `whole`."""
     whole = np.frombuffer(block.memory, np.uint8, math.prod(shape) * dtype.itemsize)
-    finalizer = weakref.finalize(whole, POOL.give, block)
+    finalizer = weakref.finalize(whole, then)
     finalizer.atexit = False
     return whole.view(dtype).reshape(shape)
