@@ -274,7 +274,7 @@ def test_clusters_that_no_gpc_holds_are_refused_when_the_kernel_is_loaded(fake: 
 
 def test_clusters_of_eight_need_no_leave(fake: FakeDriver) -> None:
     doubled(grid=(16,), cluster=8)(*arrays())
-    assert not fake.named("allow_cluster") and fake.named("clusters_at_once")
+    assert not fake.named("allow_cluster") and fake.named("clusters_at_once") == [((8, 1, 1),)]
 
 
 def test_a_cooperative_grid_must_run_at_once(fake: FakeDriver) -> None:

@@ -53,7 +53,7 @@ class Attributes:
         if self.size > 1:
             if self.size > PORTABLE_CLUSTER:
                 cuda.allow_cluster(kernel, device)
-            config = cuda.config(threads, nbytes, self)
+            config = cuda.config(threads, nbytes, Attributes(self.cluster, programmatic=False))
             config.gridDimX, config.gridDimY, config.gridDimZ = self.cluster
             clusters = cuda.clusters_at_once(kernel, config)
             if clusters < 1:

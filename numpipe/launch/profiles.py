@@ -50,8 +50,9 @@ class Profiles:
         nbytes = _profile.buffer_bytes(unit.warpgroups, unit.params.profile_space)
         with self.lock:
             cuda = driver.get()
-            buffer = cuda.allocate(nbytes, 0, device)
-            cuda.synchronize(0, device)
+            with cuda.aside(device) as stream:  # another stream may be captured
+                buffer = cuda.allocate(nbytes, stream, device)
+                cuda.synchronize(stream, device)
             cuda.poke(cuda.symbol(kernel, _profile.SYMBOL), _profile.control(buffer, _profile.SAMPLED, unit.params.profile_space),
                       device)
             if not self.kernels:

@@ -330,7 +330,7 @@ def test_too_much_shared_memory_is_refused() -> None:
 def test_a_parameter_list_that_differs_is_refused() -> None:
     c = launch.describe(launch.DeviceArray((4,), np.float16), "c")
     with pytest.raises(LaunchError, match="takes parameters of"):
-        launch.run(launch.Prepared(Kernel(copy_ptx(2), ("c",), ("row",)), [c]), (1, 1, 1), [c], outputs=1)
+        launch.run(launch.Prepared(Kernel(copy_ptx(2), ("c",), ("row",)), [c], [np.int32]), (1, 1, 1), [c], (1,), outputs=1)
 
 
 def test_the_gpu_is_found() -> None:
