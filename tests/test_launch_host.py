@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import types
 from typing import Any
 
@@ -170,3 +171,20 @@ def test_a_type_the_library_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     info = launch.describe(TorchTensor(512, (8,), "float16", (1,)), "a")
     with pytest.raises(SpecError, match="PyTorch has no element type float16.*pass out="):
         launch.empty_like_kind(info, (2,), np.float16)
+
+
+def test_a_buffer_that_dies_while_the_driver_is_opened_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may come at any moment, also when the lock of opening is held."""
+    monkeypatch.setattr(driver, "_opened", FakeDriver())
+    buffers = [launch.DeviceArray((64, 64), np.float32)]
+    monkeypatch.setattr(driver, "_opened", None)
+
+    def opening() -> FakeDriver:
+        buffers.clear()
+        return FakeDriver()
+
+    monkeypatch.setattr(driver, "_open", opening)
+    thread = threading.Thread(target=driver.get, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and not buffers

@@ -145,6 +145,7 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
             gc.collect()
             assert len(cuda.locked) == 2
             assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back and not copy_threads._executors
+            monkeypatch.setattr(driver, "_opened", cuda)  # the real one is refused there
             assert pinned.POOL.take(1, 0) is not None
             status = 0
         finally:

@@ -48,8 +48,9 @@ class DeviceBuffer:
 
     def free(self) -> None:
         ptr, self.ptr = self.ptr, 0
-        if ptr:
-            driver.get().free(ptr, self.stream, self.device)
+        cuda = driver.opened()  # which may be called at any moment, by the garbage collector
+        if ptr and cuda is not None:
+            cuda.free(ptr, self.stream, self.device)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # at interpreter exit the driver may be gone before us

@@ -102,7 +102,7 @@ def _own(info: ArrayInfo) -> DeviceArray:
 def _fill(target: ArrayInfo, source: ArrayInfo) -> None:
     """Copy `source`, of which no library here makes copies, to `target`, of the same major order; done when this returns."""
     stream, major = current_stream([source]), major_order(source)
-    handover.order([source], stream)
+    handover.order([source], stream, "ascontiguous")
     shape, apart, there = (memory_order(of, major) for of in (source.shape, source.strides, target.strides))
     size = source.dtype.itemsize
     width = size

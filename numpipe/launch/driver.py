@@ -322,6 +322,11 @@ _opened: Any = None
 _opening = threading.Lock()
 
 
+def opened() -> Any:
+    """The driver of this process if it was opened, else None: opens nothing and waits for no lock."""
+    return _opened
+
+
 def get() -> Any:
     """The driver of this process (a `Driver`). Raises DriverMissing or DriverError, each time, when there is none."""
     global _opened

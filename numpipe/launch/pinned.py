@@ -75,8 +75,10 @@ class Block:
         """Make it ordinary memory again."""
         if self.generation != POOL.generation:
             return  # in a forked child it is
+        cuda = driver.opened()  # a finalizer may come at any moment
+        if cuda is None:
+            return
         with contextlib.suppress(driver.DriverError):  # the context is lost: nothing is locked any more
-            cuda = driver.get()
             for event in self.events.values():
                 cuda.unmark(event, self.device)
             cuda.unlock_pages(self.address, self.device)
