@@ -128,16 +128,20 @@ class BoundOnGpu(Bound):
         first = asked.plan.prepared.alone(asked.plan.grid, asked.infos, asked.values, handle)
         self._names_of = [name for name, _ in addresses]
         self._places = [(where, where()) for _, where in addresses]
+        few = [*self._places, *[(int, 0)] * 3]  # int() is 0
+        (self._where, self._at), (self._where1, self._at1), (self._where2, self._at2) = few[:3]
+        self._more = self._places[3:]
         self._current, self._launches = current, {handle: first}
         self._first, self._stream, self._launcher, self._arguments = first, handle, first.launcher, first.arguments
-        self._plain = not first.observers
 
     def __call__(self, stream: Any = None) -> Any:
         try:
-            for where, bound in self._places:
+            if self._where() != self._at or self._where1() != self._at1 or self._where2() != self._at2:  # a loop would cost more
+                self._moved()
+            for where, bound in self._more:
                 if where() != bound:
                     self._moved()
-            if stream is None and self._plain and self._current() == self._stream and not _WATCHED:
+            if stream is None and self._current() == self._stream and not _WATCHED:
                 if code := self._launcher(*self._arguments)[0]:  # what the first of `_launches` does, without a call more
                     self._first.refused(code)
             else:

@@ -80,10 +80,12 @@ class QueuedDriver(FakeDriver):
             if reached in self.queues[stream]:
                 self._run(stream, reached)
 
-    def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int, event: Any) -> Any:
+    def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int) -> None:
         assert self.page_locked(host, nbytes, 0)
         ends = (device, nbytes, host) if inwards else (host, nbytes, device)
         (self.copy_in if inwards else self.copy_out)(*ends, nbytes, nbytes, 1, stream, 0)
+
+    def mark_chunk(self, event: Any, stream: int) -> Any:
         return self.mark(event, stream, 0)
 
     def await_chunk(self, event: Any) -> None:
@@ -167,6 +169,7 @@ def install(patch: pytest.MonkeyPatch, cuda: QueuedDriver, *, threads: int = 3, 
     patch.setattr(pinned, "limit", lambda: limit)
     patch.setattr(copy_threads, "count", lambda: threads)
     patch.setattr(transfers, "PLAIN", 1)
+    patch.setattr(transfers, "PINNED", 1)
     patch.setattr(transfers, "CHUNK", chunk)
     patch.setattr(transfers, "_SMALLEST_CHUNK", 16)
     return cuda

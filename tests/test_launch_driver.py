@@ -238,11 +238,13 @@ def test_memory_is_page_locked_when_both_its_ends_are(api: Api, kinds: dict[int,
     assert {name for name, _ in api.named("cuPointerGetAttribute")} == {"CU_POINTER_ATTRIBUTE_MEMORY_TYPE"}
 
 
-def test_a_chunk_is_one_copy_and_one_event_that_is_used_again(api: Api) -> None:
+def test_a_chunk_is_one_copy_and_its_event_is_used_again(api: Api) -> None:
     opened = driver.Driver()
     api.answers["cuEventCreate"] = (OK, "event")
-    assert opened.queue_chunk(64, 4096, 32, True, 9, None) == "event"
-    assert opened.queue_chunk(64, 4096, 32, False, 9, "event") == "event"
+    opened.queue_chunk(64, 4096, 32, True, 9)
+    assert opened.mark_chunk(None, 9) == "event"
+    opened.queue_chunk(64, 4096, 32, False, 9)
+    assert opened.mark_chunk("event", 9) == "event"
     opened.await_chunk("event")
     opened.unmark("event", 0)
     calls = [call for call in api.calls if call[0].startswith(("cuMem", "cuEvent"))]

@@ -61,7 +61,7 @@ def test_outputs_are_pageable_before_the_first_call_below_the_threshold_and_wher
     outputs: list[Any] = []
     assert not locked((4000,))
     pinned.POOL.device = 0
-    monkeypatch.setattr(transfers, "PLAIN", 1000)
+    monkeypatch.setattr(transfers, "PINNED", 1000)
     monkeypatch.setattr(pinned, "limit", lambda: pinned.STAGING + 2 * pinned.PAGE)
     assert not locked((999,)) and not locked((0, 3))
     assert locked((1000,)) and locked((pinned.PAGE,)) and not locked((1000,))

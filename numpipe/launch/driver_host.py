@@ -45,12 +45,15 @@ class HostMemory:
         return True
 
     # ---- chunks: a context is current (`on`), pushed once for many of them
-    def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int, event: Any) -> Any:
-        """Queue a copy between page-locked memory and a GPU's -> the event behind it: the one given, or a new one for None."""
+    def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int) -> None:
+        """Queue a copy between page-locked memory and a GPU's."""
         if inwards:
             self._call("cuMemcpyHtoDAsync", device, host, nbytes, stream)
         else:
             self._call("cuMemcpyDtoHAsync", host, device, nbytes, stream)
+
+    def mark_chunk(self, event: Any, stream: int) -> Any:
+        """An event behind what is queued on the stream: the one given, or a new one for None."""
         if event is None:
             event = self._call("cuEventCreate", _NO_TIMES)
         self._call("cuEventRecord", event, stream)

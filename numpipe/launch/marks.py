@@ -24,6 +24,11 @@ def _torch(tensor: Any) -> Mark:
 
 
 def _cupy(array: Any) -> Mark:
+    """Strides of C-contiguous arrays follow from the shape, and CuPy makes a tuple of them each time."""
+    return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype
+
+
+def _older_cupy(array: Any) -> Mark:
     return array.data.ptr, array.shape, array.strides, array.dtype
 
 
@@ -49,7 +54,7 @@ def _reader(info: ArrayInfo, kind: type) -> Callable[[Any], Mark] | None:
     if kind is DeviceArray:
         return _own
     if kind.__module__.partition(".")[0] == "cupy" and hasattr(info.owner, "data"):
-        return _cupy
+        return _cupy if hasattr(info.owner, "_c_contiguous") else _older_cupy
     return None
 
 

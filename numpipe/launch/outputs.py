@@ -28,14 +28,14 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
     dtype = np.dtype(dtype)
     owner = info.owner
     if info.kind == "host" and type(owner) is np.ndarray:
-        return pinned.empty_output(shape, dtype, transfers.PLAIN)
+        return pinned.empty_output(shape, dtype, transfers.PINNED)
     of = "torch" if info.kind == "torch" else library(type(owner))
     if of == "torch":
         return _torch_empty(owner, info, shape, dtype, stream)
     if of == "jax":
         return jax_arrays.empty(info, shape, dtype)
     if info.kind == "host":
-        return pinned.empty_output(shape, dtype, transfers.PLAIN)
+        return pinned.empty_output(shape, dtype, transfers.PINNED)
     if of == "cupy":
         return _cupy_empty(info, shape, dtype)
     if of == "numba":

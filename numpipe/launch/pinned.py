@@ -31,7 +31,7 @@ from . import driver
 VARIABLE = "NUMPIPE_PINNED_BYTES"
 PAGE = 2 << 20
 """Blocks are multiples of a large page, in bytes."""
-STAGING = 64 << 20
+STAGING = 256 << 20
 """Bytes of the pool that outputs leave to staging."""
 _DEFAULT_MOST = 1 << 30
 _FORK_COPIES_LOCKED_PAGES = (5, 12)

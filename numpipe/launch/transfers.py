@@ -9,10 +9,13 @@ plain       arrays below `PLAIN` bytes   one copy by the driver, whose single th
 staged      all others                   chunks, through page-locked staging memory, by several threads
 ==========  ===========================  ==========================================================================
 
-Each thread has two halves of a block of the pool, and its copies are queued on the call's stream, so nothing else needs an order:
+Each thread has the slots of a block of the pool, and its copies are queued on the call's stream, so nothing else needs an order:
 
-    to the GPU     fill half 0 | queue its copy, fill half 1 | queue its copy; await that of half 0, fill it | …
-    to the host    queue a copy to half 0 | queue one to half 1; await that of half 0, empty it | …
+    to the GPU     fill slot 0, queue its copy | fill slot 1, queue its copy | … | await the first half's copies, fill slot 0 | …
+    to the host    queue a copy to slot 0 | queue one to slot 1; await that of slot 0, empty it | …
+
+What keeps threads from copying is Python: one of them at a time asks the driver, or takes a chunk, and a thread that waited for its
+turn wakes up late. So chunks are large, and to the GPU there is one event for half the slots.
 
 The same copy pads the rows, and makes arrays of any strides contiguous: chunks have the layout that the array has on the GPU.
 """
@@ -31,10 +34,14 @@ from . import copy_threads, driver, pinned
 from .arrays import ArrayInfo, dense_strides, major_order
 from .buffers import DeviceBuffer, allocate
 
-PLAIN = 1 << 20
+PLAIN = 16 << 20
 """Arrays of fewer bytes are left to the driver."""
-CHUNK = 2 << 20
-"""Bytes that a thread copies at a time, at most: the last ones of all threads come over PCIe one after another."""
+PINNED = 1 << 20
+"""Outputs of fewer bytes are not worth page-locked memory."""
+CHUNK = 4 << 20
+"""Bytes that a thread copies at a time, at most."""
+SLOTS = 8
+"""Chunks that a thread has staging memory for: an even number."""
 _SMALLEST_CHUNK = 256 << 10
 _NARROW = 512
 """Rows of fewer bytes the GPU does not copy one by one where they are padded."""
@@ -79,34 +86,39 @@ def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Ite
 
 
 class _Lane:
-    """One thread's staging memory on a stream: two halves, each with an event behind its latest copy."""
+    """One thread's staging memory on a stream: slots, and events behind copies of them."""
 
     def __init__(self, block: pinned.Block, stream: int, device: int) -> None:
         self.block, self.stream, self.device = block, stream, device
         self.cuda = driver.get()
-        self.queued = [False, False]
+        self.queued: set[int] = set()
+        """slots with an event behind their latest copy"""
 
-    def view(self, half: int, part: Part) -> np.ndarray[Any, Any]:
-        return self.block.array(part.host.shape, part.host.dtype, part.strides, half * CHUNK)
+    def view(self, slot: int, part: Part) -> np.ndarray[Any, Any]:
+        return self.block.array(part.host.shape, part.host.dtype, part.strides, slot * CHUNK)
 
-    def wait(self, half: int) -> None:
-        """Until the latest copy of this half is done."""
-        if self.queued[half]:
-            self.cuda.await_chunk(self.block.events[self.device, half])
+    def wait(self, slot: int) -> None:
+        """Until the latest copy of this slot is done, and those that this lane queued before it."""
+        if slot in self.queued:
+            self.cuda.await_chunk(self.block.events[self.device, slot])
 
-    def copy(self, half: int, part: Part, inwards: bool) -> None:
-        """Queue a copy of this half, to the GPU or from there."""
-        here, events, key = self.block.address + half * CHUNK, self.block.events, (self.device, half)
-        events[key] = self.cuda.queue_chunk(here, part.address, part.nbytes, inwards, self.stream, events.get(key))
-        self.queued[half] = True
+    def copy(self, slot: int, part: Part, inwards: bool, awaited: bool = True) -> None:
+        """Queue a copy of this slot, to the GPU or from there."""
+        self.cuda.queue_chunk(self.block.address + slot * CHUNK, part.address, part.nbytes, inwards, self.stream)
+        if awaited:
+            events, key = self.block.events, (self.device, slot)
+            events[key] = self.cuda.mark_chunk(events.get(key), self.stream)
+            self.queued.add(slot)
 
     def fill(self, parts: copy_threads.Parts[Part]) -> None:
         """To the GPU; the last copies may still be under way."""
+        half = SLOTS // 2
         for turn, part in enumerate(parts):
-            half = turn % 2
-            self.wait(half)
-            np.copyto(self.view(half, part), part.host)
-            self.copy(half, part, True)
+            slot = turn % SLOTS
+            if slot % half == 0:
+                self.wait(slot + half - 1)
+            np.copyto(self.view(slot, part), part.host)
+            self.copy(slot, part, True, slot % half == half - 1)
 
     def empty(self, parts: copy_threads.Parts[Part]) -> None:
         """To the host; nothing is under way behind it."""
@@ -119,9 +131,9 @@ class _Lane:
 
     def _land(self, arriving: tuple[int, Part] | None) -> None:
         if arriving is not None:
-            half, part = arriving
-            self.wait(half)
-            np.copyto(part.host, self.view(half, part))
+            slot, part = arriving
+            self.wait(slot)
+            np.copyto(part.host, self.view(slot, part))
 
 
 class Transfers:
@@ -212,7 +224,7 @@ class Transfers:
             threads = copy_threads.count()
             with contextlib.suppress(driver.DriverError, MemoryError):  # memory cannot be locked here: the driver copies all of it
                 while 1 < threads > len(self._lanes):
-                    block = pinned.POOL.take(2 * CHUNK, self.device)
+                    block = pinned.POOL.take(SLOTS * CHUNK, self.device)
                     if block is None:
                         break
                     self._lanes.append(_Lane(block, self.stream, self.device))
