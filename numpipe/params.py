@@ -38,7 +38,8 @@ class CompilerParams:
     dimension_semantics   for each dimension of a kernel's own grid "parallel", which makes it one of CTAs, or "sequential", which
                           makes it one of the kernel's pipeline; None: all parallel.
     max_concurrent_steps  slots of pipelines that do not say it themselves; None: the pipeline's own default.
-    delay_release         steps a slot is kept after use (0: a wgmma is waited for before its slots are released).
+    delay_release         steps a slot is kept after use (0: a wgmma is waited for before its slots are released); None: 0, and with
+                          ``schedule="pingpong"`` 1, where a ring has two slots or more.
     unsafe_no_auto_barriers
                           leave out the barriers between what a warpgroup's warps write to shared memory and what others of its
                           warps, or the TMA, then read. Right only for a kernel that has them itself, or in which every warp reads
@@ -75,7 +76,7 @@ class CompilerParams:
     approx_math: bool = False
     dimension_semantics: tuple[str, ...] | None = None
     max_concurrent_steps: int | None = None
-    delay_release: int = 0
+    delay_release: int | None = None
     unsafe_no_auto_barriers: bool = False
     profile_space: int = 0
     profile_dir: str = ""
@@ -94,7 +95,8 @@ class CompilerParams:
             isinstance(word, str) and word in SEMANTICS for word in given)), "None or a tuple of 'parallel' and 'sequential'")
         steps = self.max_concurrent_steps
         self._check("max_concurrent_steps", steps is None or (_is_int(steps) and steps >= 1), "None or an int >= 1")
-        self._check("delay_release", _is_int(self.delay_release) and self.delay_release >= 0, "an int >= 0")
+        late = self.delay_release
+        self._check("delay_release", late is None or (_is_int(late) and late >= 0), "None or an int >= 0")
         self._check("profile_space", _is_int(self.profile_space) and self.profile_space >= 0, "an int >= 0")
         self._check("jitter", self.jitter is None or _is_int(self.jitter), "None or an int, a seed")
         self._check("profile_dir", isinstance(self.profile_dir, str), "a string")
