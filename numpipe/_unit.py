@@ -414,7 +414,7 @@ class Unit:
         """Its rings, as far as a trace's reader has to know them (`numpipe.traces.Ring`)."""
         for plan in (*self.rings.values(), *self.outputs.values(), *self.sharing):
             yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
-                   "output": plan.written}
+                   "output": plan.written, "turns": self.turns > 1 and not plan.private}
 
     # ---- axes
     def axis(self, name: str) -> int:

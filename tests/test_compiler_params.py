@@ -32,7 +32,7 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
      "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got 'parallel'"),
     ({"max_concurrent_steps": 0}, "max_concurrent_steps must be None or an int >= 1, got 0"),
     ({"max_concurrent_steps": 2.0}, "max_concurrent_steps must be None or an int >= 1, got 2.0"),
-    ({"delay_release": -1}, "delay_release must be an int >= 0, got -1"),
+    ({"delay_release": -1}, "delay_release must be None or an int >= 0, got -1"),
     ({"profile_space": -1, "profile_dir": "x"}, "profile_space must be an int >= 0, got -1"),
     ({"profile_space": 1, "profile_dir": 1}, "profile_dir must be a string, got 1"),
     ({"profile_space": 64}, "profile_space=64 without profile_dir: the profiler needs to know how many events to keep and where to "
