@@ -157,6 +157,16 @@ class Loop:
         return any(ring.plan.private for ring in (*self.rings, *self.outs))
 
     @property
+    def passes_early(self) -> bool:
+        """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
+        return self.passes_turn and not any(self.manual)
+
+    @property
+    def passes_late(self) -> bool:
+        """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
+        return self.passes_turn and any(self.manual)
+
+    @property
     def ends_empty(self) -> bool:
         """Whether the memory role ends the loop by waiting until its rings are empty."""
         return self.np.unit.params.drain
@@ -338,14 +348,15 @@ def begin_step(loop, k):  # type: ignore[no-untyped-def]
 def end_loop(loop, k):  # type: ignore[no-untyped-def]
     """After the last step, k - 1: release and store what is left. Others may have their turn: all products are issued."""
     finish(loop)
-    only_if(loop, "passes_turn", pass_loops_turn)
+    only_if(loop, "passes_early", pass_turn_of)
     wgmma.wait_group(0)
     over(loop, release_rest, k)
     over_outputs(loop, end_block, grid_of(loop), k)
+    only_if(loop, "passes_late", pass_turn_of)
 
 
 @helper
-def pass_loops_turn(loop):  # type: ignore[no-untyped-def]
+def pass_turn_of(loop):  # type: ignore[no-untyped-def]
     """The turn of the warpgroup that runs a tile's last loop, to the next."""
     pass_turn(context_of(loop))
 

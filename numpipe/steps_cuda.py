@@ -40,6 +40,14 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
         return bool(self.context.unit.params.drain)
 
     @property
+    def passes_early(self) -> bool:
+        return self.passes_turn and not any(self.manual)
+
+    @property
+    def passes_late(self) -> bool:
+        return self.passes_turn and any(self.manual)
+
+    @property
     def grid(self) -> Any:
         return nb.types.UniTuple(I32, self.rank)
 

@@ -1,8 +1,8 @@
 """Turns on tiles, placed: `take_turn` before the first pipeline of a tile, `pass_turn` behind the last (`numpipe.turns`).
 
 Statically, so that nothing of it is asked at run time: a statement of the tile's body that runs a pipeline, however deep inside,
-is what the turn is taken for. Where the last such statement is a pipeline loop of the body itself, the loop's end passes the
-turn, which is sooner than behind it.
+is what the turn is taken for. Where the last such statement is a pipeline loop of the tile's body itself, or calls a pipeline that
+it emits, that pipeline's end passes the turn, which is sooner than behind it.
 """
 
 from __future__ import annotations
@@ -97,11 +97,13 @@ class Turns(Rewriter):
 
 
 def _passes(statement: ast.stmt) -> bool:
-    """Whether a statement is a pipeline loop, which is told to pass the turn then."""
-    if not _is_loop(statement):
+    """Whether a statement is a pipeline loop, or emits a pipeline, that is told to pass the turn then."""
+    made: ast.AST | None = statement.iter if isinstance(statement, ast.For) and _is_loop(statement) else None
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        made = statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None
+    if not isinstance(made, ast.Call):
         return False
-    assert isinstance(statement, ast.For) and isinstance(statement.iter, ast.Call)
-    last = statement.iter.args[-1]
+    last = made.args[-1]
     assert isinstance(last, ast.Constant)
     last.value = 1
     return True
