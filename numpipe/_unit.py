@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 
 from ._block import Block, cut
-from ._budget import PANEL_BYTES, SMEM_BYTES, too_much
+from ._budget import HEADER, PANEL_BYTES, SMEM_BYTES, too_much
 from ._layout import ATOM
 from ._plans import ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
 
-HEADER = 1024
 COUNTERS = 16  # int32 state of rings, per warpgroup
 PHASES = 16  # int32 behind them: phases of the kernel's own barriers
 TURN = COUNTERS + PHASES + 4  # int32 behind those and the profile's: whose turn comes next (`turns`)
@@ -323,8 +322,8 @@ class Unit:
         where = f"kernel {self.kernel}, scratch at {site}"
         free = self.barrier_room - self.scratch_barrier_bytes
         if free - 8 * copies * barriers(kind) < sum(plan.barrier_bytes for plan in self.rings.values()):
-            raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {self.barrier_room} bytes for all barriers of a CTA "
-                            "hold, 8 bytes each: use fewer slots or barriers")
+            raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {self.barrier_room} bytes for all barriers "
+                            "of a CTA hold, 8 bytes each: use fewer slots or barriers")
         first = groups = sum(len(part.barriers) for part in self.scratch.values())
         several = allocations(kind) > 1
 

@@ -82,11 +82,11 @@ class Options:
             return
         asked = f"kernel {kernel}: schedule={self.schedule!r}"
         if not self.warp_specialized:
-            raise SpecError(f"{asked} with warp_specialized=False: compute warpgroups take turns on what the memory role loads; leave "
-                            "warp_specialized out")
+            raise SpecError(f"{asked} with warp_specialized=False: compute warpgroups take turns on what the memory role loads; "
+                            "leave warp_specialized out")
         if self.in_specs is not None or self.out_specs is not None:
-            raise SpecError(f"{asked} with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to take "
-                            "turns on; loop over numpipe.tiles in the kernel, with a pipeline in it")
+            raise SpecError(f"{asked} with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to "
+                            "take turns on; loop over numpipe.tiles in the kernel, with a pipeline in it")
         if self.split.num_compute_wgs == 1:
             raise SpecError(f"{asked} lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give "
                             "num_compute_wgs=2")

@@ -200,7 +200,7 @@ def total_of(loop: Loop) -> Any:
 
 @op
 def only_if(loop: Loop, fact: str, function: Callable[..., None], *args: Any) -> None:
-    """``function(loop, *args)`` if a fact of the loop holds ("unequal", "ends_empty", …); where it does not, nothing is compiled."""
+    """``function(loop, *args)`` if a fact of the loop holds ("unequal", "ends_empty", …); where not, nothing is compiled."""
     if getattr(loop, fact):
         function(loop, *args)
 

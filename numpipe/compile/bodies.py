@@ -45,7 +45,8 @@ class Bodies(Calls):
                 literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
         context, facts = self.facts_of(coroutine if given else compute)
         made = self.call(emit.emitted, [self.call(pipelines.make_pipeline, pipe, node), self.visit(body), context,
-                                        literal_node(int(given), node), *map(self.visit, said.values()), literal_node(0, node)], node)
+                                        literal_node(int(given), node), *map(self.visit, said.values()), literal_node(0, node)],
+                         node)
         # its own end may pass a turn only if no other pipeline comes behind it
         made.may_pass_turn = not facts.pipelines if facts else isinstance(context, ast.Constant)  # type: ignore[attr-defined]
         return made

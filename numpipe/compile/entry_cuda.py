@@ -146,7 +146,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         "memory": Helper(_renamed(function, f"{unit.kernel}{MEMORY_SUFFIX}")), "compute": Helper(function),
         "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
-        "launch_dependents": griddep.launch_dependents, "wait": griddep.wait, "begin_turns": begin_turns, "finish_turns": finish_turns,
+        "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
+        "begin_turns": begin_turns, "finish_turns": finish_turns,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
     for number, array in enumerate(unit.arrays):
@@ -174,7 +175,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         before[role], after[role] = [f"begin_{role}({role}_np)"], [f"end_{role}({role}_np)"]
     turns = ("begin_turns(compute_np)", "finish_turns(compute_np)") if unit.turns > 1 else ()
     compute = ["compute_np = compute_context()", *before.get("compute", []), *turns[:1],
-               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:], "drain_stores(compute_np)", *after.get("compute", [])]
+               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:],
+               "drain_stores(compute_np)", *after.get("compute", [])]
     if unit.warp_specialized:
         lines += ["    if is_memory():",
                   f"        dec({unit.memory_registers})",

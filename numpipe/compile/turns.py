@@ -44,8 +44,8 @@ class Turns(Rewriter):
         if self.unit.turns < 2:
             return False
         if not self.lifts_kernel or len(self.scopes) > 1:
-            self.error(node, f"{WHY} of the kernel function's own loops: a loop over tiles in a function that it calls would share its "
-                             "tiles out among the warpgroups once more; write it in the kernel function")
+            self.error(node, f"{WHY} of the kernel function's own loops: a loop over tiles in a function that it calls would share "
+                             "its tiles out among the warpgroups once more; write it in the kernel function")
         if self.over_tiles:
             self.error(node, f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share out; "
                              "give numpipe.tiles the counts of both, or use schedule='cooperative'")
@@ -88,8 +88,8 @@ class Turns(Rewriter):
             return
         for statement in _outside(node.body):
             if runs_pipeline(statement):
-                self.error(statement, f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over tiles has all "
-                                      "of them as its readers; put it into `for … in numpipe.tiles(…):`, or use "
+                self.error(statement, f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over tiles has "
+                                      "all of them as its readers; put it into `for … in numpipe.tiles(…):`, or use "
                                       "schedule='cooperative'")
         if not any(getattr(inner, "over_tiles", False) for inner in ast.walk(node)):
             self.error(node, f"{WHY}, and the kernel has no loop over tiles: write `for m, n in numpipe.tiles(…):`, or use "

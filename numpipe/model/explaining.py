@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from .._budget import PANEL_BYTES, SMEM_BYTES, rows
+from .._budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows
 from .._frames import brief
-from .._unit import HEADER, Unit
+from .._unit import Unit
 from ..compile import blame
 from ..errors import SpecError
 from ..kernels import Described, Kernel
