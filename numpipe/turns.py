@@ -77,10 +77,10 @@ def get_counters(np_: Context) -> None:
 @op
 def put_counters(np_: Context) -> None:
     """Write them for the next warpgroup: one lane, and no branch, behind which ptxas would serialise the products in flight."""
-    to = following(np_)
-    for plan in np_.unit.handed_over():
-        one_lane(memory.store_word, np_.unit.turn_word(to, plan.index), counter(np_, plan.index))
-    np_.unit.handed[to] = tuple(plan.index for plan in np_.unit.handed_over())
+    to, rings = following(np_), [plan.index for plan in np_.unit.handed_over()]  # others may meet further ones meanwhile
+    for index in rings:
+        one_lane(memory.store_word, np_.unit.turn_word(to, index), counter(np_, index))
+    np_.unit.handed[to] = tuple(rings)
 
 
 @helper

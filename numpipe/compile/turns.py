@@ -17,13 +17,15 @@ from .rewriter import Rewriter
 WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
 
 
-def runs_pipeline(statement: ast.AST) -> bool:
-    """Whether a statement, already rewritten, runs a pipeline, or calls a function that does."""
+def pipeline_in(statement: ast.AST) -> ast.AST | None:
+    """Where a statement, already rewritten, runs a pipeline, or calls a function that does."""
     for node in ast.walk(statement):
         facts: Facts | None = getattr(node, "facts", None)
-        if _is_loop(node) or (facts is not None and facts.pipelines):
-            return True
-    return False
+        if isinstance(node, ast.For) and _is_loop(node):
+            return node.iter
+        if facts is not None and facts.pipelines:
+            return node
+    return None
 
 
 def _is_loop(node: ast.AST) -> bool:
@@ -44,11 +46,11 @@ class Turns(Rewriter):
         if self.unit.turns < 2:
             return False
         if not self.lifts_kernel or len(self.scopes) > 1:
-            self.error(node, f"{WHY} of the kernel function's own loops: a loop over tiles in a function that it calls would share "
-                             "its tiles out among the warpgroups once more; write it in the kernel function")
+            self.error(node.iter, f"{WHY} of the kernel function's own loops: a loop over tiles in a function that it calls would "
+                                  "share its tiles out among the warpgroups once more; write it in the kernel function")
         if self.over_tiles:
-            self.error(node, f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share out; "
-                             "give numpipe.tiles the counts of both, or use schedule='cooperative'")
+            self.error(node.iter, f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share "
+                                  "out; give numpipe.tiles the counts of both, or use schedule='cooperative'")
         for word, left in _leaves(node.body):
             self.error(left, f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of the other warpgroups "
                              "come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller")
@@ -62,7 +64,7 @@ class Turns(Rewriter):
 
     def in_turns(self, body: list[ast.stmt], node: ast.For) -> tuple[list[ast.stmt], bool]:
         """The body of a loop over tiles, rewritten already, with its turns; whether it has any."""
-        running = [number for number, statement in enumerate(body) if runs_pipeline(statement)]
+        running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
         if not running:
             return body, False
         take, give = (ast.copy_location(ast.Expr(self.call(operation, [self.context_name(node)], node)), node)
@@ -87,10 +89,11 @@ class Turns(Rewriter):
         if self.unit.turns < 2:
             return
         for statement in _outside(node.body):
-            if runs_pipeline(statement):
-                self.error(statement, f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over tiles has "
-                                      "all of them as its readers; put it into `for … in numpipe.tiles(…):`, or use "
-                                      "schedule='cooperative'")
+            found = pipeline_in(statement)
+            if found is not None:
+                self.error(found, f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over tiles has "
+                                  "all of them as its readers; put it into `for … in numpipe.tiles(…):`, or use "
+                                  "schedule='cooperative'")
         if not any(getattr(inner, "over_tiles", False) for inner in ast.walk(node)):
             self.error(node, f"{WHY}, and the kernel has no loop over tiles: write `for m, n in numpipe.tiles(…):`, or use "
                              "schedule='cooperative'")
