@@ -146,7 +146,8 @@ TAKE, GIVE = turns.await_turn, turns.give_turn
 BUGS = {
     "steps of others are not skipped": Bug(TAKE, "get_counters(np_)", "pass", SimulationError, "."),
     "the turn is not waited for": Bug(TAKE, "barrier.sync(own_barrier(np_), THREADS)", "pass", SimulationError, "."),
-    "the turn is never passed": Bug(GIVE, "barrier.arrive(next_barrier(np_), THREADS)", "pass", PipelineDeadlock, "named barrier"),
+    "the turn is never passed": Bug(GIVE, "barrier.arrive(next_barrier(np_), THREADS)", "pass", PipelineDeadlock,
+                                    r"named barrier \d+ \(the turn of compute warpgroup \d\): 128 of 256 threads"),
     "counters are not written": Bug(GIVE, "put_counters(np_)", "pass", SimulationError, "."),
     "the turn is passed before the counters are written": Bug(
         GIVE, "put_counters(np_)\n    barrier.arrive(next_barrier(np_), THREADS)",
