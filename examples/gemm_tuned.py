@@ -41,6 +41,7 @@ class Config:
     panels    staging panels (64 x 64 elements, 8 KB) of each compute warpgroup for tiles on their way out, 1…8; None: what `slots`
               leaves, up to a tile's
     group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
+    policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
     """
 
     tm: int = 128
@@ -50,6 +51,7 @@ class Config:
     schedule: str = "cooperative"
     panels: int | None = None
     group: int = 16
+    policy: str | None = None
 
     @property
     def depth(self) -> int:
@@ -60,12 +62,12 @@ class Config:
 
 
 CONFIGS = {
-    "cooperative 128x256": Config(),
-    "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32),
-    "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=4),
-    "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4),
+    "cooperative 128x256": Config(policy="evict_first"),
+    "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
+    "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=4, policy="evict_first"),
+    "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
 }
-"""what each is good for: many steps and the least power; small problems of few steps; large ones; tiles of equal sides"""
+"""what each is good for: many steps, and the least power; few steps; large products; tiles of equal sides"""
 
 
 @functools.cache
@@ -75,7 +77,7 @@ def kernel(cfg: Config) -> numpipe.Kernel:
     @numpipe.kernel(
         out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
         grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40,
-        compiler_params=CompilerParams(store_slots=cfg.panels or 0))
+        compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy))
     def matmul(a, b, c):
         """c = a @ b.T, for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = numpipe.axis_index("wg")

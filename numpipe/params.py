@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .errors import SpecError
+from .intrinsics.cp_async_bulk import EVICTION_POLICIES
 
 SEMANTICS = ("parallel", "sequential")
 
@@ -50,6 +51,8 @@ class CompilerParams:
     lowering_semantics    `LoweringSemantics.Warpgroup`, or `Lane`: bodies of body-form pipelines are code for each lane.
     store_slots           staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
                           has panels, or as fit beside the load rings.
+    store_eviction_policy what the L2 cache does with lines that ``c[…] = tile`` writes by TMA: "evict_first", they make room for
+                          inputs first, "evict_last" or None. A hint; `BlockSpec.eviction_policy` is that of blocks.
     drain                 the memory role ends a pipeline by waiting until all its slots are released, so that the next one begins
                           with an empty ring: what a pipeline costs that is no chain with the one before. To measure that. Of
                           single-stream pipelines nothing changes: a warpgroup ends one before it loads for the next.
@@ -82,6 +85,7 @@ class CompilerParams:
     profile_dir: str = ""
     lowering_semantics: LoweringSemantics = LoweringSemantics.Warpgroup
     store_slots: int = 0
+    store_eviction_policy: str | None = None
     drain: bool = False
     asserts: bool = False
     debug: bool = False
@@ -107,6 +111,9 @@ class CompilerParams:
         self._check("lowering_semantics", isinstance(self.lowering_semantics, LoweringSemantics),
                     "numpipe.LoweringSemantics.Warpgroup or .Lane")
         self._check("store_slots", _is_int(self.store_slots) and 0 <= self.store_slots <= 8, "1…8 (0: chosen)")
+        policy = self.store_eviction_policy
+        self._check("store_eviction_policy", policy is None or policy in EVICTION_POLICIES,
+                    f"None or one of {', '.join(map(repr, EVICTION_POLICIES))}")
 
     def _check(self, name: str, holds: bool, legal: str) -> None:
         if not holds:
