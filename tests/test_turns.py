@@ -216,6 +216,22 @@ def test_a_loop_that_begins_anew_waits_for_another_ones_turn(monkeypatch: pytest
             run(cases()["loops"], pingpong(in_bands, ctas=1), seed)
 
 
+def test_warpgroups_that_meet_in_a_tile_are_told_of_the_turn() -> None:
+    @numpipe.kernel(schedule="pingpong", num_compute_wgs=2)
+    def meets(a):
+        both = numpipe.scratch(numpipe.Barrier(num_arrivals=2))
+        for (m,) in numpipe.tiles(2):
+            pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
+            for (k,), (tile,) in pipe(a):
+                numpipe.barrier_arrive(both)
+                numpipe.barrier_wait(both)
+
+    with pytest.raises(PipelineDeadlock) as caught:
+        meets.simulate(np.zeros((128, 64), F16))
+    assert "bar_sync 10 (the turn of compute warpgroup 1): 128 of 256 threads" in str(caught.value)
+    assert "in its turn a warpgroup waits for no other one, for those wait for theirs" in str(caught.value)
+
+
 # ---- what has no meaning (in a kernel's source: misuse_turns)
 def without_tiles(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)  # noqa: F841

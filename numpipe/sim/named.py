@@ -173,9 +173,15 @@ def hints(sm: SM) -> list[Hint]:
     """Named barriers that somebody waits at."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
     return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {128 * len(g.arrived)} of {g.threads} threads "
-                 f"(at {report.place(g.site)}){_ended(sm, g)}", "the same number and the same count of threads for all who meet at "
-                 f"named barrier {g.barrier}, and as many warpgroups that come there", not elsewhere)
+                 f"(at {report.place(g.site)}){_ended(sm, g)}", _mend(g), not elsewhere)
             for g in sm.named.values() if g.waiters]
+
+
+def _mend(generation: Generation) -> str:
+    if generation.meaning:
+        return "in its turn a warpgroup waits for no other one, for those wait for theirs: let them meet before or behind the tiles"
+    return (f"the same number and the same count of threads for all who meet at named barrier {generation.barrier}, and as many "
+            "warpgroups that come there")
 
 
 def _ended(sm: SM, generation: Generation) -> str:
