@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ from kernels_for_tests import operands, product
 from turn_kernels import cases
 
 import gemm_tuned
+import numpipe
+from numpipe import CompilerParams, Trace
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -45,3 +50,26 @@ def test_a_large_product_has_the_same_bits_every_time(name: str) -> None:
     for _ in range(REPEATS - 1):
         again = gemm_tuned.matmul(a, b, cfg=gemm_tuned.CONFIGS[name], target="gpu")
         np.testing.assert_array_equal(again.view(np.uint16), first.view(np.uint16))
+
+
+@pytest.mark.parametrize("name", ["gemm", "gemm, 3 warpgroups", "trip counts", "nested", "body form"])
+def test_the_turns_of_a_profile_are_legal_and_those_of_the_simulator(name: str, tmp_path: Path) -> None:
+    """Each step has one reader, no slot is filled again before that one's release: on an SM's own clock."""
+    case = cases()[name]
+    params = CompilerParams(profile_space=2000, profile_dir=str(tmp_path))
+    kernel = numpipe.Kernel(case.kernel.function, dataclasses.replace(case.kernel.options, compiler_params=params))
+    kernel(*case.inputs, case.output(), cfg=case.cfg, target="gpu")
+    trace, simulated = numpipe.last_profile(), Trace()
+    assert trace is not None and trace.lost == 0
+    case.kernel.simulate(*case.inputs, case.output(), cfg=case.cfg, trace=simulated)
+    trace.check_legal(simulated)
+
+
+def test_a_kernel_that_gives_up_on_late_waits_computes_the_same() -> None:
+    case = cases()["gemm"]
+    params = CompilerParams(debug=True, jitter=1)
+    kernel = numpipe.Kernel(case.kernel.function, dataclasses.replace(case.kernel.options, compiler_params=params))
+    for _ in range(REPEATS):
+        c = case.output()
+        kernel(*case.inputs, c, cfg=case.cfg, target="gpu")
+        np.testing.assert_array_equal(c.astype(np.float64), case.expected.astype(np.float64))
