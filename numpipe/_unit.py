@@ -26,20 +26,17 @@ import numpy as np
 from ._block import Block, cut
 from ._budget import HEADER, PANEL_BYTES, SMEM_BYTES, too_much
 from ._layout import ATOM
-from ._plans import ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
+from ._plans import COUNTERS, PHASES, ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
+from ._schedule import Scheduled
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
 
-COUNTERS = 16  # int32 state of rings, per warpgroup
-PHASES = 16  # int32 behind them: phases of the kernel's own barriers
-TURN = COUNTERS + PHASES + 4  # int32 behind those and the profile's: whose turn comes next (`turns`)
-SCHEDULES = "cooperative", "pingpong"
 _serials = itertools.count()
 
 
 @dataclass
-class Unit:
+class Unit(Scheduled):
     """One compile or one simulation of one kernel."""
 
     kernel: str
@@ -88,9 +85,7 @@ class Unit:
             memory = " and one warpgroup is the memory role" * self.warp_specialized
             raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
                             f"got {self.compute_wgs}")
-        if self.schedule == "pingpong" and self.compute_wgs < 2:
-            raise SpecError(f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
-                            f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2")
+        self.check_schedule()
         if not self.warp_specialized:
             return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
@@ -141,40 +136,6 @@ class Unit:
     def number(self, warpgroup: int) -> int:
         """Number of a compute warpgroup among these, of that in the CTA: the memory role is not counted."""
         return warpgroup - (warpgroup > self.memory_warpgroup)
-
-    # ---- schedule
-    @property
-    def turns(self) -> int:
-        """Compute warpgroups that take turns on tiles (`turns`); 1: they share each tile."""
-        return self.compute_wgs if self.schedule == "pingpong" else 1
-
-    @property
-    def tile_wgs(self) -> int:
-        """Compute warpgroups that share a tile: the size of the warpgroup axis."""
-        return self.compute_wgs // self.turns
-
-    @property
-    def consumed_arrivals(self) -> int:
-        """Arrivals that free a slot: lane 0 of each warp of each warpgroup that uses it (wgmma.wait_group is per warp)."""
-        return 4 * self.tile_wgs
-
-    def turn_word(self, warpgroup: int, index: int) -> int:
-        """Where a ring's counter is handed to a compute warpgroup: an offset in shared memory."""
-        return HEADER - 4 * COUNTERS * (self.turns - warpgroup) + 4 * index
-
-    def handed_over(self) -> list[RingPlan]:
-        """The rings whose counters travel with the turn: all that the compute warpgroups share."""
-        return [plan for plan in self.rings.values() if not plan.private]
-
-    @property
-    def default_delay(self) -> int:
-        """Steps a slot is kept after use where nothing says how many: what is in flight when the turn is passed fills a gap."""
-        return int(self.turns > 1)
-
-    @property
-    def barrier_room(self) -> int:
-        """Bytes of the header that barriers may have."""
-        return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1)
 
     # ---- shared memory
     @property

@@ -13,7 +13,8 @@ import numpy as np
 
 from ._machine import Role, current
 from ._op import op
-from ._unit import COUNTERS, Unit
+from ._plans import COUNTERS
+from ._unit import Unit
 from .inert import Inert
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from . import _numba as nb
 from . import context as source
 from ._op import cuda_meaning
-from ._unit import COUNTERS, PHASES, TURN, Unit
+from ._plans import COUNTERS, PHASES, TURN
+from ._unit import Unit
 from .inert_cuda import InertType
 
 I32 = nb.types.int32

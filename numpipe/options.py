@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ._unit import SCHEDULES, Unit
+from ._schedule import SCHEDULES
+from ._unit import Unit
 from .compile.asked import Said, Split
 from .errors import SpecError
 from .shapes import Signature

@@ -8,7 +8,8 @@ from typing import Any
 from . import _numba as nb
 from . import turns as source
 from ._op import cuda_meaning, predicated
-from ._unit import TURN, Unit
+from ._plans import TURN
+from ._unit import Unit
 from .context_cuda import compute_warpgroup, counter_pointer
 from .intrinsics import memory
 from .ring_cuda import smem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,12 +21,13 @@ from turn_kernels import CFG, Case, cases, in_bands, pingpong, with_skips
 import gemm_tuned
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, fit_slots, steps, turns
-from numpipe._unit import SCHEDULES, Unit
+from numpipe._schedule import SCHEDULES, Scheduled
 from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 from numpipe.compile.turns import _Skips
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
 from numpipe.model import explaining, limits
+from numpipe.sim.port import Warpgroup
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 T16, TB = (ArrayType((256, 256), dtype) for dtype in (F16, BF16))
@@ -150,6 +152,18 @@ def test_the_model_lets_one_warpgroup_store_while_another_multiplies(monkeypatch
     assert 1.05 * seconds < numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
 
 
+def test_who_passes_a_turn_meets_who_takes_it_also_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: Counter[tuple[str, int]] = Counter()
+    for name in ("bar_sync", "bar_arrive"):
+        own = getattr(Warpgroup, name)
+        monkeypatch.setattr(Warpgroup, name, lambda who, barrier, threads, name=name, own=own: (
+            met.update([(name, int(barrier))]), own(who, barrier, threads))[1])
+    run(cases()["gemm, 3 warpgroups"])
+    passed, taken = ({barrier: n for (kind, barrier), n in met.items() if kind == asked and barrier >= turns.FIRST_BARRIER}
+                     for asked in ("bar_arrive", "bar_sync"))
+    assert passed == taken and sum(taken.values()) == 15 + 2  # of each tile, and of each CTA's end
+
+
 # ---- what breaks it
 TAKE, GIVE = turns.await_turn, turns.give_turn
 BUGS = {
@@ -195,15 +209,15 @@ class _Plain:
 
 
 def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Unit, "consumed_arrivals", property(lambda unit: 4 * unit.compute_wgs))
+    monkeypatch.setattr(Scheduled, "consumed_arrivals", property(lambda unit: 4 * unit.compute_wgs))
     for seed in (None, *range(6)):
         with pytest.raises(PipelineDeadlock, match=r"consumed\[0\]"):
             run(cases()["gemm"], seed=seed)
 
 
 def test_one_word_for_all_warpgroups_is_written_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Unit.turn_word
-    monkeypatch.setattr(Unit, "turn_word", lambda unit, warpgroup, index: own(unit, 0, index))
+    own = Scheduled.turn_word
+    monkeypatch.setattr(Scheduled, "turn_word", lambda unit, warpgroup, index: own(unit, 0, index))
     for seed in (None, *range(6)):
         with pytest.raises(SimulationError, match="load_word"):
             run(cases()["trip counts"], seed=seed)  # where there are no products, nothing else orders the warps of a warpgroup
