@@ -20,7 +20,7 @@ copyright = "the numpipe authors"
 release = version = numpipe.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "results/*_*.md"]  # tables, which pages include
 html_theme = "furo"
 html_title = f"numpipe {release}"
 default_role = "code"

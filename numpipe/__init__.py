@@ -15,6 +15,7 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
+arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
 performance            `explain`, `Trace`, `timeline`, `region`, `last_profile`
@@ -49,7 +50,9 @@ _HOME = {
     "debug_print": "debug", "device_assert": "debug",
     "axis_index": "context", "axis_size": "context", "cdiv": "arith", "fit_slots": "_budget",
     "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
+    "to_device": "launch.placement", "pinned_empty": "launch.placement",
     "region": "profiling", "explain": "model", "verify": "verification", "Verification": "verification",
+    "ascontiguous": "launch.contiguous",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
 }
@@ -82,6 +85,7 @@ __all__ = [
     "TransposeTransform",
     "Verification",
     "WarpSpecializedPipeline",
+    "ascontiguous",
     "async_prefetch",
     "axis_index",
     "axis_size",
@@ -108,6 +112,7 @@ __all__ = [
     "nd_loop",
     "num_programs",
     "persistent",
+    "pinned_empty",
     "pipeline",
     "planar_snake",
     "program_id",
@@ -117,6 +122,7 @@ __all__ = [
     "set_max_registers",
     "tiles",
     "timeline",
+    "to_device",
     "verify",
     "wait_smem_to_gmem",
     "wgmma",
@@ -156,6 +162,8 @@ if TYPE_CHECKING:
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel
+    from .launch.contiguous import ascontiguous
+    from .launch.placement import pinned_empty, to_device
     from .launch.watch import last_failure
     from .model import explain
     from .params import CompilerParams, LoweringSemantics

@@ -28,15 +28,16 @@ def brief(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*args, **named)  # NUMPIPE_TRACEBACK=full shows the frames below
         except NumpipeError as error:
-            if os.environ.get(VARIABLE) != "full":
-                _shorten(error)
+            shorten(error)
             raise
 
     return entry
 
 
-def _shorten(error: BaseException) -> None:
+def shorten(error: BaseException) -> None:
     """Unlink frames of numpipe from the traceback of an error that is being handled, and of those that it came from."""
+    if os.environ.get(VARIABLE) == "full":
+        return
     top = error.__traceback__  # the frame that handles it: an `except` adds it first
     if top is not None:
         _link([top, *(part for part in _parts(top.tb_next) if not _ours(part))])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import launch
+from .launch.overlap import byte_bounds
 from .results import is_array
 
 if TYPE_CHECKING:
@@ -84,11 +85,7 @@ def duplicates(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, A
 
 def _extent(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Addresses of the first byte and past the last one."""
-    at = array.ctypes.data
-    if not array.size:
-        return at, at
-    reach = [stride * (n - 1) for n, stride in zip(array.shape, array.strides, strict=True)]
-    return at + sum(min(0, r) for r in reach), at + sum(max(0, r) for r in reach) + array.itemsize
+    return byte_bounds(array.ctypes.data, array.shape, array.strides, array.itemsize)
 
 
 def _copy(lo: int, hi: int) -> tuple[np.ndarray[Any, Any], int]:

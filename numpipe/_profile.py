@@ -64,12 +64,12 @@ class Part:
     lost: int
 
 
-def parts(memory: bytes, warpgroups: int, room: int) -> list[Part]:
-    """The parts of a buffer, of CTAs that ran."""
+def parts(memory: bytes, warpgroups: int, room: int, ctas: int) -> list[Part]:
+    """The parts of a buffer after a launch of so many CTAs; those of others hold whatever was there before."""
     found = []
     stride = PART_BYTES + EVENT_BYTES * room
     headers = [_PART.unpack_from(memory, at) for at in range(0, len(memory) - stride + 1, stride)]
-    for cta in range(len(headers) // warpgroups):
+    for cta in range(min(ctas, len(headers) // warpgroups)):
         own = headers[cta * warpgroups:(cta + 1) * warpgroups]
         clocks = _Clocks([header[2:] for header in own if header[4]])
         for number, (happened, sm, _, first, ended, last) in enumerate(own):

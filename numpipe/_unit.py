@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ._block import Block, cut
-from ._budget import HEADER, PANEL_BYTES, SMEM_BYTES, too_much
+from ._budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows, too_much
 from ._layout import ATOM
 from ._plans import COUNTERS, PHASES, ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
 from ._schedule import Scheduled
@@ -163,6 +163,11 @@ class Unit(Scheduled):
     @property
     def _staging_bytes(self) -> int:
         return self.compute_wgs * self.store_slots * PANEL_BYTES
+
+    @property
+    def shares(self) -> tuple[tuple[str, int], ...]:
+        """(what for, bytes) of the shared memory of a CTA, but for what is left over between."""
+        return tuple((what, size) for size, what in rows(self, HEADER, self._staging_bytes))
 
     def _budget(self) -> None:
         staging = self._staging_bytes
@@ -353,7 +358,8 @@ class Unit(Scheduled):
                 kinds = len(plan.ready_parts) * plan.slots
                 number = (address - plan.ready) % plan.barrier_bytes_of_one // 8
                 return BarrierPlace("ready" if number < kinds else "consumed", plan, number % plan.slots)
-        return BarrierPlace("own") if HEADER - self.scratch_barrier_bytes <= address < HEADER else None
+        end = self.barrier_room
+        return BarrierPlace("own") if end - self.scratch_barrier_bytes <= address < end else None
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
         """The ring, and the slot of it, that an address of shared memory lies in."""

@@ -158,6 +158,12 @@ class Parameters:
             self._refuse(len(full), left)
         return Call(tuple(full), scalars, statics)
 
+    def constants(self, named: dict[str, Any]) -> Statics | None:
+        """The Statics of a call that passes just these by name; None where one of them is no Static."""
+        if not named.keys() <= self.statics.keys():
+            return None
+        return self._static_values(dict(named))
+
     def _static_values(self, left: dict[str, Any]) -> Statics:
         """Values of the Statics, taken out of the call's keywords."""
         if not self.statics or (not self._must_name and left.keys().isdisjoint(self.statics)):

@@ -14,25 +14,29 @@ import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from . import launch, targets
-from ._frames import brief
+from . import _log, launch, targets
+from ._frames import brief, shorten
 from ._plans import ArrayArg
 from ._source import remember
 from ._unit import Unit
 from .arguments import SCALAR, Call, Parameters, scalar_dtype, scalar_kind, scalar_value
-from .compile import asked, blame
+from .bound import Bound, bind
+from .compile import asked as asked_of
+from .compile import blame
 from .compile.fold import StaticArray
 from .compile.lift import Lifted, lift, read
 from .compile.positions import Source
 from .compile.stored import stored
 from .debug import SimulatedOnly
-from .errors import SpecError
+from .errors import NumpipeError, SpecError
+from .launch import attributes
 from .launch.arrays import ArrayInfo
 from .options import Options, names
+from .repeats import MISS, Repeats
 from .results import Results
 from .shapes import Signature
 from .specs import ArrayType, CompilerParams
@@ -58,6 +62,30 @@ class _Plan:
     """how many of the arrays, the last ones, are outputs"""
 
 
+class Asked(NamedTuple):
+    """A call, understood: what `Kernel.resolve` makes of its arguments."""
+
+    call: Call
+    infos: list[ArrayInfo]
+    """all arrays, outputs included"""
+    values: list[Any]
+    """the run-time scalars"""
+    results: Any
+    """the outputs that were not passed by position; None: there are none"""
+    fresh: int
+    """how many of the arrays, the last ones, were allocated for this call"""
+    plan: _Plan
+
+    def result(self, out: Any) -> Any:
+        """What the call returns."""
+        if self.results is None:
+            return None
+        if out is not None:
+            return out
+        results = launch.deliver(self.infos[0], self.results) if self.fresh else self.results
+        return results[0] if len(results) == 1 else tuple(results)
+
+
 @dataclass(frozen=True)
 class Described:
     """What a call would compile, and run on."""
@@ -76,7 +104,8 @@ class Described:
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
            out_type: Any = None, signature: str | None = None, num_compute_wgs: int | None = None, wg_axis: str | None = None,
            memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
-           compiler_params: CompilerParams | None = None, target: str | None = None, schedule: str = "cooperative") -> Any:
+           compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None, cooperative: bool = False,
+           programmatic: bool | None = None, schedule: str = "cooperative") -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
@@ -104,6 +133,12 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       that ``rows = tm // axis_size("wg")`` are all rows of the tile. Every pipeline stands in a loop over
                       `tiles` or `nd_loop` of the kernel function (see `numpipe.turns`).
     target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
+    cluster           CTAs of a cluster, an int or up to 3 along the grid's dimensions: they run at the same time on the SMs of one
+                      GPC. The grid is a multiple of it in each dimension; at most 8 CTAs, 16 where they fit
+    cooperative       True: all CTAs run at the same time, or the launch is refused
+    programmatic      programmatic dependent launch: the kernel may be launched while the one before it in the stream ends, and
+                      waits for that end before it touches global memory. False: not before that end. Default: True, for
+                      cooperative kernels False
 
     Positional parameters are arrays or scalars, outputs behind inputs. Parameters with a default (a bool, int, float or
     NumPy scalar) and keyword-only ones are run-time scalars; those annotated `numpipe.Static` are compile-time constants,
@@ -116,11 +151,14 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     target cannot run, LaunchError when the driver fails; on the simulated SM PipelineRace and PipelineDeadlock.
     """
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
-                      asked.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
+                      asked_of.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
                       CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs, schedule)
-    if function is None:
-        return lambda f: Kernel(f, options)
-    return Kernel(function, options)
+
+    def make(function: Callable[..., Any]) -> Kernel:
+        given = attributes.given(getattr(function, "__name__", repr(function)), cluster, cooperative, programmatic)
+        return Kernel(function, dataclasses.replace(options, attributes=given))
+
+    return make if function is None else make(function)
 
 
 class Kernel:
@@ -141,8 +179,11 @@ class Kernel:
                 options, grid=self._tiled.ctas(options.grid),
                 compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
             self._arguments.hide(self._tiled.grid.hidden)
+        self._own_scalars = 0 if self._tiled is None else len(self._tiled.grid.hidden)
+        """how many scalars it passes itself"""
         options.check(self.name, len(self.parameters))
         self._results = Results(self._arguments, options)
+        self._repeats = Repeats(self._arguments, self._call)
         self._steering = options.takes - set(self.statics)
         """the parameters that `grid` and `out_type` depend on"""
         self._lock = threading.RLock()
@@ -150,7 +191,7 @@ class Kernel:
         self._built: dict[tuple[Any, ...], Any] = {}
         self._prepared: dict[tuple[Any, ...], Any] = {}
         self._lifted: dict[tuple[Any, ...], Lifted] = {}
-        self._splits: dict[tuple[Any, ...], asked.Split] = {}
+        self._splits: dict[tuple[Any, ...], asked_of.Split] = {}
         self._checked: set[tuple[Any, ...]] = set()
 
     def __repr__(self) -> str:
@@ -198,6 +239,10 @@ class Kernel:
         passed = len(self._arguments.bind(args, named).args)
         return self.parameters[min(passed, self.first_output):]
 
+    def array_names(self, call: Call) -> list[str]:
+        """The parameters that are arrays in a call."""
+        return self._results.array_names(call)
+
     def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
         """Call a function with the arguments of a call that its parameters name, arrays as `view` shows them."""
         return self._results.ask(function, what, self._arguments.bind(args, named), view)
@@ -210,10 +255,22 @@ class Kernel:
 
     __iter__ = None  # without it Python would iterate by __getitem__
 
-    @brief
     def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the outputs it allocated (or `out`)."""
-        return self._call(args, named, out, target, stream)
+        try:
+            if target is None:
+                result = self._repeats(args, named, out, stream)
+                if result is not MISS:
+                    return result
+            return self._call(args, named, out, target, stream)
+        except NumpipeError as error:
+            shorten(error)  # NUMPIPE_TRACEBACK=full shows the frames below
+            raise
+
+    @brief
+    def bind(self, /, *args: Any, out: Any = None, target: str | None = None, **named: Any) -> Bound:
+        """A call to be made often, with all that it needs prepared: ``bound()`` launches it, see `Bound`."""
+        return bind(self, self.resolve(args, named, out, target, None), out)
 
     @brief
     def simulate(self, /, *args: Any, seed: int | None = None, trace: Any = None, out: Any = None, **named: Any) -> Any:
@@ -225,10 +282,21 @@ class Kernel:
         from .traces.trace import collecting
 
         with collecting(trace) as events:
-            return self._call(args, named, out, "sim", None, seed, events)
+            return self._call(args, named, out, "sim", None, seed, events, judged=True)
 
     def _call(self, given: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-              seed: int | None = None, trace: Any = None) -> Any:
+              seed: int | None = None, trace: Any = None, judged: bool = False) -> Any:
+        asked = self.resolve(given, named, out, target, stream)
+        launched = self.run(asked, stream, seed, trace, judged)
+        if launched is not None and len(asked.values) == self._own_scalars:
+            plan, made = asked.plan, asked.infos[len(asked.infos) - asked.fresh:]
+            if asked.values:  # they follow from the arrays' shapes
+                launched = plan.prepared.alone(plan.grid, asked.infos, asked.values, launched.stream)
+            self._repeats.learn(asked.call, named, asked.infos, made, launched)
+        return asked.result(out)
+
+    def resolve(self, given: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any) -> Asked:
+        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan."""
         call = self._arguments.bind(given, named)
         if self._tiled is not None and self._tiled.grid.hidden:
             call = self._with_steps(self._tiled, call)
@@ -256,7 +324,8 @@ class Kernel:
                 fresh = len(results)
             else:
                 results = self._results.elsewhere(out, call)
-            infos += [launch.describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
+            describe = launch.describe_fresh if fresh else launch.describe
+            infos += [describe(r, p, name) for r, p in zip(results, self.parameters[len(args):], strict=True)]
         elif out is not None:
             self._results.elsewhere(out, call)  # refused
         asked = target if infos and infos[0][0] != "host" else (target, os.environ.get(launch.TARGET_VARIABLE))
@@ -264,23 +333,38 @@ class Kernel:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plan(key, call, infos, scalars, target, out)
-        if not plan.empty:
-            values = [scalar_value(s, p, name) for s, p in zip(scalars, plan.scalars, strict=True)] if scalars else scalars
-            if plan.prepared is None:
-                for info in infos[len(infos) - fresh:]:
-                    info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
-                self._simulate(plan, infos, values, seed, trace, fresh)
-            elif infos[0].kind != "host":
-                handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
-                plan.prepared(plan.grid, infos, values, handle)
-            else:
-                launch.run(plan.prepared, plan.grid, infos, values, 0 if stream is None else launch.as_stream(stream),
-                           outputs=max(plan.outputs, fresh), fresh=fresh, device=plan.device)
-        if results is None:
+        values = [scalar_value(s, p, name) for s, p in zip(scalars, plan.scalars, strict=True)] if scalars else scalars
+        return Asked(call, infos, values, results, fresh, plan)
+
+    def run(self, asked: Asked, stream: Any, seed: int | None = None, trace: Any = None,
+            judged: bool = False) -> launch.Launch | None:
+        """Run a call; returns what it launched on arrays of the GPU.
+
+        `judged`: the simulated SM is to tell which accesses of arrays that overlap conflict, so they are not refused.
+        """
+        plan, infos = asked.plan, asked.infos
+        if plan.empty:
             return None
-        if out is not None:
-            return out
-        return results[0] if len(results) == 1 else tuple(results)
+        if plan.prepared is None:
+            for info in infos[len(infos) - asked.fresh:]:
+                info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
+            if not judged:
+                launch.check_overlap(infos, [a.name for a in plan.unit_key[0]], max(plan.outputs, asked.fresh), self.name)
+            self._simulate(plan, infos, asked.values, seed, trace, asked.fresh)
+            return None
+        if infos[0].kind != "host":
+            handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
+            launched: launch.Launch = plan.prepared.at(plan.grid, infos, handle)
+            foreign = launch.foreign(infos)
+            if foreign:
+                launch.order(infos, handle, f"kernel {self.name}")
+            plan.prepared.run(launched, asked.values)
+            if foreign:
+                launch.settle(infos, handle, asked.fresh)
+            return launched
+        launch.run(plan.prepared, plan.grid, infos, asked.values, 0 if stream is None else launch.as_stream(stream),
+                   outputs=max(plan.outputs, asked.fresh), fresh=asked.fresh, device=plan.device)
+        return None
 
     def _with_steps(self, of: Tiled, call: Call) -> Call:
         """The call with the sizes of a kernel over tiles' sequential dimensions, which it passes itself."""
@@ -303,6 +387,7 @@ class Kernel:
 
     def _plan(self, key: tuple[Any, ...], call: Call, infos: list[ArrayInfo], scalars: list[Any], target: str | None,
               out: Any) -> _Plan:
+        timed = _log.Timed("launch")
         with self._lock:
             self._check_outputs(call)
             if out is not None:
@@ -332,6 +417,9 @@ class Kernel:
             if len(self._plans) >= _REMEMBERED:
                 self._plans.clear()
             self._plans[key] = plan
+            if timed:
+                shapes = ", ".join(f"{name} {info.dtype.name}{list(info.shape)}" for name, info in zip(names, infos, strict=True))
+                timed.say(f"{self.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")
             return plan
 
     def unit(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None, simulated: bool = False) -> Unit:
@@ -339,8 +427,8 @@ class Kernel:
         options = self.options
         split = self._splits.get(unit_key)
         if split is None:
-            default = asked.Split() if options.warp_specialized else asked.Split(num_compute_wgs=1, memory_registers=0)
-            split = self._splits[unit_key] = asked.split(self.source, self._known(unit_key), options.split, default)
+            default = asked_of.Split() if options.warp_specialized else asked_of.Split(num_compute_wgs=1, memory_registers=0)
+            split = self._splits[unit_key] = asked_of.split(self.source, self._known(unit_key), options.split, default)
         return Unit(self.name, unit_key[0], options.grid_names, split.wg_axis, split.num_compute_wgs, split.memory_registers,
                     options.compiler_params, simulated=simulated, obstacles=obstacles or {},
                     memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized, schedule=options.schedule)
@@ -384,7 +472,9 @@ class Kernel:
         prepared = self._prepared.get(unit_key)
         if prepared is None:
             built = self.built(unit_key, obstacles)
-            prepared = self._prepared[unit_key] = launch.Prepared(built, infos, unit_key[1])
+            outputs = sum(array.output for array in unit_key[0])
+            prepared = launch.Prepared(built, infos, unit_key[1], outputs, self.options.attributes)
+            self._prepared[unit_key] = prepared
         return prepared
 
     def _simulate(self, plan: _Plan, infos: list[ArrayInfo], scalars: list[Any], seed: int | None, trace: Any,
@@ -475,15 +565,20 @@ class Kernel:
 
     @brief
     def inspect(self, what: str, /, *args: Any, **named: Any) -> Any:
-        """"ptx", "sass", "llvm", "source", "resources" or "gate" of the kernel compiled for these arguments; needs no GPU.
+        """The kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Needs no GPU.
 
-        "gate" lists what the build gate finds wrong with its machine code: empty when it passes.
+        "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
+        "source"                the rewritten kernel function, which both executions run
+        "resources"             a `Resources`: registers, spills, shared memory and what it is for, barriers, tensor maps, bytes of
+                                machine code, seconds of the compile; print it for a table
+        "gate"                  what the build gate finds wrong with the machine code: empty when it passes
 
-        The Numba kernel underneath is ``kernel.compiled(*args).kernel``.
+        Raises SpecError for another word, TargetError where a tool is missing, and what compiling raises. The Numba kernel
+        underneath is ``kernel.compiled(*args).kernel``.
+
+        >>> print(matmul.inspect("resources", a, b))
         """
-        built = self.compiled(*args, **named)
-        if what == "gate":
-            from .compile import gate
+        from .compile.build import check_inspect
 
-            return gate.findings(built)
-        return built.inspect(what)
+        check_inspect(what, self.name)
+        return self.compiled(*args, **named).inspect(what)

@@ -13,6 +13,7 @@ from ._schedule import SCHEDULES
 from ._unit import Unit
 from .compile.asked import Said, Split
 from .errors import SpecError
+from .launch.attributes import PLAIN, Attributes
 from .shapes import Signature
 from .specs import CompilerParams, Persistent
 
@@ -41,6 +42,8 @@ class Options:
     in_specs: Any = None
     out_specs: Any = None
     schedule: str = "cooperative"
+    attributes: Attributes = PLAIN
+    """of each launch"""
 
     @property
     def takes(self) -> set[str]:
@@ -74,6 +77,11 @@ class Options:
         if not callable(self.grid):
             dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
             self.check_names(dims, kernel)
+            if not isinstance(self.grid, Persistent):
+                self.attributes.check_grid(dims, kernel)
+            elif self.attributes.cluster[1:] != (1, 1):
+                raise SpecError(f"kernel {kernel}: a grid of numpipe.persistent() has CTAs along x only, and the cluster "
+                                f"{self.attributes.cluster} has them along y or z: use cluster={self.attributes.size}")
 
     def _check_schedule(self, kernel: str) -> None:
         """The schedule is one, and there is something to schedule."""

@@ -118,4 +118,4 @@ def is_array(value: Any) -> bool:
     """Whether an argument is one; a type such as np.float16, which may be a Static, has attributes of its instances."""
     if isinstance(value, (*SCALAR, ArrayType, type)):
         return False
-    return hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__")
+    return hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__")

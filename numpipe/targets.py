@@ -28,7 +28,10 @@ def choose(kernel: str, asked: str | None, infos: Sequence[ArrayInfo], place: st
     """
     if asked is None and place != "host":
         asked = "gpu"
-    choice = launch.choose_target(asked)
+    try:
+        choice = launch.choose_target(asked, None if place == "host" or asked == "sim" else infos[0].device)
+    except TargetError as error:
+        raise TargetError(f"kernel {kernel}: {error}") from None
     if choice.fallback:
         _warn_once(choice.why)
     if choice.target == "sim" and place != "host":
@@ -44,10 +47,13 @@ def ctas(kernel: str, options: Options, choice: launch.Choice, ask: Callable[[An
     """The grid of a call; `ask` calls a grid function with the call's arguments."""
     grid = options.grid
     if isinstance(grid, Persistent):
-        device = choice.device
-        return (grid.ctas or (SIMULATED_CTAS if device is None else device.sm_count), 1, 1)
-    dims = grid_dims(ask(grid) if callable(grid) else grid, kernel)
-    options.check_names(dims, kernel)
+        size, device = options.attributes.cluster[0], choice.device
+        whole = max(size, (SIMULATED_CTAS if device is None else device.sm_count) // size * size)
+        dims: tuple[int, ...] = (grid.ctas or whole, 1, 1)
+    else:
+        dims = grid_dims(ask(grid) if callable(grid) else grid, kernel)
+        options.check_names(dims, kernel)
+    options.attributes.check_grid(dims, kernel)
     return (*dims, 1, 1)[:3]  # type: ignore[return-value]
 
 

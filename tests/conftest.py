@@ -162,5 +162,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for name, line in report.user_properties:
             if name == OUTCOME and report.when == "call":
                 terminalreporter.write_line(f"GPU {line}")
-    if count := sum("gpu" in report.keywords for report in terminalreporter.stats.get("skipped", [])):
+    if count := sum("gpu" in getattr(report, "keywords", ()) for report in terminalreporter.stats.get("skipped", [])):
         terminalreporter.write_line(f"GPU tests: {count} skipped: {why_no_gpu()}")

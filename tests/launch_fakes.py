@@ -29,8 +29,16 @@ class FakeDriver:
         self.kernel: Callable[[list[int]], None] = lambda parameters: None
         self.sizes: list[int] = []
         self.code = 0
+        self.captured: set[int] = set()
+        """streams that are captured, in the mode that lets no other call through"""
+        self.relaxed = False
+        self.streams: dict[int, int] = {}
+        """stream -> GPU"""
+        self.at_once = 132
+        """CTAs, or clusters, that run at once"""
         self.live: dict[int, Any] = {}
         self.maps: list[tuple[Any, ...]] = []
+        self.events: list[Any] = []
         self.failure_at_sync: driver.DriverError | None = None
 
     def maps_as_text(self) -> list[str]:
@@ -50,6 +58,26 @@ class FakeDriver:
     def on(self, ordinal: int) -> Iterator[None]:
         yield
 
+    @contextlib.contextmanager
+    def aside(self, ordinal: int) -> Iterator[int]:
+        self.relaxed = True
+        try:
+            yield 99
+        finally:
+            self.relaxed = False
+
+    def abandon(self) -> None:
+        self.calls.append(("abandon",))
+
+    def capturing(self, stream: int, ordinal: int) -> bool:
+        return stream in self.captured
+
+    def stream_device(self, stream: int) -> int:
+        self.calls.append(("stream_device", stream))
+        if stream not in self.streams:
+            raise driver.DriverError("cuStreamGetDevice", 400, "CUDA_ERROR_INVALID_HANDLE")
+        return self.streams[stream]
+
     def pointer_device(self, address: int) -> int:
         self.calls.append(("pointer_device", address))
         return 1
@@ -57,17 +85,33 @@ class FakeDriver:
     # ---- kernels
     def load(self, cubin: bytes, entry: str) -> Any:
         self.calls.append(("load", cubin, entry))
+        if self.captured and not self.relaxed:
+            raise driver.DriverError("cuLibraryLoadData", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
         return f"kernel {entry}"
 
-    def parameter_sizes(self, kernel: Any) -> list[int]:
+    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
         return self.sizes
 
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
         self.calls.append(("allow_shared", kernel, nbytes, ordinal))
+        if self.captured and not self.relaxed:
+            raise driver.DriverError("cuFuncLoad", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
 
-    def config(self, threads: int, nbytes: int) -> Any:
+    def config(self, threads: int, nbytes: int, attributes: Any = None) -> Any:
         self.calls.append(("config", threads, nbytes))
-        return types.SimpleNamespace(gridDimX=0, gridDimY=0, gridDimZ=0, hStream=0)
+        self.attributes = attributes
+        return types.SimpleNamespace(gridDimX=0, gridDimY=0, gridDimZ=0, hStream=0, blockDimX=threads, sharedMemBytes=nbytes)
+
+    def allow_cluster(self, kernel: Any, ordinal: int) -> None:
+        self.calls.append(("allow_cluster", kernel, ordinal))
+
+    def clusters_at_once(self, kernel: Any, config: Any) -> int:
+        self.calls.append(("clusters_at_once", (config.gridDimX, config.gridDimY, config.gridDimZ)))
+        return self.at_once
+
+    def ctas_at_once(self, kernel: Any, threads: int, nbytes: int, ordinal: int) -> int:
+        self.calls.append(("ctas_at_once", threads, nbytes, ordinal))
+        return self.at_once
 
     def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
         grid = config.gridDimX, config.gridDimY, config.gridDimZ
@@ -76,12 +120,29 @@ class FakeDriver:
         self.kernel([slot or 0 for slot in slots])
         return self.code
 
+    def launcher(self, ordinal: int) -> Callable[..., tuple[int]]:
+        return lambda config, kernel, params, _: (self.launch(config, kernel, params, ordinal),)
+
+    def relaunch(self, code: int, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> int:
+        return code
+
     def error(self, call: str, code: int) -> driver.DriverError:
         return driver.DriverError(call, code, {700: "CUDA_ERROR_ILLEGAL_ADDRESS"}.get(code, "CUDA_ERROR"))
 
     def encode_tiled(self, *what: Any) -> bytes:
         self.maps.append(what)
         return len(self.maps).to_bytes(128, "little")
+
+    # ---- events
+    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
+        event = event or types.SimpleNamespace(reached=False)
+        event.reached = False
+        self.calls.append(("mark", stream, ordinal))
+        self.events.append(event)
+        return event
+
+    def reached(self, event: Any, ordinal: int) -> bool:
+        return bool(event.reached)
 
     # ---- memory
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
@@ -106,11 +167,25 @@ class FakeDriver:
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 
+    def copy_on(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
+                ordinal: int) -> None:
+        self.calls.append(("copy_on", dst_pitch, src_pitch, width, height, stream))
+        assert height == 1 or min(dst_pitch, src_pitch) >= width, "the driver refuses such rows"
+        for row in range(height):
+            ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
+
     def copy_out(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
                  ordinal: int) -> None:
         self.calls.append(("copy_out", dst_pitch, src_pitch, width, height, stream))
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
+
+    def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
+        return False
+
+    def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
+        """No memory is page-locked here, so the driver makes all copies; `host_fakes` has a driver that locks it."""
+        raise driver.DriverError("cuMemHostRegister", 801, "CUDA_ERROR_NOT_SUPPORTED")
 
     def synchronize(self, stream: int, ordinal: int) -> None:
         self.calls.append(("synchronize", stream))

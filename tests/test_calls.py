@@ -273,7 +273,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(driver, "_opened", fake)
     choice = launch.Choice("gpu", "a fake", launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
-    monkeypatch.setattr(launch, "choose_target", lambda asked=None: choice)
+    monkeypatch.setattr(launch, "choose_target", lambda *_: choice)
     return fake
 
 
@@ -282,10 +282,13 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
     seen: list[Any] = []
 
     class Recorder:
-        def __init__(self, built: Any, infos: Any, kinds: Any) -> None:
+        def __init__(self, built: Any, infos: Any, kinds: Any, outputs: int, attributes: Any) -> None:
             self.kinds = [np.dtype(k).name for k in kinds]
 
-        def __call__(self, grid: Any, infos: Any, values: Any, stream: int) -> None:
+        def at(self, grid: Any, infos: Any, stream: int) -> int:
+            return stream
+
+        def run(self, stream: int, values: Any) -> None:
             seen.append((self.kinds, list(values), stream))
 
     monkeypatch.setattr(launch, "Prepared", Recorder)

@@ -378,7 +378,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 def test_target_gpu_says_why_not_and_what_mends_it(machine: Callable[[str], None], name: str, part: str) -> None:
     machine(name)
     told = said(TargetError, lambda: product(A, B, target="gpu"))
-    assert told.startswith("target='gpu': the GPU cannot be used") and part in told
+    assert told.startswith("kernel product: target='gpu': the GPU cannot be used") and part in told
     assert "target='sim'" in told or "update the driver" in told
 
 
@@ -415,14 +415,14 @@ def test_the_simulator_takes_no_arrays_of_a_gpu(call: Any) -> None:
 
 def test_arrays_here_and_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = launch.Choice("gpu", "a fake", launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
-    monkeypatch.setattr(launch, "choose_target", lambda asked=None: choice)
+    monkeypatch.setattr(launch, "choose_target", lambda *_: choice)
     told = said(SpecError, lambda: product(A, CudaArray(4096, (64, 64), "<f2"), np.zeros((128, 64), np.float32)))
     assert "argument 'b' of kernel 'product': a CudaArray on GPU 0, but argument 'a' is on the host" in told
 
 
 def test_a_read_only_array_of_a_gpu_is_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = launch.Choice("gpu", "a fake", launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
-    monkeypatch.setattr(launch, "choose_target", lambda asked=None: choice)
+    monkeypatch.setattr(launch, "choose_target", lambda *_: choice)
     arrays = (CudaArray(4096, (128, 64), "<f2"), CudaArray(4096, (64, 64), "<f2"), CudaArray(4096, (128, 64), "<f4", readonly=True))
     told = said(SpecError, lambda: product(*arrays))
     assert "argument 'c' of kernel 'product': it is an output and this CudaArray is read-only" in told

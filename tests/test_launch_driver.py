@@ -98,27 +98,45 @@ def test_a_failing_driver_is_asked_again_and_a_working_one_kept(api: Api, monkey
     assert len(api.named("cuInit")) == 3
 
 
+def launched(cuda: driver.Driver, gpu: int) -> Any:
+    """The answer to a launch, as `Launch` asks for it."""
+    code = cuda.launcher(gpu)("config", "kernel", 64, 0)[0]
+    return code and cuda.relaunch(code, "config", "kernel", 64, 0, gpu)
+
+
 def test_with_one_gpu_a_launch_is_one_call(api: Api) -> None:
-    assert driver.Driver().launch("config", "kernel", 64, 0) == 0
-    assert [call[0] for call in api.calls[2:]] == ["cuLaunchKernelEx"]
+    launch = driver.Driver().launcher(0)
+    api.calls.clear()
+    assert launch("config", "kernel", 64, 0)[0] == 0
+    assert [call[0] for call in api.calls] == ["cuLaunchKernelEx"]
 
 
-def test_a_thread_without_a_context_gets_one_and_the_launch_is_repeated(api: Api) -> None:
+def test_a_thread_that_makes_a_launch_has_a_context_before_it(api: Api) -> None:
+    api.answers["cuCtxGetCurrent"] = (OK, 0)
+    assert launched(driver.Driver(), 0) == 0
+    assert [call[0] for call in api.calls[2:]] == ["cuCtxGetCurrent", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
+                                                   "cuCtxPopCurrent", "cuCtxSetCurrent", "cuLaunchKernelEx"]
+
+
+def test_another_thread_without_a_context_gets_one_for_good_and_the_launch_is_repeated(api: Api) -> None:
     answers = iter([(Result(201),), (OK,)])
-    api.answers["cuLaunchKernelEx"] = lambda *_: next(answers)
-    assert driver.Driver().launch("config", "kernel", 64, 0) == 0
-    assert [call[0] for call in api.calls[2:]] == ["cuLaunchKernelEx", "cuDeviceGet", "cuDevicePrimaryCtxRetain",
-                                                   "cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
+    contexts = iter([(OK, 7), (OK, 0)])  # of the thread that makes the launch, and of the one that uses it
+    api.answers |= {"cuLaunchKernelEx": lambda *_: next(answers), "cuCtxGetCurrent": lambda: next(contexts)}
+    assert launched(driver.Driver(), 0) == 0
+    assert len(api.named("cuLaunchKernelEx")) == 2 and len(api.named("cuCtxSetCurrent")) == 1
+    assert [call[0] for call in api.calls][-3:] == ["cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
 
 
 def test_with_several_gpus_the_context_is_always_that_of_the_arrays(api: Api) -> None:
     api.answers |= {"cuDeviceGetCount": (OK, 2), "cuDeviceGet": lambda ordinal: (OK, ordinal),
-                    "cuDevicePrimaryCtxRetain": lambda device: (OK, f"context {device}")}
+                    "cuDevicePrimaryCtxRetain": lambda device: (OK, 100 + device), "cuCtxGetCurrent": (OK, 101)}
     cuda = driver.Driver()
-    for gpu in (1, 0, 1):
-        assert cuda.launch("config", "kernel", 64, gpu) == 0
-    assert api.named("cuCtxPushCurrent") == [("context 1",), ("context 0",), ("context 1",)]
-    assert len(api.named("cuCtxPopCurrent")) == 3 and len(api.named("cuDevicePrimaryCtxRetain")) == 2
+    launches = [cuda.launcher(gpu) for gpu in (0, 1)]
+    api.calls.clear()
+    for gpu in (1, 0, 1):  # 1 is current
+        assert launches[gpu]("config", "kernel", 64, 0)[0] == 0
+    assert api.named("cuCtxPushCurrent") == [(100,)] and len(api.named("cuCtxPopCurrent")) == 1
+    assert len(api.named("cuLaunchKernelEx")) == 3
 
 
 def test_the_context_is_left_when_a_call_fails(api: Api) -> None:
@@ -134,13 +152,18 @@ def test_dense_copies_are_linear(api: Api) -> None:
     cuda.copy_out(100, 30, 500, 32, 30, 1, 9, 0)
     assert api.named("cuMemcpyHtoDAsync") == [(100, 500, 96, 9)]
     assert api.named("cuMemcpyDtoHAsync") == [(100, 500, 30, 9)]
+    cuda.copy_on(100, 32, 500, 32, 32, 3, 9, 0)
+    assert api.named("cuMemcpyDtoDAsync") == [(100, 500, 96, 9)]
 
 
 def test_pitched_copies_are_two_dimensional(api: Api) -> None:
     cuda = driver.Driver()
     cuda.copy_in(100, 32, 500, 30, 30, 3, 9, 0)
     cuda.copy_out(700, 30, 100, 32, 30, 3, 9, 0)
-    (into, stream), (out, _) = api.named("cuMemcpy2DAsync")
+    cuda.copy_on(700, 16, 100, 10, 10, 3, 9, 0)
+    (into, stream), (out, _), (on, _) = api.named("cuMemcpy2DAsync")
+    assert vars(on) == {"WidthInBytes": 10, "Height": 3, "srcMemoryType": "device", "srcDevice": 100, "srcPitch": 10,
+                        "dstMemoryType": "device", "dstDevice": 700, "dstPitch": 16}
     assert vars(into) == {"WidthInBytes": 30, "Height": 3, "srcMemoryType": "host", "srcHost": 500, "srcPitch": 30,
                           "dstMemoryType": "device", "dstDevice": 100, "dstPitch": 32} and stream == 9
     assert vars(out) == {"WidthInBytes": 30, "Height": 3, "srcMemoryType": "device", "srcDevice": 100, "srcPitch": 32,
@@ -152,29 +175,77 @@ def test_rows_beyond_the_largest_pitch_are_copied_one_by_one(api: Api) -> None:
     assert api.named("cuMemcpyHtoDAsync") == [(0, 0, 2**31 - 8, 0), (2**31, 2**31 - 8, 2**31 - 8, 0)]
 
 
-def test_parameter_sizes_end_where_the_driver_says(api: Api) -> None:
+def not_found(*_: Any) -> Any:
+    """What cuda.bindings says of a function that the installed driver lacks."""
+    raise RuntimeError('Function "cu…" not found')
+
+
+def test_parameter_sizes_are_those_that_are_passed_and_no_other_is_asked_for(api: Api) -> None:
     sizes = [256, 8, 4]
     api.answers["cuKernelGetParamInfo"] = lambda _, i: (OK, 0, sizes[i]) if i < 3 else (Result(1), 0, 0)
-    assert driver.Driver().parameter_sizes("kernel") == sizes
+    api.answers["cuKernelGetParamCount"] = not_found  # an older driver
+    assert driver.Driver().parameter_sizes("kernel", 3) == sizes
+    assert api.named("cuKernelGetParamInfo") == [("kernel", 0), ("kernel", 1), ("kernel", 2)]
+    assert driver.Driver().parameter_sizes("kernel", 4) == sizes  # the caller would pass one too many
     api.answers["cuKernelGetParamInfo"] = (Result(201), 0, 0)
     with pytest.raises(driver.DriverError, match="cuKernelGetParamInfo"):
-        driver.Driver().parameter_sizes("kernel")
+        driver.Driver().parameter_sizes("kernel", 3)
+
+
+def test_a_new_driver_tells_of_parameters_that_would_not_be_passed(api: Api) -> None:
+    api.answers |= {"cuKernelGetParamInfo": (OK, 0, 8), "cuKernelGetParamCount": (OK, 3)}
+    assert driver.Driver().parameter_sizes("kernel", 1) == [8, 8]
+    assert driver.Driver().parameter_sizes("kernel", 3) == [8, 8, 8]
 
 
 def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> None:
-    """The driver was seen to refuse (201), though a map belongs to no context."""
+    """The driver was seen to refuse (201), though a map belongs to no context; tools for debugging report each refusal."""
     storage = ctypes.create_string_buffer(bytes(range(128)), 128)
-    answers = iter([(Result(201), None), (OK, types.SimpleNamespace(getPtr=lambda: ctypes.addressof(storage)))])
-    api.answers["cuTensorMapEncodeTiled"] = lambda *_: next(answers)
+    map_ = types.SimpleNamespace(getPtr=lambda: ctypes.addressof(storage))
+    api.answers |= {"cuTensorMapEncodeTiled": (OK, map_), "cuCtxGetCurrent": (OK, 0)}
     for names in ("CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle", "CUtensorMapL2promotion",
                   "CUtensorMapFloatOOBfill"):
         setattr(api, names, Names())
     api.cuuint64_t = api.cuuint32_t = int
     encoded = driver.Driver().encode_tiled("FLOAT16", 4096, [64, 5], (128,), (64, 4), 128, True)
     assert encoded == bytes(range(128))
-    assert [call[0] for call in api.calls[-4:]] == ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
-                                                    "cuTensorMapEncodeTiled", "cuCtxPopCurrent"]
-    assert api.calls[-2][1:] == (
+    assert [call[0] for call in api.calls[-5:]] == ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuCtxPopCurrent",
+                                                    "cuCtxSetCurrent", "cuTensorMapEncodeTiled"]
+    assert api.calls[-1][1:] == (
         "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2, 4096, [64, 5], [128], [64, 4], [1, 1],
         "CU_TENSOR_MAP_INTERLEAVE_NONE", "CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA")
+
+
+# ---- host memory
+def test_pages_are_locked_for_every_gpu_and_unlocked_in_their_context(api: Api) -> None:
+    opened = driver.Driver()
+    opened.lock_pages(4096, 8192, 1)
+    opened.unlock_pages(4096, 1)
+    assert [name for name, *_ in api.calls[-6:]] == ["cuCtxPushCurrent", "cuMemHostRegister", "cuCtxPopCurrent",
+                                                     "cuCtxPushCurrent", "cuMemHostUnregister", "cuCtxPopCurrent"]
+    assert api.named("cuMemHostRegister") == [(4096, 8192, 1)]  # CU_MEMHOSTREGISTER_PORTABLE
+    assert api.named("cuDeviceGet") == [(1,)]
+
+
+@pytest.mark.parametrize("kinds, locked", [({100: 1, 199: 1}, True), ({100: 1}, False), ({199: 1}, False),
+                                           ({100: 2, 199: 2}, False)])
+def test_memory_is_page_locked_when_both_its_ends_are(api: Api, kinds: dict[int, int], locked: bool) -> None:
+    """1 is CU_MEMORYTYPE_HOST; of pageable memory the driver knows nothing."""
+    api.CUpointer_attribute = Names()  # type: ignore[attr-defined]
+    api.answers["cuPointerGetAttribute"] = lambda name, at: (OK, kinds[at]) if at in kinds else (Result(1), None)
+    assert driver.Driver().page_locked(100, 100, 0) is locked
+    assert {name for name, _ in api.named("cuPointerGetAttribute")} == {"CU_POINTER_ATTRIBUTE_MEMORY_TYPE"}
+
+
+def test_a_chunk_is_one_copy_and_one_event_that_is_used_again(api: Api) -> None:
+    opened = driver.Driver()
+    api.answers["cuEventCreate"] = (OK, "event")
+    assert opened.queue_chunk(64, 4096, 32, True, 9, None) == "event"
+    assert opened.queue_chunk(64, 4096, 32, False, 9, "event") == "event"
+    opened.await_chunk("event")
+    opened.unmark("event", 0)
+    calls = [call for call in api.calls if call[0].startswith(("cuMem", "cuEvent"))]
+    assert calls == [("cuMemcpyHtoDAsync", 4096, 64, 32, 9), ("cuEventCreate", 2), ("cuEventRecord", "event", 9),
+                     ("cuMemcpyDtoHAsync", 64, 4096, 32, 9), ("cuEventRecord", "event", 9), ("cuEventSynchronize", "event"),
+                     ("cuEventDestroy", "event")]

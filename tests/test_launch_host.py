@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import types
 from typing import Any
 
@@ -39,7 +40,7 @@ def odd_arrays() -> list[np.ndarray[Any, Any]]:
 @pytest.mark.parametrize("array", odd_arrays(), ids=lambda a: f"{a.dtype}{list(a.shape)}/{list(a.strides)}")
 def test_a_copy_holds_the_same_elements_for_tma_and_comes_back(fake: FakeDriver, array: Any) -> None:
     info = launch.describe(array, "a")
-    buffer = launch.to_device(info, stream=5)
+    buffer = launch.upload(info, stream=5)
     there = buffer.info()
     assert there.shape == array.shape and there.dtype == array.dtype
     assert launch.major_order(there) == launch.major_order(info)
@@ -52,7 +53,7 @@ def test_a_copy_holds_the_same_elements_for_tma_and_comes_back(fake: FakeDriver,
     strided = np.zeros((*array.shape, 2), array.dtype)[..., 0]
     for target in (out, strided):
         if launch.major_order(launch.describe(target, "c")) == launch.major_order(there):
-            launch.to_host(buffer, target, stream=5)
+            launch.download(buffer, target, stream=5)
             np.testing.assert_array_equal(target, array)
     assert {call[-1] for call in fake.calls if call[0] in ("copy_in", "copy_out", "synchronize")} <= {5}
 
@@ -65,38 +66,38 @@ def test_any_layout_survives_the_round_trip(shape: list[int], order: list[int], 
         array = np.arange(np.prod(shape) * step, dtype=np.int16).reshape(*shape[:-1], shape[-1] * step)[..., ::step]
         array = array.transpose(axes)
         out = np.zeros_like(array)
-        buffer = launch.to_device(launch.describe(array, "a"), 0)
+        buffer = launch.upload(launch.describe(array, "a"), 0)
         with_order = launch.describe(out, "out")
         if launch.major_order(with_order) != launch.major_order(buffer.info()):
             out = np.zeros(array.shape, array.dtype)
-            buffer = launch.to_device(launch.describe(np.ascontiguousarray(array), "a"), 0)
-        launch.to_host(buffer, out, 0)
+            buffer = launch.upload(launch.describe(np.ascontiguousarray(array), "a"), 0)
+        launch.download(buffer, out, 0)
         np.testing.assert_array_equal(out, array)
 
 
 def test_dense_rows_that_tma_can_address_are_not_padded(fake: FakeDriver) -> None:
-    launch.to_device(launch.describe(np.zeros((3, 8), np.float16), "a"), 0)
+    launch.upload(launch.describe(np.zeros((3, 8), np.float16), "a"), 0)
     assert fake.named("allocate") == [(48, 0, 0)]
 
 
 def test_rows_are_padded_to_sixteen_bytes(fake: FakeDriver) -> None:
-    buffer = launch.to_device(launch.describe(np.zeros((3, 5), np.float16), "a"), 0)
+    buffer = launch.upload(launch.describe(np.zeros((3, 5), np.float16), "a"), 0)
     assert buffer.strides == (16, 2) and fake.named("copy_in") == [(16, 10, 10, 3, 0)]
 
 
 def test_rows_of_a_slice_are_copied_from_where_they_are(fake: FakeDriver) -> None:
-    launch.to_device(launch.describe(np.zeros((3, 8), np.float32)[:, :5], "a"), 0)
+    launch.upload(launch.describe(np.zeros((3, 8), np.float32)[:, :5], "a"), 0)
     assert fake.named("copy_in") == [(32, 32, 20, 3, 0)]
     assert not fake.named("synchronize")
 
 
 def test_a_temporary_copy_is_read_before_it_goes(fake: FakeDriver) -> None:
-    launch.to_device(launch.describe(np.zeros((3, 8), np.float32)[:, ::2], "a"), 9)
+    launch.upload(launch.describe(np.zeros((3, 8), np.float32)[:, ::2], "a"), 9)
     assert [call[0] for call in fake.calls] == ["allocate", "copy_in", "synchronize", "free"]
 
 
 def test_a_buffer_is_freed_once_on_its_stream(fake: FakeDriver) -> None:
-    buffer = launch.to_device(launch.describe(np.zeros(4), "a"), 9)
+    buffer = launch.upload(launch.describe(np.zeros(4), "a"), 9)
     buffer.free()
     del buffer
     gc.collect()
@@ -104,7 +105,7 @@ def test_a_buffer_is_freed_once_on_its_stream(fake: FakeDriver) -> None:
 
 
 def test_a_forgotten_buffer_is_freed_with_the_object(fake: FakeDriver) -> None:
-    launch.to_device(launch.describe(np.zeros(4), "a"), 9)
+    launch.upload(launch.describe(np.zeros(4), "a"), 9)
     gc.collect()
     assert not fake.live
 
@@ -112,9 +113,9 @@ def test_a_forgotten_buffer_is_freed_with_the_object(fake: FakeDriver) -> None:
 def test_an_array_passed_twice_is_one_buffer(fake: FakeDriver) -> None:
     array = np.arange(6.0)
     with launch.Staging(0, 0) as staging:
-        first = staging.upload(launch.describe(array, "a"))
-        assert staging.reserve(launch.describe(array, "c")) is first
-        assert staging.upload(launch.describe(array[:3], "b")) is not first
+        first = staging.upload([launch.describe(array, "a")])
+        assert staging.reserve([launch.describe(array, "c")]) == first
+        assert staging.upload([launch.describe(array[:3], "b")]) != first
     assert not fake.live
 
 
@@ -170,3 +171,20 @@ def test_a_type_the_library_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     info = launch.describe(TorchTensor(512, (8,), "float16", (1,)), "a")
     with pytest.raises(SpecError, match="PyTorch has no element type float16.*pass out="):
         launch.empty_like_kind(info, (2,), np.float16)
+
+
+def test_a_buffer_that_dies_while_the_driver_is_opened_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may come at any moment, also when the lock of opening is held."""
+    monkeypatch.setattr(driver, "_opened", FakeDriver())
+    buffers = [launch.DeviceArray((64, 64), np.float32)]
+    monkeypatch.setattr(driver, "_opened", None)
+
+    def opening() -> FakeDriver:
+        buffers.clear()
+        return FakeDriver()
+
+    monkeypatch.setattr(driver, "_open", opening)
+    thread = threading.Thread(target=driver.get, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and not buffers

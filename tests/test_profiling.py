@@ -73,14 +73,15 @@ EMPTY = bytes(PART_BYTES + ROOM * EVENT_BYTES)
 
 def test_clocks_become_nanoseconds_of_the_timer() -> None:
     memory = part([event("wait", 3, 50_000), event("compute", 3, 52_000)]) + EMPTY + EMPTY + part([], begin=1100)
-    first, other = parts(memory, 2, ROOM)
+    first, other = parts(memory, 2, ROOM, 8)
     assert (first.cta, first.warpgroup, first.sm, first.lost) == (0, 0, 7, 0)
     assert [(m.kind, m.step, m.time) for m in first.moments] == [("wait", 3, 1000.0), ("compute", 3, 2000.0)]
     assert (other.cta, other.warpgroup, other.moments) == (1, 1, ())
+    assert parts(memory + b"\x7f" * len(memory), 2, ROOM, 2) == [first, other]  # CTAs that were not launched write nothing
 
 
 def test_what_has_no_room_is_counted() -> None:
-    [found] = parts(part([event("release", k, 50_000) for k in range(ROOM)], happened=ROOM + 5), 1, ROOM)
+    [found] = parts(part([event("release", k, 50_000) for k in range(ROOM)], happened=ROOM + 5), 1, ROOM, 8)
     assert (len(found.moments), found.lost) == (ROOM, 5)
 
 

@@ -21,7 +21,9 @@ from turn_kernels import CFG, Case, cases, in_bands, pingpong, with_skips
 import gemm_tuned
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, fit_slots, steps, turns
+from numpipe._plans import ArrayArg, BarrierPlace
 from numpipe._schedule import SCHEDULES, Scheduled
+from numpipe._unit import Unit
 from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 from numpipe.compile.turns import _Skips
@@ -137,6 +139,17 @@ def test_a_slot_is_kept_a_step_longer_by_default(monkeypatch: pytest.MonkeyPatch
         kernel.simulate(a, b, np.zeros((64, 64), F16), cfg=replace(CFG, slots=slots))
         assert [plan.delay for unit in units for plan in unit.rings.values() if plan.dims is None] == [delay]
         assert all(unit.turns == 2 and unit.consumed_arrivals == 4 for unit in units)
+
+
+def test_barriers_of_the_kernels_own_lie_before_the_words_of_turns() -> None:
+    params = (ArrayArg("x", F16, 2),), ("i",), "wg"
+    for schedule, end in (("cooperative", 1024), ("pingpong", 1024 - 2 * 64)):
+        unit = Unit("k", *params, 2, 40, schedule=schedule)
+        unit.plan_scratch("k.py:1", numpipe.Barrier(num_barriers=3), True)
+        found = [address for address, _, _ in unit.scratch_barriers()]
+        assert found == [end - 24, end - 16, end - 8] and all(unit.barrier_at(address) == BarrierPlace("own") for address in found)
+        assert unit.barrier_at(end) is None and unit.barrier_at(end - 32) is None
+    assert {unit.turn_word(w, i) for w in range(2) for i in range(16)} == set(range(end, 1024, 4))
 
 
 def test_the_model_counts_all_tiles_once() -> None:

@@ -22,39 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import pipelines
+from .. import _log, pipelines
 from .._plans import MapRequest
 from .._unit import Unit
 from ..errors import CompileError, NumpipeError, SpecError, TargetError
-from . import blame
+from . import blame, resources
 from .lift import Lifted
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
 _SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.mma_cuda", "ring_cuda",
              "store_cuda", "fragment.shared_cuda", "shared_cuda", "views_cuda", "barriers_cuda", "pipelines_cuda", "single_cuda",
              "tile_loop_cuda", "lanes_cuda", "arith_cuda", "per_lane_cuda")
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one compiled kernel uses, from nvJitLink's log.
-
-    registers are those at entry (setmaxnreg re-divides them), memory_registers 0 without a memory role; bytes for the rest.
-    """
-
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
-    smem_bytes: int
-    threads: int
-    memory_registers: int
-    compute_registers: int
-    notes: tuple[str, ...]
-
-    @property
-    def clean(self) -> bool:
-        """No spills, no stack, no C75xx note (serialised wgmma, ignored setmaxnreg): the first rule of `gate`."""
-        return not (self.spill_bytes or self.stack_bytes or self.notes)
 
 
 @dataclass
@@ -104,19 +82,11 @@ class Built:
         return self.kernel._codelibrary
 
     @functools.cached_property
-    def resources(self) -> Resources:
-        def numbers(pattern: str) -> list[int]:
-            return [int(n) for n in re.findall(pattern, self.log)]
-
-        return Resources(
-            registers=max(numbers(r"Used (\d+) registers"), default=0),
-            spill_bytes=sum(numbers(r"(\d+) bytes spill")), stack_bytes=sum(numbers(r"(\d+) bytes stack")),
-            smem_bytes=self.unit.smem_bytes, threads=self.unit.threads, memory_registers=self.unit.memory_registers,
-            compute_registers=self.unit.compute_registers,
-            notes=tuple(line.strip() for line in self.log.splitlines() if re.search(r"C75\d\d|Potential Performance", line)))
+    def resources(self) -> resources.Resources:
+        return resources.of(self)
 
     def inspect(self, what: str) -> Any:
-        """"ptx", "sass", "llvm", "source" (the rewritten kernel function) or "resources"."""
+        """"ptx", "sass", "llvm", "source" (the rewritten kernel function), "resources" or "gate"."""
         from .. import _numba as nb
 
         if what == "ptx":
@@ -124,12 +94,28 @@ class Built:
         if what == "llvm":
             return self.library.get_llvm_str()
         if what == "sass":
-            return nb.disassemble(self.cubin)
+            try:
+                return nb.disassemble(self.cubin)
+            except RuntimeError as error:
+                raise TargetError(f"kernel {self.name}: inspect('sass') needs nvdisasm, which was not found: pip install "
+                                  "nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)") from error
         if what == "source":
             return self.source
         if what == "resources":
             return self.resources
-        raise SpecError(f"inspect({what!r}): one of 'ptx', 'sass', 'llvm', 'source', 'resources', 'gate'")
+        from . import gate
+
+        check_inspect(what, self.name)
+        return gate.findings(self)
+
+
+_INSPECT = ("ptx", "sass", "llvm", "source", "resources", "gate")
+
+
+def check_inspect(what: str, kernel: str) -> None:
+    """SpecError for what `inspect` cannot show."""
+    if what not in _INSPECT:
+        raise SpecError(f"kernel {kernel}: inspect({what!r}): one of {', '.join(map(repr, _INSPECT))}")
 
 
 def toolchain() -> str | None:
@@ -190,6 +176,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:
     """Compile for sm_90a. Raises CompileError or SpecError naming the user's line or spec."""
+    log_on = _log.on("compile")
     begin = time.perf_counter()
     with _no_garbage_collection():
         kernel = front_end(unit, lifted, scalars)
@@ -206,8 +193,20 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
             raise
         raise blame.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
-    return Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, lifted.text,
-                 {"numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm})
+    built = Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, lifted.text,
+                  {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm})
+    if log_on:
+        _tell(built)
+    return built
+
+
+def _tell(built: Built) -> None:
+    """The line of a compile in the log."""
+    used = built.resources
+    parts = ", ".join(f"{part} {_log.spell(seconds)}" for part, seconds in used.seconds)
+    arrays = ", ".join(f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in built.unit.arrays)
+    _log.say("compile", f"{built.name} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
+                        f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code")
 
 
 def _too_few_registers(unit: Unit, log: str) -> SpecError | None:

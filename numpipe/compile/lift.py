@@ -18,7 +18,9 @@ The simulated SM runs the rewritten source too: what is verified is what compile
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +56,8 @@ class Lifted:
     """the functions it was made from: the kernel's, then those of its helpers, whichever module they are of"""
     sites: dict[str, Position]
     """where its pipelines are written"""
+    seconds: float = 0.0
+    """what rewriting it took"""
 
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
@@ -97,8 +101,10 @@ def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
 def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray],
          unit: Unit) -> Lifted:
     """The kernel function rewritten for these Statics and array types and the options of `unit`."""
+    begin = time.perf_counter()
     constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.tile_wgs)
-    return _Lift(source, constants, Session(unit)).kernel(parameters)
+    lifted = _Lift(source, constants, Session(unit)).kernel(parameters)
+    return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
 
 
 class _Lift(LaneCode, Arithmetic, Debugging, Functions):

@@ -1,30 +1,50 @@
 """From a compiled kernel and a caller's arrays to a launch.
 
-=============  =====================================================================================
-`arrays`       what a kernel needs to know of a NumPy, PyTorch, CuPy or other CUDA array
-`host`         host arrays onto the GPU, rows padded for TMA, and back
-`outputs`      output arrays of the caller's library
-`tensormap`    CUtensorMap encoding
-`streams`      which stream a call is queued on
-`launcher`     parameter packing and the driver call
-`device`       which GPU there is, "gpu" or "sim"
-`profiles`     kernels that record: traces of them
-`watch`        kernels built with debug=True: who waited in vain
-`driver`       the functions of libcuda that all of these use
-=============  =====================================================================================
+==============  ========================================================================================
+`arrays`        what a kernel needs to know of a NumPy, PyTorch, CuPy or other CUDA array
+`jax_arrays`    the same of JAX arrays, and outputs of that kind
+`dlpack`        the same of arrays that are known by DLPack only
+`overlap`       outputs that share bytes with another array
+`outputs`       output arrays of the caller's library
+`device_array`  arrays on the GPU of numpipe's own kind
+`contiguous`    `numpipe.ascontiguous`
+`placement`     `numpipe.to_device`, `numpipe.pinned_empty`
+`host`          calls on host arrays
+`transfers`     copies of host arrays to the GPU and back, by several threads (`copy_threads`)
+`pinned`        page-locked host memory, a pool of it
+`buffers`       GPU memory with rows padded for TMA
+`handover`      arrays of libraries that do not know the kernel's stream
+`tensormap`     CUtensorMap encoding
+`marks`         what a repeated call is known by
+`streams`       which stream a call is queued on; what CUDA graphs cannot hold
+`attributes`    clusters, cooperative launch, programmatic dependent launch
+`launcher`      parameter packing and the driver call
+`device`        which GPU there is, "gpu" or "sim"
+`profiles`      kernels that record: traces of them
+`watch`         kernels built with debug=True: who waited in vain
+`driver`        the functions of libcuda that all of these use; of host memory `driver_host`, of devices, contexts and
+                streams `contexts`
+`faults`        what the driver's errors mean; of loading machine code `images`
+==============  ========================================================================================
 
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
 """
 
-from .arrays import ArrayInfo, describe, imagined, major_order, not_addressable, same_place, tma_addressable
+from .arrays import ArrayInfo, describe, imagined, library, major_order, not_addressable, same_place, tma_addressable
+from .buffers import DeviceBuffer
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
-from .host import DeviceBuffer, Staging, to_device, to_host
-from .launcher import Compiled, Function, Prepared, run, run_on_host
-from .outputs import DeviceArray, check_writable, empty_like_kind
+from .device_array import DeviceArray
+from .handover import deliver, foreign, order, settle
+from .host import Staging, run, run_on_host
+from .launcher import Compiled, Function, Launch, Prepared
+from .outputs import check_writable, describe_fresh, empty_like_kind, maker
+from .overlap import check_overlap
+from .placement import pinned_empty, to_device
 from .profiles import last_profile
-from .streams import as_stream, current_stream
+from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
+from .transfers import download, upload
 from .watch import last_failure
 
 __all__ = [
@@ -37,27 +57,39 @@ __all__ = [
     "DeviceBuffer",
     "Function",
     "GpuState",
+    "Launch",
     "MapRequest",
     "Prepared",
     "Staging",
     "as_stream",
+    "check_overlap",
     "check_writable",
     "choose_target",
     "current_stream",
+    "deliver",
     "describe",
+    "describe_fresh",
+    "download",
     "empty_like_kind",
     "encode",
     "find",
+    "follow",
+    "foreign",
     "gpu_state",
     "imagined",
     "last_failure",
     "last_profile",
+    "library",
     "major_order",
+    "maker",
     "not_addressable",
+    "order",
+    "pinned_empty",
     "run",
     "run_on_host",
     "same_place",
+    "settle",
     "tma_addressable",
     "to_device",
-    "to_host",
+    "upload",
 ]

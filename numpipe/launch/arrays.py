@@ -1,8 +1,8 @@
 """Arrays as a kernel sees them, whichever library owns them.
 
-``describe`` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy array, or anything
-with ``__cuda_array_interface__``; nothing is copied and the owner is kept alive by the result. It runs for every
-argument of every call, so a type is classified once and read by a function of its own from then on.
+``describe`` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy or a JAX array, or
+anything with ``__cuda_array_interface__`` or ``__dlpack__``; nothing is copied and the owner is kept alive by the result.
+It runs for every argument of every call, so a type is classified once and read by a function of its own from then on.
 
 A matrix is *row* major when its last dimension is contiguous and *col* major when its first one is: the tensor map of a
 col-major array is made over its transpose, in memory order.
@@ -23,7 +23,8 @@ from .._machine import ELEMENTS
 from ..errors import SpecError
 from . import driver
 
-Kind = Literal["host", "torch", "cuda"]
+Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]
+"""where it is and how its memory is shared: "cuda" is CuPy, Numba and all else with ``__cuda_array_interface__``"""
 Major = Literal["row", "col"]
 
 DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ELEMENTS}
@@ -51,6 +52,8 @@ class ArrayInfo(NamedTuple):
     """the object that was passed"""
     array: np.ndarray[Any, Any] | None = None
     """host arrays: the memory as a NumPy array (a view of a CPU tensor's)"""
+    held: Any = None
+    """what besides `owner` keeps the memory alive: the view of a DLPack export"""
 
 
 Reader = Callable[[Any, str, str], ArrayInfo]
@@ -81,34 +84,57 @@ def argument(name: str, kernel: str) -> str:
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
+_LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax", "numba": "numba",
+              "numba_cuda": "numba"}
+
+
+_libraries: dict[type, str] = {}
+
+
+def library(kind: type) -> str:
+    """Whose arrays a type's objects are: "numpy", "torch", "cupy", "jax" or "numba", of a subclass its base's; else ""."""
+    found = _libraries.get(kind)
+    if found is None:
+        tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
+        found = _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
+    return found
+
+
 def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if isinstance(obj, np.ndarray):
         return _numpy
     if hasattr(obj, "data_ptr") and hasattr(obj, "get_device") and hasattr(obj, "stride"):
         return _torch
-    if type(obj).__module__.partition(".")[0] == "cupy" and hasattr(obj, "data"):
+    if library(type(obj)) == "cupy" and hasattr(obj, "data"):
         return _cupy
+    if library(type(obj)) == "jax" and hasattr(obj, "shape"):
+        from . import jax_arrays  # here, because it builds on this module
+
+        return jax_arrays.read
     if hasattr(type(obj), "__cuda_array_interface__") or hasattr(obj, "__cuda_array_interface__"):
         return _interface
-    mend = "pass a NumPy array, a PyTorch tensor, a CuPy array or an object with __cuda_array_interface__"
-    if hasattr(obj, "__dlpack__"):
-        mend += " (torch.from_dlpack and cupy.from_dlpack take this object without a copy)"
-    elif isinstance(obj, (list, tuple)):
+    if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
+        from . import dlpack
+
+        return dlpack.read
+    mend = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
+    if isinstance(obj, (list, tuple)):
         mend += " (np.asarray makes one of a list)"
     raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {mend}")
 
 
-def _known(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
-    known = _exact.get(dtype)
-    if known is None:
+def known(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
+    """The element type, if kernels take it; SpecError otherwise."""
+    found = _exact.get(dtype)
+    if found is None:
         raise SpecError(
             f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; "
             f"convert to one of {', '.join(DTYPES)} in native byte order")
-    return known
+    return found
 
 
 def _numpy(obj: np.ndarray[Any, Any], name: str, kernel: str) -> ArrayInfo:
-    dtype = _exact.get(obj.dtype) or _known(obj.dtype, name, kernel)
+    dtype = _exact.get(obj.dtype) or known(obj.dtype, name, kernel)
     return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
 
 
@@ -151,7 +177,7 @@ def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 
 def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    dtype = _exact.get(obj.dtype) or _known(obj.dtype, name, kernel)
+    dtype = _exact.get(obj.dtype) or known(obj.dtype, name, kernel)
     memory = obj.data
     return ArrayInfo("cuda", memory.ptr, obj.shape, obj.strides, dtype, memory.device_id, True, obj)
 
@@ -183,9 +209,9 @@ def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
     dtype = _typestrs.get(typestr)
     if dtype is None:
         if typestr[1] != "V":
-            return _typestrs.setdefault(typestr, _known(np.dtype(typestr), name, kernel))
+            return _typestrs.setdefault(typestr, known(np.dtype(typestr), name, kernel))
         own = getattr(obj, "dtype", None)
-        return _known(np.dtype(typestr if own is None else own), name, kernel)
+        return known(np.dtype(typestr if own is None else own), name, kernel)
     return dtype
 
 
@@ -224,6 +250,25 @@ def major_order(info: ArrayInfo) -> Major:
 def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
     """A shape, stride or block tuple with the contiguous dimension last."""
     return tuple(values) if major == "row" else tuple(reversed(values))
+
+
+def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
+    """Byte strides and bytes of a copy in the major order of `info` whose rows start at multiples of 16 bytes.
+
+    Where rows are such a multiple already, the copy is contiguous.
+    """
+    major = major_order(info)
+    shape = memory_order(info.shape, major)
+    size = info.dtype.itemsize
+    if len(shape) < 2:
+        return dense_strides(shape, size), math.prod(shape) * size
+    pitch = -(-shape[-1] * size // _TMA_ALIGN) * _TMA_ALIGN
+    return memory_order((*dense_strides(shape[:-1], pitch), size), major), math.prod(shape[:-1]) * pitch
+
+
+def copied_obstacle(info: ArrayInfo) -> str | None:
+    """Why TMA could not even address a padded copy, or None: it has too many dimensions, none, or too large ones."""
+    return _obstacle(0, info.shape, padded(info)[0], info.dtype)
 
 
 def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -280,17 +325,10 @@ def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dty
 
 
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
-    """The error for an input that TMA must read and cannot; it offers the padded copy."""
-    major = major_order(info)
-    inner = info.shape[-1 if major == "row" else 0] if info.shape else 1
-    step = max(1, _TMA_ALIGN // info.dtype.itemsize)
-    padded = math.ceil(inner / step) * step
-    mend = "pass a host copy, whose rows numpipe pads, or a contiguous copy on the GPU"
-    if len(info.shape) == 2 and info.kind == "torch":
-        rows = info.shape[0 if major == "row" else 1]
-        view = f"p = torch.empty(({rows}, {padded}), dtype={info.owner.dtype}, device='cuda')[:, :{inner}]"
-        mend = f"copy it into padded rows: {view}; p.copy_({name}{'' if major == 'row' else '.T'})"
-        mend += "" if major == "row" else ", and pass p.T"
+    """The error for an input that TMA must read and cannot; it offers the padded copy where that is a mend."""
+    mend = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
+    if copied_obstacle(info):
+        mend = "reshape it, or pass a slice of it"
     return SpecError(f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape "
                      f"{info.shape}, strides {info.strides} bytes: {reason}; {mend}")
 

@@ -8,10 +8,13 @@ none           no driver, no Python binding, or no GPU           simulates      
 not_hopper     GPUs, but none of compute capability 9.0          simulates           TargetError
 old_driver     the driver is older than the CUDA wheels          TargetError         TargetError
 broken         libcuda is there and does not initialise          TargetError         TargetError
+forked         the parent process had used CUDA before fork()    TargetError         TargetError
 =============  ================================================  ==================  ===============
 
 A GPU that ought to work never falls back: a program that silently simulates is a thousand times slower and hides the
 fault. ``target="sim"`` asks no driver.
+
+Arrays on a GPU are computed on there, whichever it is; arrays on the host by the first Hopper GPU.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ from typing import Literal, NoReturn
 
 from ..errors import SpecError, TargetError
 from . import driver
+from .faults import NOT_INITIALIZED
 
 Target = Literal["gpu", "sim"]
-Status = Literal["ok", "none", "not_hopper", "old_driver", "broken"]
+Status = Literal["ok", "none", "not_hopper", "old_driver", "broken", "forked"]
 HOPPER = (9, 0)
 VARIABLE = "NUMPIPE_TARGET"
 _NO_GPU = (34, 100)
@@ -58,6 +62,8 @@ class GpuState:
     device: Device | None
     reason: str
     mend: str = ""
+    gpus: tuple[Device, ...] = ()
+    """all that the driver sees, of whatever kind"""
 
 
 @dataclass(frozen=True)
@@ -79,23 +85,45 @@ def gpu_state() -> GpuState:
         wheels = cuda_wheels_major()
         if wheels and version < wheels * 1000:
             return _old_driver(version, wheels)
-        found = [(i, *cuda.properties(i)) for i in range(count)]
+        gpus = tuple(_device(i, version) for i in range(count))
     except driver.DriverMissing as error:
         return GpuState("none", None, str(error), _missing_mend(str(error)))
     except driver.DriverError as error:
         if error.code in _NO_GPU:
             return GpuState("none", None, str(error), _CHECK)
+        if error.code == NOT_INITIALIZED:
+            return GpuState("forked", None, "this process was forked from one that had used CUDA, which does not survive that",
+                            "start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
+                            "target='sim'")
         return GpuState("broken", None, str(error),
                         "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
-    for ordinal, name, cc, sm_count, smem in found:
-        if cc == HOPPER:
-            device = Device(ordinal, name, cc, sm_count, version, smem)
-            return GpuState("ok", device, f"{name}, sm_90a, {sm_count} SMs")
-    if not found:
+    for device in gpus:
+        if device.cc == HOPPER:
+            return GpuState("ok", device, _known(device), gpus=gpus)
+    if not gpus:
         return GpuState("none", None, "the CUDA driver sees no GPU", _CHECK)
-    seen = ", ".join(f"{name} (sm_{cc[0]}{cc[1]})" for _, name, cc, *_ in found)
-    return GpuState("not_hopper", None, f"found {seen}, and numpipe's kernels need Hopper (sm_90: H100, H200, GH200)",
-                    "run on a Hopper GPU, or ask for target='sim'")
+    return GpuState("not_hopper", None, f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
+                    "run on a Hopper GPU, or ask for target='sim'", gpus)
+
+
+_NEEDED = "numpipe's kernels need Hopper (sm_90: H100, H200, GH200)"
+
+
+def _device(ordinal: int, version: int) -> Device:
+    name, cc, sm_count, smem = driver.get().properties(ordinal)
+    return Device(ordinal, name, cc, sm_count, version, smem)
+
+
+def _known(device: Device) -> str:
+    return f"{device.name}, sm_90a, {device.sm_count} SMs"
+
+
+def _seen(device: Device) -> str:
+    return f"{device.name} (sm_{device.cc[0]}{device.cc[1]})"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=gpu_state.cache_clear)
 
 
 def _missing_mend(reason: str) -> str:
@@ -133,11 +161,12 @@ def find() -> Device | None:
     return gpu_state().device
 
 
-def choose_target(asked: str | None = None) -> Choice:
+def choose_target(asked: str | None = None, ordinal: int | None = None) -> Choice:
     """Where to run: `asked`, else the environment's NUMPIPE_TARGET, else "auto".
 
-    Raises SpecError for another word and TargetError, with the mend, when the GPU asked for is not usable. The caller
-    warns, once, when the choice is a fallback.
+    `ordinal`: the GPU that the arrays are on, if they are on one; else the first Hopper GPU is taken. Raises SpecError for another
+    word and TargetError, with the mend, when the GPU asked for is not usable. The caller warns, once, when the choice is a
+    fallback.
     """
     source = "target"
     if asked is None:
@@ -148,10 +177,21 @@ def choose_target(asked: str | None = None) -> Choice:
         return Choice("sim", f"{source}='sim' was asked for")
     state = gpu_state()
     if state.status == "ok":
-        return Choice("gpu", state.reason, state.device)
-    if asked == "gpu" or state.status in ("broken", "old_driver"):
+        device = state.device if ordinal is None else _of_arrays(state, ordinal)
+        return Choice("gpu", state.reason if device is None else _known(device), device)
+    if asked == "gpu" or state.status in ("broken", "old_driver", "forked"):
         _refuse(state, asked)
     return Choice("sim", f"no usable GPU: {state.reason}", fallback=True)
+
+
+def _of_arrays(state: GpuState, ordinal: int) -> Device:
+    for device in state.gpus:
+        if device.ordinal == ordinal and device.cc != HOPPER:
+            able = ", ".join(f"GPU {d.ordinal} ({d.name})" for d in state.gpus if d.cc == HOPPER)
+            raise TargetError(f"the arrays are on GPU {ordinal}, {_seen(device)}, and {_NEEDED}: move them to {able}")
+        if device.ordinal == ordinal:
+            return device
+    raise TargetError(f"the arrays are on GPU {ordinal}, and the CUDA driver sees {len(state.gpus)}: pass arrays of this process")
 
 
 def _refuse(state: GpuState, asked: str) -> NoReturn:

@@ -7,198 +7,159 @@ The primary context of a device is retained once and kept for the life of the pr
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import LaunchError
+from .attributes import PLAIN, Attributes
+from .contexts import Contexts
+from .driver_host import HostMemory
+from .faults import INVALID_CONTEXT, INVALID_VALUE, NOT_READY, forked
+from .faults import DriverError as DriverError
+from .faults import DriverMissing as DriverMissing
 
 _BLANK = np.zeros(16, np.uint8)
 _NANS = np.full(16, 0xFF, np.uint8)
 
-INVALID_VALUE = 1
-INVALID_CONTEXT = 201
-NOT_READY = 600
 _MAX_PITCH = 2**31 - 1
 _POOL_KEEPS = 1 << 30
 """Bytes of freed device memory that the pool for host arrays keeps for the next call."""
 
-_POISONED = (
-    "an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
-    "with target='sim' or under compute-sanitizer to find the fault"
-)
-_ADVICE: dict[int, str] = {
-    1: "an argument is outside what the driver takes",
-    2: "the GPU is out of memory: free arrays (torch.cuda.empty_cache() returns PyTorch's unused blocks)",
-    3: "CUDA does not survive fork(): start worker processes with multiprocessing's 'spawn' method",
-    4: "the driver is shutting down: do not launch kernels while the interpreter exits",
-    34: "the libcuda that was found is the toolkit's stub: take its directory off LD_LIBRARY_PATH",
-    100: "the driver sees no GPU",
-    46: "the GPU is busy or in exclusive mode: see nvidia-smi",
-    200: "the compiled kernel is damaged: clear the compile cache",
-    209: "the kernel is compiled for sm_90a (Hopper) and this GPU is not one",
-    400: "the stream belongs to another GPU or is destroyed",
-    700: _POISONED,
-    701: "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or a smaller tile",
-    702: _POISONED,
-    710: "a device_assert or an assert of a kernel failed: its line, block and condition are on stderr; the GPU context is lost: "
-         "restart the process, and run the kernel with target='sim' to stop where it fails",
-    714: _POISONED,
-    715: _POISONED + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
-    716: _POISONED,
-    717: _POISONED,
-    718: _POISONED,
-    719: _POISONED,
-    802: "the system is not ready for GPU work: on NVSwitch machines the fabric manager must run",
-    803: "the kernel module and libcuda are of different versions: reboot or reinstall the driver",
-    804: "the driver's compatibility package does not support this GPU: take it off LD_LIBRARY_PATH",
-    900: "an operation that waits was called while the stream is being captured: capture calls on device arrays",
-}
 
 
-class DriverMissing(Exception):
-    """There is no CUDA driver (or no Python binding to it) on this machine; the message says which."""
-
-
-class DriverError(LaunchError):
-    """A call of the driver failed: its name, the CUDA_ERROR_* code, and what to do."""
-
-    def __init__(self, call: str, code: int, name: str) -> None:
-        advice = _ADVICE.get(code)
-        super().__init__(f"{call} returned {name} ({code})" + (f": {advice}" if advice else ""))
-        self.call = call
-        self.code = code
-        self.name = name
-
-
-class Driver:
+class Driver(Contexts, HostMemory):
     """The functions of libcuda that numpipe needs; each raises DriverError unless it says otherwise."""
 
     def __init__(self) -> None:
         """Load libcuda and initialise it. Raises DriverMissing, or DriverError when cuInit fails."""
-        try:
-            from cuda.bindings import driver as api
-        except ImportError as error:
-            raise DriverMissing(f"the package cuda-bindings is not installed ({error})") from None
-        self._api: Any = api
-        try:
-            self._call("cuInit", 0)
-        except (DriverError, DriverMissing):
-            raise
-        except Exception as error:  # cuda.bindings raises a type of its own, differently per release
-            raise DriverMissing(f"libcuda was not found ({type(error).__name__})") from None
-        self.count: int = self._call("cuDeviceGetCount")
-        self._launch: Callable[..., tuple[Any]] = api.cuLaunchKernelEx
-        self._contexts: dict[int, Any] = {}
+        super().__init__()
+        self._launch: Callable[..., tuple[Any]] = self._api.cuLaunchKernelEx
         self._pools: dict[int, Any] = {}
         self._blanks: dict[tuple[int, bool, str], int] = {}
-        self._lock = threading.RLock()
+        self._unfreed: list[tuple[int, int, int]] = []
+        """(address, stream, device) of memory to be given back when its stream is no longer captured"""
 
-    def _call(self, function: str, *args: Any) -> Any:
-        result = getattr(self._api, function)(*args)
-        if result[0]:
-            raise DriverError(function, int(result[0]), getattr(result[0], "name", "an unknown error"))
-        return result[1] if len(result) == 2 else result[1:]
-
-    # ---- devices
-    def version(self) -> int:
-        """CUDA version the driver supports, 1000 × major + 10 × minor."""
-        return int(self._call("cuDriverGetVersion"))
-
-    def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int]:
-        """(name, compute capability, SMs, largest dynamic shared memory of a CTA in bytes)."""
-        names = self._api.CUdevice_attribute
-        attribute = "CU_DEVICE_ATTRIBUTE_"
-
-        def ask(name: str) -> int:
-            return int(self._call("cuDeviceGetAttribute", getattr(names, attribute + name), device))
-
-        device = self._call("cuDeviceGet", ordinal)
-        name = bytes(self._call("cuDeviceGetName", 256, device)).split(b"\0")[0].decode(errors="replace")
-        capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-        return name, capability, ask("MULTIPROCESSOR_COUNT"), ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-
-    @contextlib.contextmanager
-    def on(self, ordinal: int) -> Iterator[None]:
-        """Make the device's primary context current in this thread for a while."""
-        context = self._contexts.get(ordinal)
-        if context is None:
-            with self._lock:
-                context = self._contexts.get(ordinal)
-                if context is None:
-                    context = self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal))
-                    self._contexts[ordinal] = context
-        self._call("cuCtxPushCurrent", context)
-        try:
-            yield
-        finally:
-            self._call("cuCtxPopCurrent")
-
-    def pointer_device(self, address: int) -> int:
-        """Which GPU the memory at `address` belongs to."""
-        name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        return int(self._call("cuPointerGetAttribute", name, address))
+    def abandon(self) -> None:
+        """In a forked child: let every use of this object fail, in Python and not in the driver."""
+        self._api = _Forked()
+        self._launch = _Forked().cuLaunchKernelEx
 
     # ---- kernels
     def load(self, cubin: bytes, entry: str) -> Any:
-        """Kernel handle, good on every device. The library is never unloaded: launches may be in flight at exit."""
+        """Kernel handle, good on every device. The library is never unloaded: launches may be in flight at exit.
+
+        The driver copies the code to a GPU when `allow_shared` makes the kernel ready there.
+        """
         library = self._call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
         return self._call("cuLibraryGetKernel", library, entry.encode())
 
-    def parameter_sizes(self, kernel: Any) -> list[int]:
-        """Bytes of each kernel parameter, in order. A context must be current."""
+    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
+        """Bytes of the first `count` kernel parameters, in order, fewer if it has fewer; of one more where a new driver tells that
+        there are more. A context must be current. It is not asked for one that is not there: that is an error, which tools report.
+        """
+        has = self._newer("cuKernelGetParamCount", kernel)
+        if has is not None:
+            count = min(count + 1, int(has))
         sizes: list[int] = []
-        while True:
+        for number in range(count):
             try:
-                _offset, size = self._call("cuKernelGetParamInfo", kernel, len(sizes))
+                _offset, size = self._call("cuKernelGetParamInfo", kernel, number)
             except DriverError as error:
                 if error.code != INVALID_VALUE:
                     raise
-                return sizes  # there is no parameter of this number
+                break  # there is no parameter of this number
             sizes.append(int(size))
+        return sizes
 
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
-        """Let the kernel use `nbytes` of dynamic shared memory on a device (more than 48 KiB must be asked for)."""
+        """Make the kernel ready on a device: it may use `nbytes` of dynamic shared memory (more than 48 KiB must be asked for).
+
+        Its code goes to the GPU now: a launch that loaded it would wait for the GPU, which a capture does not allow.
+        """
         name = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._call("cuKernelSetAttribute", name, nbytes, kernel, self._call("cuDeviceGet", ordinal))
+        self._newer("cuFuncLoad", self._call("cuKernelGetFunction", kernel))  # since CUDA 12.4
 
-    def config(self, threads: int, nbytes: int) -> Any:
-        """A launch configuration with fields gridDimX, gridDimY, gridDimZ and hStream left to set.
+    def config(self, threads: int, nbytes: int, attributes: Attributes = PLAIN) -> Any:
+        """A launch configuration with fields gridDimX, gridDimY, gridDimZ and hStream left to set; the one place for attributes.
 
-        Programmatic dependent launch is on: the kernel may be launched while the one before it in the stream ends, and
-        its entry waits (griddepcontrol.wait) before anything touches global memory.
+        With programmatic dependent launch the kernel may be launched while the one before it in the stream ends, and its entry
+        waits (griddepcontrol.wait) before anything touches global memory; without, that wait is over at once.
         """
         config = self._api.CUlaunchConfig()
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
         config.sharedMemBytes = nbytes
-        value = self._api.CUlaunchAttributeValue()
-        value.programmaticStreamSerializationAllowed = 1
-        attribute = self._api.CUlaunchAttribute()
-        attribute.id = self._api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value = value
-        config.attrs = [attribute]
-        config.numAttrs = 1
+        made = []
+
+        def add(name: str) -> Any:
+            attribute = self._api.CUlaunchAttribute()
+            attribute.id = getattr(self._api.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+            made.append((attribute, self._api.CUlaunchAttributeValue()))
+            return made[-1][1]
+
+        if attributes.programmatic:
+            add("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
+        if attributes.cooperative:
+            add("COOPERATIVE").cooperative = 1
+        if attributes.size > 1:
+            dims = add("CLUSTER_DIMENSION").clusterDim
+            dims.x, dims.y, dims.z = attributes.cluster
+        for attribute, value in made:
+            attribute.value = value
+        config.attrs = [attribute for attribute, _ in made]
+        config.numAttrs = len(made)
         return config
 
-    def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> Any:
-        """Launch; `params` is the address of the ``void*[]``. -> CUresult (0 is success), nothing is raised.
+    def allow_cluster(self, kernel: Any, ordinal: int) -> None:
+        """Let the kernel's clusters have more than 8 CTAs on a device."""
+        name = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        self._call("cuKernelSetAttribute", name, 1, kernel, self._call("cuDeviceGet", ordinal))
 
-        With one GPU the context that PyTorch or CuPy made current is the right one; a thread that never touched the
-        GPU has none, which the driver tells. With several the right one is always set.
+    def clusters_at_once(self, kernel: Any, config: Any) -> int:
+        """Clusters of a launch with this configuration that the current GPU runs at the same time; 0: none fits."""
+        return int(self._call("cuOccupancyMaxActiveClusters", self._call("cuKernelGetFunction", kernel), config))
+
+    def ctas_at_once(self, kernel: Any, threads: int, nbytes: int, ordinal: int) -> int:
+        """CTAs of a launch that the GPU, which is current, runs at the same time."""
+        function = self._call("cuKernelGetFunction", kernel)
+        per_sm = int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, nbytes))
+        return per_sm * self.properties(ordinal)[2]
+
+    def launcher(self, ordinal: int) -> Callable[..., tuple[Any]]:
+        """The function that launches on a device: of a configuration, a kernel, the address of the ``void*[]`` and 0 it makes
+        (CUresult,), 0 for success, and raises nothing.
+
+        With one GPU the context that PyTorch or CuPy made current is the right one; another thread, which has none, is told so by
+        the driver (`relaunch`). With several the right one is made current where it is not.
         """
+        self._make_current(ordinal)
         if self.count == 1:
-            code = self._launch(config, kernel, params, 0)[0]
-            if code != INVALID_CONTEXT:
-                return code
+            return self._launch
         with self.on(ordinal):
-            return self._launch(config, kernel, params, 0)[0]
+            context, current = int(self._contexts[ordinal]), self._api.cuCtxGetCurrent
+
+        def launch(*arguments: Any) -> tuple[Any]:
+            if int(current()[1]) == context:
+                return self._launch(*arguments)
+            with self.on(ordinal):
+                return self._launch(*arguments)
+
+        return launch
+
+    def relaunch(self, code: Any, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> Any:
+        """What becomes of a launch that the driver answered with `code`: tried again where the thread had no context."""
+        if code != INVALID_CONTEXT:
+            return code
+        self._make_current(ordinal)
+        with self.on(ordinal):
+            return self._launch(config, kernel, params, extra)[0]
 
     def error(self, call: str, code: Any) -> DriverError:
-        """The exception for a failed `launch`."""
+        """The exception for a call that returned `code`."""
         return DriverError(call, int(code), getattr(code, "name", "an unknown error"))
 
     def encode_tiled(self, dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int],
@@ -219,13 +180,8 @@ class Driver:
             getattr(api.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + pattern),
             api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             getattr(api.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_" + fill))
-        try:
-            encoded = self._call("cuTensorMapEncodeTiled", *arguments)
-        except DriverError as error:
-            if error.code != INVALID_CONTEXT:
-                raise
-            with self.on(next(iter(self._contexts), 0)):  # a map belongs to no context, yet one must be current
-                encoded = self._call("cuTensorMapEncodeTiled", *arguments)
+        self._make_current(next(iter(self._contexts), 0))  # a map belongs to no context, yet one must be current
+        encoded = self._call("cuTensorMapEncodeTiled", *arguments)
         return ctypes.string_at(int(encoded.getPtr()), 128)
 
     # ---- memory of host calls: a pool of numpipe's own, so that nobody else's settings change
@@ -261,16 +217,26 @@ class Driver:
         with self._lock:
             if key not in self._blanks:
                 source = _NANS if fill == "nan" else _BLANK
-                address = self.allocate(source.nbytes, 0, ordinal)
-                self.copy_in(address, 0, source.ctypes.data, 0, source.nbytes, 1, 0, ordinal)
-                self.synchronize(0, ordinal)
+                with self.aside(ordinal) as stream:
+                    address = self.allocate(source.nbytes, stream, ordinal)
+                    self.copy_in(address, 0, source.ctypes.data, 0, source.nbytes, 1, stream, ordinal)
+                    self.synchronize(stream, ordinal)
                 self._blanks[key] = address
             return self._blanks[key]
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
-        """Give memory back once everything queued on `stream` so far is done with it."""
-        with self.on(ordinal):
-            self._call("cuMemFreeAsync", address, stream)
+        """Give memory back once everything queued on `stream` so far is done with it; with a later one, while that is captured.
+
+        Garbage is collected at any time, and a graph must not be ended or frozen into by that.
+        """
+        with self._lock:
+            waiting, self._unfreed = [*self._unfreed, (address, stream, ordinal)], []
+            for one in waiting:
+                if self.capturing(*one[1:]):
+                    self._unfreed.append(one)
+                    continue
+                with self.on(one[2]):
+                    self._call("cuMemFreeAsync", *one[:2])
 
     def copy_in(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
                 ordinal: int) -> None:
@@ -282,9 +248,14 @@ class Driver:
         """Copy `height` rows of `width` bytes from device `src` to host `dst`."""
         self._copy("DEVICE", src, src_pitch, "HOST", dst, dst_pitch, width, height, stream, ordinal)
 
+    def copy_on(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
+                ordinal: int) -> None:
+        """Copy `height` rows of `width` bytes from device `src` to device `dst`, on one GPU."""
+        self._copy("DEVICE", src, src_pitch, "DEVICE", dst, dst_pitch, width, height, stream, ordinal)
+
     def _copy(self, source: str, src: int, src_pitch: int, target: str, dst: int, dst_pitch: int, width: int,
               height: int, stream: int, ordinal: int) -> None:
-        linear = "cuMemcpyHtoDAsync" if source == "HOST" else "cuMemcpyDtoHAsync"
+        linear = f"cuMemcpy{source[0]}to{target[0]}Async"  # HtoD, DtoH, DtoD
         with self.on(ordinal):
             if height == 1 or src_pitch == dst_pitch == width:
                 self._call(linear, dst, src, width * height, stream)
@@ -315,8 +286,9 @@ class Driver:
 
     def poke(self, address: int, data: bytes, ordinal: int) -> None:
         """Write a few bytes to device memory, now."""
-        with self.on(ordinal):
-            self._call("cuMemcpyHtoD", address, data, len(data))
+        with self.aside(ordinal) as stream:
+            self._call("cuMemcpyHtoDAsync", address, data, len(data), stream)
+            self._call("cuStreamSynchronize", stream)
 
     def mark(self, event: Any, stream: int, ordinal: int) -> Any:
         """An event behind what is queued on `stream`: this one, or a new one for None."""
@@ -328,7 +300,7 @@ class Driver:
 
     def reached(self, event: Any, ordinal: int) -> bool:
         """Whether what was queued before the event is done."""
-        with self.on(ordinal):
+        with self.aside(ordinal):
             code = self._api.cuEventQuery(event)[0]
         if int(code) not in (0, NOT_READY):
             raise DriverError("cuEventQuery", int(code), getattr(code, "name", "an unknown error"))
@@ -350,6 +322,11 @@ _opened: Any = None
 _opening = threading.Lock()
 
 
+def opened() -> Any:
+    """The driver of this process if it was opened, else None: opens nothing and waits for no lock."""
+    return _opened
+
+
 def get() -> Any:
     """The driver of this process (a `Driver`). Raises DriverMissing or DriverError, each time, when there is none."""
     global _opened
@@ -358,3 +335,35 @@ def get() -> Any:
             if _opened is None:
                 _opened = _open()
     return _opened
+
+
+class _Forked:
+    """What stands for the driver's functions in a child of a process that used them."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: Any) -> Any:
+            raise forked(name)
+
+        return refuse
+
+
+def _refuse() -> Any:
+    raise forked()
+
+
+def _forget() -> None:
+    """In a forked child: a driver that was opened before is gone."""
+    global _open, _opened, _opening
+    _opening = threading.Lock()
+    if _opened is not None:
+        _opened.abandon()
+        _opened, _open = None, _refuse
+
+
+def abandoned() -> bool:
+    """Whether this process was forked from one that had opened the driver."""
+    return _open is _refuse
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,129 +1,27 @@
-"""Host arrays: onto the GPU with padded rows, and back.
+"""Calls on host arrays: onto the GPU, the kernel, and back.
 
-TMA wants rows at multiples of 16 bytes, which a host array need not have; on the GPU its rows are padded, so host
-arrays of any shape and order work. C- and Fortran-ordered arrays keep their major order, others are made C-contiguous:
-
-    host, float16 (3, 5)                     GPU, row pitch 16 bytes
-    a0 a1 a2 a3 a4 b0 b1 b2 b3 b4 c0 ...     a0 a1 a2 a3 a4 -- -- --
-                                             b0 b1 b2 b3 b4 -- -- --
-                                             c0 c1 c2 c3 c4 -- -- --
-
-A call with host arrays returns after its results are back; the copies, the kernel and the release of the GPU memory are
-all queued on the call's stream, so no buffer is reused before the kernel that reads it is done.
+Such a call returns after its results are there. The copies, the kernel and the release of the GPU memory are all queued on the
+call's stream, so no buffer is reused before the kernel that reads it is done.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from ..errors import LaunchError
+from . import driver, streams
+from .arrays import ArrayInfo, same_place
+from .buffers import DeviceBuffer, allocate
+from .outputs import check_writable
+from .overlap import check_overlap
+from .profiles import PROFILES
+from .transfers import Job, Transfers
+from .watch import WATCH
 
-from . import driver
-from .arrays import ArrayInfo, dense_strides, major_order, memory_order
-
-_PITCH = 16
-
-
-class DeviceBuffer:
-    """GPU memory of numpipe's own; `shape` and byte `strides` as a kernel sees them.
-
-    It is freed by `free`, or with the object. Freeing is queued on `stream`: work queued there before still finds the
-    memory.
-    """
-
-    __slots__ = ("device", "dtype", "nbytes", "ptr", "shape", "stream", "strides")
-
-    def __init__(self, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype[Any], nbytes: int, stream: int,
-                 device: int) -> None:
-        self.ptr = 0  # __del__ runs even when the allocation raises
-        self.shape = tuple(shape)
-        self.strides = tuple(strides)
-        self.dtype = dtype
-        self.nbytes = nbytes
-        self.stream = stream
-        self.device = device
-        if nbytes:
-            self.ptr = driver.get().allocate(nbytes, stream, device)
-
-    def info(self) -> ArrayInfo:
-        """As an argument of a launch."""
-        return ArrayInfo("cuda", self.ptr, self.shape, self.strides, self.dtype, self.device, True, self)
-
-    def free(self) -> None:
-        ptr, self.ptr = self.ptr, 0
-        if ptr:
-            driver.get().free(ptr, self.stream, self.device)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at interpreter exit the driver may be gone before us
-            self.free()
-
-
-def allocate(info: ArrayInfo, stream: int, device: int) -> DeviceBuffer:
-    """GPU memory of the shape, type and major order of `info`, rows padded; contents undefined."""
-    major = major_order(info)
-    shape = memory_order(info.shape, major)
-    size = info.dtype.itemsize
-    if len(shape) < 2:
-        strides, nbytes = dense_strides(shape, size), math.prod(shape) * size
-    else:
-        pitch = -(-shape[-1] * size // _PITCH) * _PITCH
-        strides = (*dense_strides(shape[:-1], pitch), size)
-        nbytes = math.prod(shape[:-1]) * pitch
-    return DeviceBuffer(info.shape, memory_order(strides, major), info.dtype, nbytes, stream, device)
-
-
-def to_device(info: ArrayInfo, stream: int, device: int = 0) -> DeviceBuffer:
-    """Copy a host array. The copy is queued on `stream`: keep `info` until that is synchronised."""
-    buffer = allocate(info, stream, device)
-    if buffer.nbytes:
-        source = _rows(info)
-        width, height, pitch, device_pitch = _extent(source, buffer)
-        driver.get().copy_in(buffer.ptr, device_pitch, source.ctypes.data, pitch, width, height, stream, device)
-        if source is not info.array and not np.may_share_memory(source, info.array):
-            driver.get().synchronize(stream, device)  # `source` is a temporary copy, gone when this returns
-    return buffer
-
-
-def to_host(buffer: DeviceBuffer, out: np.ndarray[Any, Any], stream: int) -> None:
-    """Copy a buffer back into `out` (same shape, type and major order); returns when `out` holds it.
-
-    A kernel that failed before on this stream is reported here, as DriverError.
-    """
-    cuda = driver.get()
-    if not buffer.nbytes:
-        return
-    info = ArrayInfo("host", 0, out.shape, out.strides, buffer.dtype, -1, True, out, out)
-    target = _rows(info)
-    width, height, pitch, device_pitch = _extent(target, buffer)
-    cuda.copy_out(target.ctypes.data, pitch, buffer.ptr, device_pitch, width, height, stream, buffer.device)
-    cuda.synchronize(stream, buffer.device)
-    if not np.may_share_memory(target, out):
-        out[...] = target if major_order(info) == "row" else target.T
-
-
-def _rows(info: ArrayInfo) -> np.ndarray[Any, Any]:
-    """The host array in memory order as equally spaced rows of contiguous elements; a copy only where it has none."""
-    array = info.array
-    assert array is not None, "a host array"
-    if major_order(info) == "col":
-        array = array.T
-    if array.ndim == 2 and array.strides[1] == array.itemsize and array.strides[0] >= array.shape[1] * array.itemsize:
-        return array
-    return np.ascontiguousarray(array)
-
-
-def _extent(rows: np.ndarray[Any, Any], buffer: DeviceBuffer) -> tuple[int, int, int, int]:
-    """(bytes in a row, rows, host pitch, device pitch) of a copy between `rows` and `buffer`."""
-    size = rows.itemsize
-    if rows.ndim < 2:
-        return rows.nbytes, 1, rows.nbytes, rows.nbytes
-    width = rows.shape[-1] * size
-    height = math.prod(rows.shape[:-1])
-    return width, height, rows.strides[0] if rows.ndim == 2 else width, buffer.nbytes // height
+if TYPE_CHECKING:
+    from .launcher import Grid, Prepared
 
 
 class Staging:
@@ -136,34 +34,76 @@ class Staging:
         self.stream = stream
         self.device = device
         self._buffers: dict[tuple[Any, ...], DeviceBuffer] = {}
+        self._transfers = Transfers(stream, device)
 
     def __enter__(self) -> Staging:
         return self
 
-    def __exit__(self, *_exc: object) -> None:
-        for buffer in self._buffers.values():
-            with contextlib.suppress(driver.DriverError):  # after a failed kernel nothing can be freed; keep its error
-                buffer.free()
+    def __exit__(self, *exc: Any) -> None:
+        try:
+            self._transfers.__exit__(*exc)
+        finally:
+            for buffer in self._buffers.values():
+                with contextlib.suppress(driver.DriverError):  # after a failed kernel nothing can be freed; keep its error
+                    buffer.free()
 
-    def _key(self, info: ArrayInfo) -> tuple[Any, ...]:
-        assert info.array is not None, "a host array"
-        return info.array.ctypes.data, info.shape, info.strides, info.dtype
+    def upload(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
+        """The arrays on the GPU with their contents."""
+        known = len(self._buffers)
+        buffers = self.reserve(infos)
+        first = {id(buffer): info for info, buffer in reversed(list(zip(infos, buffers, strict=True)))}
+        self._transfers.upload([(first[id(buffer)], buffer) for buffer in list(self._buffers.values())[known:]])
+        return buffers
 
-    def upload(self, info: ArrayInfo) -> DeviceBuffer:
-        """The array on the GPU with its contents."""
-        key = self._key(info)
-        if key not in self._buffers:
-            self._buffers[key] = to_device(info, self.stream, self.device)
-        return self._buffers[key]
+    def reserve(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
+        """Room for outputs whose present contents do not matter."""
+        for info in infos:
+            if _key(info) not in self._buffers:
+                self._buffers[_key(info)] = allocate(info, self.stream, self.device)
+        return [self._buffers[_key(info)] for info in infos]
 
-    def reserve(self, info: ArrayInfo) -> DeviceBuffer:
-        """Room for an output whose present contents do not matter."""
-        key = self._key(info)
-        if key not in self._buffers:
-            self._buffers[key] = allocate(info, self.stream, self.device)
-        return self._buffers[key]
+    def download(self, infos: Sequence[ArrayInfo]) -> None:
+        """Bring uploaded or reserved arrays back to the host; returns when they are there."""
+        jobs: dict[tuple[Any, ...], Job] = {_key(info): (info, self._buffers[_key(info)]) for info in infos}
+        self._transfers.download(list(jobs.values()))
 
-    def download(self, info: ArrayInfo) -> None:
-        """Bring an uploaded or reserved array back to the host."""
-        assert info.array is not None, "a host array"
-        to_host(self._buffers[self._key(info)], info.array, self.stream)
+
+def _key(info: ArrayInfo) -> tuple[Any, ...]:
+    assert info.array is not None, "a host array"
+    return info.array.ctypes.data, info.shape, info.strides, info.dtype
+
+
+def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (),
+                stream: int = 0, *, outputs: int, fresh: int = 0, device: int = 0) -> None:
+    """A call on host arrays: copy in, launch, copy the last `outputs` back; returns when they are there.
+
+    The last `fresh` of the outputs were allocated for this call, so their contents are not copied in. Raises
+    LaunchError when the kernel fails.
+    """
+    name = prepared.compiled.name
+    streams.check_host_call(stream, device, name)
+    inputs = len(infos) - outputs
+    for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
+        check_writable(info, argument, name)
+    check_overlap(infos, prepared.compiled.arrays, outputs, name)
+    uninitialised = len(infos) - fresh
+    try:
+        with Staging(stream, device) as staging:
+            buffers = staging.upload(infos[:uninitialised]) + staging.reserve(infos[uninitialised:])
+            prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
+            staging.download(infos[inputs:])
+            if WATCH.kernels:
+                WATCH.check()
+            if PROFILES.kernels:
+                PROFILES.fetch()
+    except driver.DriverError as error:
+        raise LaunchError(f"kernel {name!r}: {error}") from error
+
+
+def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
+        outputs: int, fresh: int = 0, device: int = 0) -> None:
+    """Run a kernel on arrays all on the host (returns with the results) or all on one GPU (returns at once)."""
+    if same_place(infos, prepared.compiled.arrays, prepared.compiled.name) == "host":
+        run_on_host(prepared, grid, infos, scalars, stream, outputs=outputs, fresh=fresh, device=device)
+    else:
+        prepared(grid, infos, scalars, stream)

@@ -8,12 +8,13 @@ per array  address; every dimension; every stride in elements: int64 each, in th
 scalars    each of its own size
 =========  ==========================================================================================
 
-All of it lies in one buffer that lives as long as the kernel. A call writes what changed and launches: the bytes of an
-argument list seen before are copied in at once, those of the same list as last time not at all.
+All of it lies in one buffer for each list of arrays and stream that was launched lately (`Launch`): a call on arrays seen
+before finds it and launches; only scalars are written at each call.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import threading
@@ -22,11 +23,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .. import _log
 from ..errors import LaunchError, SpecError
-from . import driver
-from .arrays import ArrayInfo, memory_order, not_addressable, same_place, tma_addressable
-from .host import Staging
-from .outputs import check_writable
+from . import driver, streams
+from .arrays import ArrayInfo, memory_order, not_addressable, tma_addressable
+from .attributes import PLAIN, Attributes
+from .images import load
+from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
 from .watch import WATCH
@@ -37,6 +40,7 @@ _ALIGN = 64
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _REMEMBERED = 256
 """argument lists a Prepared keeps; a training step has fewer"""
+_WATCHED = WATCH.kernels
 
 _SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
             "uint32": "I", "uint64": "Q", "float16": "e", "float32": "f", "float64": "d"}
@@ -66,7 +70,8 @@ class Function:
     """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
 
     def __init__(self, name: str, cubin: bytes, entry: str, threads: int, smem_bytes: int,
-                 parameters: Sequence[int] = (), observers: Sequence[tuple[Compiled, Any]] = ()) -> None:
+                 parameters: Sequence[int] = (), observers: Sequence[tuple[Compiled, Any]] = (),
+                 attributes: Attributes = PLAIN) -> None:
         """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded.
         `observers`: (the compiled kernel, who is told when it is loaded and launched)."""
         self.name = name
@@ -74,61 +79,75 @@ class Function:
         self.entry = entry
         self.threads = threads
         self.smem_bytes = smem_bytes
-        self.lock = threading.RLock()
-        """held while parameters are written and launched: the driver copies them before the launch returns"""
+        self.observers = list(observers)
+        self.attributes = attributes
+        self.kernel: Any = None
+        """the driver's handle, good on every GPU"""
+        self._lock = threading.RLock()
         self._parameters = list(parameters)
-        self._observers = list(observers)
-        self._ready: set[int] = set()
-        self._kernel: Any = None
-        self._config: Any = None
-        self._launch: Callable[..., Any]
-        self._grid: Grid | None = None
-        self._stream: int | None = None
+        self._ready: dict[int, int | None] = {}
+        """device -> how many CTAs may be launched there, where that is limited"""
+        self._configs: dict[tuple[Grid, int], Any] = {}
 
-    def launch(self, grid: Grid, params: int, stream: int = 0, device: int = 0) -> None:
-        """Queue the kernel on `stream` of a GPU; `params` is the address of its ``void*[]``.
+    def config(self, grid: Grid, stream: int, device: int) -> Any:
+        """The driver's launch configuration for a grid on a stream of a GPU, where the kernel is loaded from now on.
 
-        A grid without CTAs launches nothing. Raises LaunchError, also for the failure of an earlier kernel, which the
-        driver reports at whatever call comes next.
+        It is shared and never changed. Raises LaunchError.
         """
-        with self.lock:
+        with self._lock:
             if device not in self._ready:
                 self._prepare(device)
-            config = self._config
-            if grid != self._grid:
-                if 0 in grid:
-                    return
+            self.attributes.check_at_once(grid, self._ready[device], self.threads, self.smem_bytes, device, self.name)
+            config = self._configs.get((grid, stream))
+            if config is None:
                 self._check_grid(grid)
+                config = driver.get().config(self.threads, self.smem_bytes, self.attributes)
                 config.gridDimX, config.gridDimY, config.gridDimZ = grid
-                self._grid = grid
-            if stream != self._stream:
                 config.hStream = stream
-                self._stream = stream
-            code = self._launch(config, self._kernel, params, device)
-        if code:
-            raise self._failed(driver.get().error("cuLaunchKernelEx", code), grid)
-        for watched, by in self._observers:
-            by.launched(watched, grid, stream, device)
+                bounded(self._configs, (grid, stream), config)
+            return config
 
     def _prepare(self, device: int) -> None:
         try:
             cuda = driver.get()
-            if self._kernel is None:
-                with cuda.on(device):
-                    kernel = cuda.load(self.cubin, self.entry)
-                    self._check_parameters(cuda.parameter_sizes(kernel))
-                self._config = cuda.config(self.threads, self.smem_bytes)
-                self._launch = cuda.launch
-                self._kernel = kernel
-            with cuda.on(device):
-                cuda.allow_shared(self._kernel, self.smem_bytes, device)
-                for watched, by in self._observers:
-                    by.arm(watched, self._kernel, device)
+            timed = _log.Timed("launch")
+            with cuda.aside(device):
+                if self.kernel is None:
+                    kernel = load(self.cubin, self.entry)
+                    self._check_parameters(cuda.parameter_sizes(kernel, len(self._parameters)))
+                    self.kernel = kernel
+                cuda.allow_shared(self.kernel, self.smem_bytes, device)
+                limit = self.attributes.limit(cuda, self.kernel, self.threads, self.smem_bytes, device, self.name)
+                for watched, by in self.observers:
+                    by.arm(watched, self.kernel, device)
+            if timed:
+                timed.say(f"{self.name}: {len(self.cubin)} bytes of machine code loaded on GPU {device}")
         except driver.DriverMissing as error:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
         except driver.DriverError as error:
-            raise self._failed(error, None) from error
-        self._ready.add(device)
+            raise self.failed(error, None) from error
+        self._ready[device] = limit
+
+    def launcher(self, grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
+        """The driver's function for launches of this kernel: alone, where nobody watches or wants to be told."""
+        launch: Callable[..., tuple[Any]] = driver.get().launcher(device)
+        if self.observers:
+            launch = self._observed(launch, grid, stream, device)
+        if _log.on("launch"):
+            launch = _log.launches(launch, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
+        return launch
+
+    def _observed(self, launch: Callable[..., tuple[Any]], grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
+        def observed(*arguments: Any) -> tuple[Any]:
+            streams.refuse_capture_of_observed(self.name, stream, device)
+            with driver.get().on(device):
+                result = launch(*arguments)
+            if not result[0]:
+                for watched, by in self.observers:
+                    by.launched(watched, grid, stream, device)
+            return result
+
+        return observed
 
     def _check_parameters(self, sizes: Sequence[int]) -> None:
         """A parameter list the cubin does not have would make it read whatever lies beyond: refuse it once, here."""
@@ -143,43 +162,92 @@ class Function:
                 raise LaunchError(f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
                                   "use grid=numpipe.persistent() or another order of grid axes")
 
-    def _failed(self, error: driver.DriverError, grid: Grid | None) -> LaunchError:
+    def failed(self, error: driver.DriverError, grid: Grid | None) -> LaunchError:
+        """The error for a launch that the driver refused."""
         with_grid = "" if grid is None else f"grid {grid}, "
         return LaunchError(f"kernel {self.name!r} ({with_grid}{self.threads} threads, {self.smem_bytes} bytes of "
                            f"shared memory): {error}")
 
 
+class Launch:
+    """One argument list of a kernel, on one stream: parameters, grid and stream as the driver wants them. Call it to launch.
+
+    Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it is safe in several threads.
+    """
+
+    __slots__ = ("_function", "_pointers", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
+
+    def __init__(self, function: Function, image: bytes, slots: Sequence[int], nbytes: int, grid: Grid, stream: int,
+                 device: int) -> None:
+        """`image` is the beginning of `nbytes` of parameters, `slots` where each of them lies."""
+        self._function, self.grid, self.stream, self.device = function, grid, stream, device
+        streams.check(stream, device, function.name)
+        self.observers = function.observers
+        storage = self._storage = ctypes.create_string_buffer(nbytes + _ALIGN)
+        start = -ctypes.addressof(storage) % _ALIGN
+        base = ctypes.addressof(storage) + start
+        ctypes.memmove(base, image, len(image))
+        self.buffer = memoryview(storage)[start:start + nbytes]
+        self._pointers = (ctypes.c_void_p * len(slots))(*[base + slot for slot in slots])
+        config = function.config(grid, stream, device)
+        self.arguments = config, function.kernel, ctypes.addressof(self._pointers), 0
+        """what cuLaunchKernelEx of cuda.bindings is called with"""
+        self.launcher = function.launcher(grid, stream, device)
+
+    def __call__(self) -> None:
+        """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which the driver reports at whatever
+        call comes next, and PipelineDeadlock for one that gave up (`watch`)."""
+        if _WATCHED:
+            WATCH.check()
+        code = self.launcher(*self.arguments)[0]
+        if code:
+            self.refused(code)
+
+    def refused(self, code: Any) -> None:
+        """Raise the error for what the driver answered, unless the launch succeeds the second time."""
+        code = driver.get().relaunch(code, *self.arguments, self.device)
+        if code:
+            error = driver.get().error("cuLaunchKernelEx", code)
+            raise self._function.failed(streams.told(error, self.stream, self.device), self.grid)
+
+
+def bounded(memory: dict[Any, Any], key: Any, value: Any, most: int = _REMEMBERED) -> None:
+    """Remember a value, and forget the oldest one where there are `most`."""
+    if len(memory) >= most:
+        with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread was here
+            del memory[next(iter(memory))]
+    memory[key] = value
+
+
 class Prepared:
-    """A compiled kernel with the parameter buffer for arguments of one signature.
+    """A compiled kernel, ready for arguments of one signature.
 
     Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call from several threads.
     """
 
-    def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = ()) -> None:
-        """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order."""
+    def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0,
+                 attributes: Attributes = PLAIN) -> None:
+        """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order.
+
+        The last `outputs` of the arrays are written: none of them may overlap another one.
+        """
         self.compiled = compiled
+        self._outputs = outputs
         words = sum(1 + 2 * len(info.shape) for info in infos)
         table = max(len(compiled.maps), 1) * MAP_BYTES
         self._words = struct.Struct(f"<{words}q")
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
         self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
         self._scalars_at = table + self._words.size
-
-        storage = ctypes.create_string_buffer(self._scalars_at + self._scalars.size + _ALIGN)
-        start = -ctypes.addressof(storage) % _ALIGN
-        self._base = ctypes.addressof(storage) + start
-        self.buffer = memoryview(storage)[start:start + self._scalars_at + self._scalars.size]
-        """the parameter bytes: table, words, scalars (each scalar at a multiple of 8 bytes)"""
-        slots = [0, *range(table, len(self.buffer), _WORD)]
-        self._pointers = (ctypes.c_void_p * len(slots))(*[self._base + slot for slot in slots])
-        self._params = ctypes.addressof(self._pointers)
-
+        self._nbytes = self._scalars_at + self._scalars.size
+        self._slots = [0, *range(table, self._nbytes, _WORD)]
         observers = [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.profiled, PROFILES)) if asked]
         self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
                                  [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]],
-                                 observers)
-        self._images: dict[tuple[Any, ...], bytes] = {}
-        self._last: tuple[Any, ...] | None = None
+                                 observers, attributes)
+        self._lock = threading.Lock()
+        """held while scalars are written and launched: the driver copies parameters before a launch returns"""
+        self._launches: dict[tuple[Any, ...], Launch] = {}
 
     def _field(self, dtype: np.dtype[Any]) -> str:
         code = _SCALARS.get(dtype.name)
@@ -191,25 +259,53 @@ class Prepared:
     def __call__(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0) -> None:
         """Queue the kernel. The arrays are on one GPU and of the signature this was made for: nothing is checked again.
 
-        Raises LaunchError, and SpecError for an input TMA cannot address or a scalar outside its type.
+        Raises LaunchError, and SpecError for an input TMA cannot address, for an output that overlaps another array, and for a
+        scalar outside its type.
         """
-        if WATCH.kernels:
-            WATCH.check()
-        key = tuple([info[1:4] for info in infos])  # (ptr, shape, strides) of each
-        function = self.function
-        with function.lock:
-            if key != self._last:
-                ctypes.memmove(self._base, self._images.get(key) or self._image(key, infos), self._scalars_at)
-                self._last = key
-            if scalars or self._scalar_types:
-                try:
-                    self._scalars.pack_into(self.buffer, self._scalars_at, *scalars)
-                except (struct.error, OverflowError) as error:
-                    raise self._bad_scalar(scalars, error) from error
-            function.launch(grid, self._params, stream, infos[0].device if infos else 0)
+        if 0 in grid:
+            return
+        self.run(self.at(grid, infos, stream), scalars)
 
-    def _image(self, key: tuple[Any, ...], infos: Sequence[ArrayInfo]) -> bytes:
-        """Tensor maps and array words of an argument list, remembered."""
+    def at(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int = 0) -> Launch:
+        """The launch of these arrays on a stream, remembered; scalars are still to be written. The grid has CTAs.
+
+        Raises LaunchError, and SpecError for an input TMA cannot address and an output that overlaps another array.
+        """
+        key = (grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
+        launch = self._launches.get(key)
+        if launch is None:
+            launch = self._made(grid, infos, stream)
+            bounded(self._launches, key, launch)
+        return launch
+
+    def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int) -> Launch:
+        """The same with its scalars written, for the caller alone."""
+        launch = self._made(grid, infos, stream)
+        self._write(launch, scalars)
+        return launch
+
+    def _made(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
+        device = infos[0].device if infos else 0
+        return Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
+
+    def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
+        try:
+            self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
+        except (struct.error, OverflowError) as error:
+            raise self._bad_scalar(scalars, error) from error
+
+    def run(self, launch: Launch, scalars: Sequence[Any] = ()) -> None:
+        """Launch with these scalars."""
+        if not scalars and not self._scalar_types:
+            launch()
+            return
+        with self._lock:
+            self._write(launch, scalars)
+            launch()
+
+    def _image(self, infos: Sequence[ArrayInfo]) -> bytes:
+        """Tensor maps and array words of an argument list, which is checked here: as often as it is new."""
+        check_overlap(infos, self.compiled.arrays, self._outputs, self.compiled.name)
         maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
         words: list[int] = []
         for info, name in zip(infos, self.compiled.arrays, strict=True):
@@ -218,11 +314,7 @@ class Prepared:
                 raise SpecError(f"argument {name!r} of kernel {self.compiled.name!r}: strides {info.strides} bytes are "
                                 f"not multiples of its {size}-byte elements; pass a contiguous copy")
             words += [info.ptr, *info.shape, *[stride // size for stride in info.strides]]
-        image = b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
-        if len(self._images) >= _REMEMBERED:
-            del self._images[next(iter(self._images))]
-        self._images[key] = image
-        return image
+        return b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
 
     def _map(self, request: MapRequest, info: ArrayInfo) -> bytes:
         name, major = self.compiled.arrays[request.arg], self.compiled.majors[request.arg]
@@ -240,40 +332,3 @@ class Prepared:
     def _bad_scalar(self, scalars: Sequence[Any], error: Exception) -> SpecError:
         wanted = ", ".join(dtype.name for dtype in self._scalar_types)
         return SpecError(f"kernel {self.compiled.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}")
-
-
-def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (),
-                stream: int = 0, *, outputs: int, fresh: int = 0, device: int = 0) -> None:
-    """A call on host arrays: copy in, launch, copy the last `outputs` back; returns when they are there.
-
-    The last `fresh` of the outputs were allocated for this call, so their contents are not copied in. Raises
-    LaunchError when the kernel fails.
-    """
-    name = prepared.compiled.name
-    inputs = len(infos) - outputs
-    for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
-        check_writable(info, argument, name)
-    uninitialised = len(infos) - fresh
-    try:
-        with Staging(stream, device) as staging:
-            buffers = [staging.upload(info) if i < uninitialised else staging.reserve(info)
-                       for i, info in enumerate(infos)]
-            prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
-            for info in infos[inputs:]:
-                staging.download(info)
-            driver.get().synchronize(stream, device)
-            if WATCH.kernels:
-                WATCH.check()
-            if PROFILES.kernels:
-                PROFILES.fetch()
-    except driver.DriverError as error:
-        raise LaunchError(f"kernel {name!r}: {error}") from error
-
-
-def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
-        outputs: int, fresh: int = 0, device: int = 0) -> None:
-    """Run a kernel on arrays all on the host (returns with the results) or all on one GPU (returns at once)."""
-    if same_place(infos, prepared.compiled.arrays, prepared.compiled.name) == "host":
-        run_on_host(prepared, grid, infos, scalars, stream, outputs=outputs, fresh=fresh, device=device)
-    else:
-        prepared(grid, infos, scalars, stream)

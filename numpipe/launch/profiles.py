@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,19 @@ class Profiles:
         self.kernels: list[Recorded] = []
         self.newest: Trace | None = None
 
+    def forget(self) -> None:
+        """In a forked child: the kernels that record are the parent's."""
+        self.lock, self.kernels, self.newest = threading.RLock(), [], None
+
     def arm(self, compiled: Any, kernel: Any, device: int) -> None:
         """Give a kernel that was just loaded on a device, whose context is current, its buffer."""
         unit = compiled.unit
         nbytes = _profile.buffer_bytes(unit.warpgroups, unit.params.profile_space)
         with self.lock:
             cuda = driver.get()
-            buffer = cuda.allocate(nbytes, 0, device)
-            cuda.synchronize(0, device)
+            with cuda.aside(device) as stream:  # another stream may be captured
+                buffer = cuda.allocate(nbytes, stream, device)
+                cuda.synchronize(stream, device)
             cuda.poke(cuda.symbol(kernel, _profile.SYMBOL), _profile.control(buffer, _profile.SAMPLED, unit.params.profile_space),
                       device)
             if not self.kernels:
@@ -72,6 +78,8 @@ class Profiles:
 
 
 PROFILES = Profiles()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=PROFILES.forget)
 
 
 def last_profile() -> Trace | None:
@@ -106,8 +114,7 @@ def _fetched(recorded: Recorded) -> Trace:
 def told(unit: Any, memory: bytes, grid: Grid) -> Trace:
     """The trace of a launch, in the events that the simulated SM has; time 0 is when its first warpgroup began."""
     trace = Trace(clock="ns")
-    parts = [part for part in _profile.parts(memory, unit.warpgroups, unit.params.profile_space)
-             if part.cta < grid[0] * grid[1] * grid[2]]
+    parts = _profile.parts(memory, unit.warpgroups, unit.params.profile_space, grid[0] * grid[1] * grid[2])
     if not parts:
         return trace
     trace.tell_rings(unit.traced())

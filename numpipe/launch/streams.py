@@ -1,15 +1,41 @@
-"""Which stream a kernel is queued on: the one the caller names, else the one its arrays are being produced on."""
+"""Which stream a kernel is queued on: the one the caller names, else the one its arrays are being produced on.
+
+A stream is an int here, the driver's handle: 0 and 1 are the legacy default stream, 2 the one of each thread. A call on arrays of a
+GPU is one launch, which a stream that is captured into a CUDA graph takes; what cannot be captured is refused before it begins,
+because the driver's own refusal ends the capture. CUDA driver API, "Stream Management" and "Graph Management".
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import SpecError
+from . import driver
 from .arrays import ArrayInfo
+from .faults import STREAMS
 
 LEGACY_DEFAULT = 0
+_PER_THREAD = 2
+_REMEMBERED = 4096
+_device_of: dict[int, int] = {}
+"""stream -> the GPU it is one of"""
+
+
+def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
+    """A function that says what `current_stream` of these arrays is now, quickly."""
+    for info in infos:
+        if info.kind == "torch":
+            return functools.partial(_torch_getter(), info.device)
+    for info in infos:
+        if info.kind == "cuda" and type(info.owner).__module__.partition(".")[0] == "cupy":
+            current, device = sys.modules["cupy"].cuda.get_current_stream, info.device
+            return lambda: int(current(device).ptr)
+    handle = current_stream(infos)
+    return lambda: handle
 
 
 def current_stream(infos: Sequence[ArrayInfo]) -> int:
@@ -32,27 +58,108 @@ def current_stream(infos: Sequence[ArrayInfo]) -> int:
 
 
 def _torch_stream(device: int) -> int:
+    return int(_torch_getter()(device))
+
+
+@functools.cache
+def _torch_getter() -> Callable[[int], int]:
     torch = sys.modules["torch"]
-    try:
-        return int(torch._C._cuda_getCurrentRawStream(device))  # a tenth of the public call's time
-    except AttributeError:
-        return int(torch.cuda.current_stream(device).cuda_stream)
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the public call's time
+    return raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
 
 
 def as_stream(stream: Any) -> int:
-    """The CUstream handle of an int, a PyTorch or CuPy stream, or an object with ``__cuda_stream__``.
+    """The CUstream handle of an int, a stream of PyTorch, CuPy, Numba or cuda-core, or any object with ``__cuda_stream__``.
 
-    Raises SpecError for anything else.
+    Raises SpecError for anything else, and for a stream that was closed.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
+        if stream < 0:
+            raise SpecError(f"stream: {stream} is not a handle of a CUDA stream")
         return stream
     for attribute in ("cuda_stream", "ptr"):
         handle = getattr(stream, attribute, None)
         if isinstance(handle, int):
             return handle
     protocol = getattr(stream, "__cuda_stream__", None)
-    if protocol is not None:
-        _version, handle = protocol() if callable(protocol) else protocol
-        return int(handle)
+    try:
+        if protocol is not None:
+            _version, handle = protocol() if callable(protocol) else protocol
+            return int(handle)
+        handle = getattr(stream, "handle", stream)  # Numba's before it had the protocol, or a handle of cuda.bindings
+        if type(handle).__name__ in ("CUstream", "cudaStream_t") or (handle is not stream and type(handle) is int):
+            return int(handle)
+        if isinstance(handle, ctypes.c_void_p):
+            return handle.value or LEGACY_DEFAULT
+    except RuntimeError as error:
+        raise SpecError(f"stream: this {type(stream).__name__} cannot be used ({error}): pass one that is open") from error
     raise SpecError(f"stream: a {type(stream).__name__} is not a CUDA stream; pass its handle as an int, a "
                     "torch.cuda.Stream, a cupy.cuda.Stream or an object with __cuda_stream__")
+
+
+def check(stream: int, device: int, kernel: str) -> None:
+    """Raise SpecError for a stream of another GPU than that of a call's arrays. The driver is asked once for each stream, and only
+    where there are several GPUs."""
+    if stream <= _PER_THREAD or driver.get().count == 1 or _device_of.get(stream) == device:
+        return
+    try:
+        found = driver.get().stream_device(stream)
+    except driver.DriverError as error:
+        raise SpecError(f"kernel {kernel}: stream {stream:#x} is not one that the driver knows ({error.name}): it was destroyed, "
+                        "or is no handle of a stream") from error
+    if found != device:
+        raise SpecError(f"kernel {kernel}: the stream {stream:#x} is one of GPU {found}, and the arrays are on GPU {device}: "
+                        f"pass a stream of GPU {device}, or leave stream= out")
+    if len(_device_of) >= _REMEMBERED:
+        _device_of.clear()
+    _device_of[stream] = found
+
+
+def told(error: driver.DriverError, stream: int, device: int) -> driver.DriverError:
+    """The error of a launch, with more on its stream where that may be the cause."""
+    if error.code not in STREAMS or stream <= _PER_THREAD:
+        return error
+    _device_of.pop(stream, None)
+    return driver.DriverError(error.call, error.code, error.name,
+                              f"the stream {stream:#x} was destroyed, or is of another context than the primary one of GPU "
+                              f"{device}, or that context was reset: keep the stream's object alive as long as it is used, and "
+                              "take streams of PyTorch, CuPy, Numba or cuda-core, which use the primary context")
+
+
+# ---- CUDA graphs
+def check_host_call(stream: int, device: int, kernel: str) -> None:
+    """Raise SpecError for a call on host arrays that computes on a GPU with a stream of another one, or while its stream, or the
+    current one of a library, is captured into a graph.
+
+    It copies and waits: the driver would refuse that too, and drop all that was captured so far.
+    """
+    check(stream, device, kernel)
+    for handle, whose in ((stream, "its stream"), *_current(device)):
+        if driver.get().capturing(handle, device):
+            raise SpecError(f"kernel {kernel}: its arrays are on the host and {whose} ({handle:#x}) is being captured into a CUDA "
+                            "graph, which cannot hold the copies to the GPU and back: pass arrays on the GPU, or call it before or "
+                            "after the capture")
+
+
+def _current(device: int) -> Iterator[tuple[int, str]]:
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_initialized():
+        yield _torch_stream(device), "PyTorch's current stream"
+    if cupy is not None:
+        yield int(cupy.cuda.get_current_stream(device).ptr), "CuPy's current stream"
+
+
+def refuse_capture_of_output(stream: int, device: int) -> None:
+    """Raise SpecError where memory for an output would become part of a graph: it would be gone after one replay."""
+    if driver.get().capturing(stream, device):
+        raise SpecError(f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
+                        "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
+                        "knows graphs")
+
+
+def refuse_capture_of_observed(kernel: str, stream: int, device: int) -> None:
+    """Raise SpecError for a kernel that the host keeps watch on, on a stream that is captured: no one would watch the replays."""
+    if driver.get().capturing(stream, device):
+        raise SpecError(f"kernel {kernel}: it is built with CompilerParams(debug=True) or profile_space, and its stream "
+                        f"({stream:#x}) is being captured into a CUDA graph: the host notes each launch of such a kernel, and "
+                        "replays of a graph pass it by; capture the kernel without these, or call it outside of the capture")

@@ -19,6 +19,7 @@ from ..deadlocks import blocked_on, deadlock
 from ..errors import PipelineDeadlock, SpecError, at
 from ..reports import Barrier, Line, Party, Report
 from . import driver
+from .faults import forked
 
 TIMEOUT = "NUMPIPE_DEBUG_TIMEOUT"
 _BYTES = _watch.CAPACITY * _watch.RECORD_BYTES
@@ -57,6 +58,14 @@ class Watch:
         self.kernels: list[Watched] = []
         self.memory: Any = None
         self.records = 0
+        self.lost = False
+        """in a child that was forked from a process with a GPU: what there is here is the parent's"""
+
+    def forget(self) -> None:
+        """In a forked child: nothing of the parent's GPU can be used, and every launch, which begins with `check`, says so."""
+        self.lock, self.memory = threading.RLock(), None
+        self.lost = self.lost or driver.abandoned()
+        self.kernels[:] = [Watched(None, 0)] * self.lost
 
     def arm(self, compiled: Any, kernel: Any, device: int) -> None:
         """Fill the control block of a kernel that was just loaded on a device, whose context is current."""
@@ -94,6 +103,8 @@ class Watch:
 
     def check(self) -> None:
         """PipelineDeadlock if a kernel gave up a wait; the next call finds nothing."""
+        if self.lost:
+            raise forked("cuLaunchKernelEx")
         if not self.found():
             return
         with self.lock:
@@ -122,6 +133,8 @@ class Watch:
 
 
 WATCH = Watch()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WATCH.forget)
 
 
 def last_failure() -> None:
@@ -133,6 +146,8 @@ def last_failure() -> None:
 
     >>> numpipe.last_failure()
     """
+    if WATCH.lost:
+        return
     for event, device in WATCH.events():
         driver.get().await_mark(event, device)
     WATCH.check()

@@ -1,0 +1,189 @@
+"""A matrix product of NumPy arrays, from the call to the result, beside what the machine's copies take at least.
+
+    python examples/benchmarks/host_arrays.py --out result.json
+
+PCIe     GB/s of one copy from page-locked memory to the GPU, and back
+memcpy   GB/s from one array to another by as many threads as numpipe copies with (NUMPIPE_COPY_THREADS)
+kernel   the product on arrays that are on the GPU
+calls    matmul(a, b), with an output in page-locked memory; matmul(a, b, out=c), whose c goes to the GPU too, as a kernel may
+         store to a part of it; the same with a, b and c of numpipe.pinned_empty
+
+The bound of a call is the larger of the kernel's time and the sum, to the GPU and back, of the larger of PCIe's and memcpy's time
+for the bytes that have to go that way: of memcpy only for arrays that are not page-locked. Figures are medians of the calls in a
+process, and of `--processes` processes; all values go into the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+CALLS = ("matmul(a, b)", "matmul(a, b, out=c)", "matmul(a, b, out=c), all pinned")
+MEASURED_BYTES = 128 << 20
+
+
+def seconds_each(call: Callable[[], object], repeats: int, warm_up: int = 3) -> list[float]:
+    for _ in range(warm_up):
+        call()
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return times
+
+
+def rates() -> dict[str, float]:
+    """GB/s of PCIe both ways, and of the host's memory."""
+    import numpipe
+    from numpipe.launch import DeviceArray, copy_threads, driver, transfers
+
+    pinned = numpipe.pinned_empty(MEASURED_BYTES, np.uint8, target="gpu")
+    pinned[...] = 1
+    there = DeviceArray((MEASURED_BYTES,), np.uint8)
+    pointer = there.__cuda_array_interface__["data"][0]
+    cuda = driver.get()
+
+    def copy(inwards: bool) -> None:
+        ends = (pointer, MEASURED_BYTES, pinned.ctypes.data) if inwards else (pinned.ctypes.data, MEASURED_BYTES, pointer)
+        (cuda.copy_in if inwards else cuda.copy_out)(*ends, MEASURED_BYTES, MEASURED_BYTES, 1, 0, 0)
+        cuda.synchronize(0, 0)
+
+    source, target = (np.full(MEASURED_BYTES, value, np.uint8) for value in (1, 2))
+    parts = [slice(i, i + transfers.CHUNK) for i in range(0, MEASURED_BYTES, transfers.CHUNK)]
+
+    def work(queue: copy_threads.Parts[slice]) -> None:
+        for part in queue:
+            np.copyto(target[part], source[part])
+
+    times = {"PCIe in": seconds_each(lambda: copy(True), 20), "PCIe out": seconds_each(lambda: copy(False), 20),
+             "memcpy": seconds_each(lambda: copy_threads.share(parts, work, copy_threads.count()), 20)}
+    return {name: 1e-9 * MEASURED_BYTES / statistics.median(each) for name, each in times.items()}
+
+
+def measure(sizes: list[int], repeats: int) -> dict[str, Any]:
+    """All figures of this process; times are seconds, rates GB/s."""
+    import numpipe
+    from gemm import DTYPES, inputs, matmul, relative_error
+    from numpipe import bench
+    from numpipe.launch import DeviceArray, copy_threads
+
+    found: dict[str, Any] = {"rates": rates(), "threads": copy_threads.count(), "calls": []}
+    timer = bench.EventTimer()
+    for size in sizes:
+        a, b = inputs((size, size, size), DTYPES["f16"])
+        c = np.zeros((size, size), np.float16)
+        x, y, z = (numpipe.to_device(array, target="gpu") for array in (a, b, c))
+        pinned = [numpipe.pinned_empty(array.shape, array.dtype, target="gpu") for array in (a, b, c)]
+        for to, array in zip(pinned, (a, b, c), strict=True):
+            to[...] = array
+
+        def kernel(_: int, x: DeviceArray = x, y: DeviceArray = y, z: DeviceArray = z) -> None:
+            matmul(x, y, out=z)
+
+        timer.seconds(timer.measure(kernel, 10, 0))
+        kernel_seconds = statistics.median(timer.seconds(timer.measure(kernel, 10, 0)) for _ in range(5))
+        result: list[Any] = [None]
+
+        def fresh(a: np.ndarray = a, b: np.ndarray = b, result: list[Any] = result) -> None:
+            result[0] = matmul(a, b, target="gpu")
+
+        def given(a: np.ndarray = a, b: np.ndarray = b, c: np.ndarray = c) -> None:
+            matmul(a, b, out=c, target="gpu")
+
+        def in_place(arrays: list[np.ndarray] = pinned) -> None:
+            matmul(*arrays[:2], out=arrays[2], target="gpu")
+
+        for name, call, output in zip(CALLS, (fresh, given, in_place), (result, [c], pinned[2:]), strict=True):
+            times = seconds_each(call, repeats)
+            error = relative_error(a, b, output[0])
+            if not error < 1e-3:
+                raise AssertionError(f"{name} at {size}: the product is off by {error:.1e}")
+            found["calls"].append({"size": size, "call": name, "seconds": times, "kernel": kernel_seconds,
+                                   "bound": bound(name, size, kernel_seconds, found["rates"])})
+    return found
+
+
+def bound(name: str, size: int, kernel: float, rate: dict[str, float]) -> float:
+    """Seconds that a call takes at least, by what was measured."""
+    each = 1e-9 * 2 * size * size
+    inwards, staged_in, staged_out = {"matmul(a, b)": (2, 2, 0), "matmul(a, b, out=c)": (3, 3, 1)}.get(name, (3, 0, 0))
+    copies = (max(inwards * each / rate["PCIe in"], staged_in * each / rate["memcpy"])
+              + max(each / rate["PCIe out"], staged_out * each / rate["memcpy"]))
+    return max(kernel, copies)
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the processes."""
+    rows = []
+    for same in zip(*(run["calls"] for run in runs), strict=True):
+        each = [statistics.median(call["seconds"]) for call in same]
+        rows.append({"size": same[0]["size"], "call": same[0]["call"], "seconds": statistics.median(each),
+                     "kernel": statistics.median(call["kernel"] for call in same),
+                     "bound": statistics.median(call["bound"] for call in same),
+                     "ratio": statistics.median(e / call["bound"] for e, call in zip(each, same, strict=True))})
+    rate = {name: statistics.median(run["rates"][name] for run in runs) for name in runs[0]["rates"]}
+    return {"rates": rate, "threads": runs[0]["threads"], "calls": rows}
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = [f"{found['threads']} threads; GB/s: " + ", ".join(f"{name} {rate:.1f}" for name, rate in found["rates"].items()), "",
+             f"{'N':>5}  {'call':32}  {'ms':>8}  {'kernel':>8}  {'bound':>8}  ratio"]
+    lines += [f"{row['size']:>5}  {row['call']:32}  {1e3 * row['seconds']:8.3f}  {1e3 * row['kernel']:8.3f}  "
+              f"{1e3 * row['bound']:8.3f}  {row['ratio']:5.2f}" for row in found["calls"]]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="512,1024,2048,4096,8192", help="N of the products of N x N float16 matrices")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=15, help="timed calls of each kind in a process")
+    parser.add_argument("--plain", type=int, help="bytes below which arrays are left to the driver, to find the threshold")
+    parser.add_argument("--chunk", type=int, help="bytes that a thread copies at a time, at most 2 MiB unless this says more")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    from numpipe import bench
+    from numpipe.bench import device
+    from numpipe.launch import transfers
+
+    transfers.PLAIN = transfers.PLAIN if options.plain is None else options.plain
+    transfers.CHUNK = transfers.CHUNK if options.chunk is None else options.chunk
+    if options.worker:
+        print(json.dumps(measure([int(size) for size in options.sizes.split(",")], options.repeats)))
+        return 0
+    bench.require_gpu()
+    runs = []
+    for number in range(options.processes):
+        answer = subprocess.run([sys.executable, *sys.argv, "--worker"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        runs.append(json.loads(answer.splitlines()[-1]))
+        print(f"process {number + 1}\n{table(summary(runs[-1:]))}\n", flush=True)
+    found = summary(runs)
+    print(f"medians of {len(runs)} processes\n{table(found)}")
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        record = {"benchmark": "host_arrays", **device.describe(), "method": {"plain": transfers.PLAIN, "chunk": transfers.CHUNK},
+                  "units": {"seconds": "s", "kernel": "s", "bound": "s", "rates": "GB/s"}, **found, "raw": runs}
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+    return 0
+
+
+if __name__ == "__main__":
+    from numpipe.errors import TargetError
+
+    try:
+        sys.exit(main())
+    except TargetError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,160 @@
+"""What a call costs on the host: numpipe's, the raw driver call, and the peers', in one process.
+
+    python examples/benchmarks/launch.py --out result.json --table table.md
+
+The kernel is examples/gemm.py on 256 x 256 matrices, so short that the GPU waits for the host. In turn, `--rounds` times, each
+competitor makes 200 calls behind a synchronised device; its figure is the median of a call's time over the rounds. "raw" is
+cuLaunchKernelEx of cuda.bindings with the arguments of the bound launch. Ratios are to it, in the same process; a row shows the
+median over `--processes` processes, and the least and the largest. Peers that are not installed are left out, and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+CALLS, SIZE = 200, 256
+MUST = {"bound()": 1.15, "kernel(a, b, out=c), CuPy": 2.0, "kernel(a, b, out=c), DeviceArray": 2.0,
+        "kernel(a, b, out=c), torch": 2.5}
+"""at most this many times raw"""
+Calls = dict[str, Callable[[], Any]]
+
+
+def ours() -> Calls:
+    import torch
+    from cuda.bindings import driver
+
+    from gemm import matmul
+
+    a, b, c = (torch.randn(SIZE, SIZE, device="cuda").to(torch.float16) for _ in "abc")
+    bound = matmul.bind(a, b, out=c)
+    arguments, launch = bound.driver_arguments(), driver.cuLaunchKernelEx
+
+    calls: Calls = {"raw cuLaunchKernelEx": lambda: launch(*arguments), "bound()": bound,
+                    "kernel(a, b, out=c), torch": lambda: matmul(a, b, out=c), "kernel(a, b), torch": lambda: matmul(a, b)}
+    own = [numpipe_array(x) for x in (a, b, c)]
+    calls["kernel(a, b, out=c), DeviceArray"] = lambda: matmul(own[0], own[1], out=own[2])
+    try:
+        import cupy
+    except ImportError:
+        print("CuPy is not installed")
+    else:
+        x, y, z = (cupy.asarray(t) for t in (a, b, c))
+        calls["kernel(a, b, out=c), CuPy"] = lambda: matmul(x, y, out=z)
+        calls["kernel(a, b), CuPy"] = lambda: matmul(x, y)
+    return calls
+
+
+def numpipe_array(tensor: Any) -> Any:
+    from numpipe.launch import DeviceArray
+
+    return DeviceArray.from_host(tensor.cpu().numpy())
+
+
+def peers() -> Calls:
+    import torch
+
+    a, b, c = (torch.randn(SIZE, SIZE, device="cuda").to(torch.float16) for _ in "abc")
+    calls: Calls = {"torch.mm": lambda: torch.mm(a, b), "torch.mm(out=)": lambda: torch.mm(a, b, out=c)}
+    for name, make in (("Triton, 3 tensors", triton_add), ("numba-cuda", numba_add)):
+        try:
+            calls |= make(name, a, b, c)
+        except ImportError as error:
+            print(f"{name}: not installed ({error})")
+    return calls
+
+
+def triton_add(name: str, a: Any, b: Any, c: Any) -> Calls:
+    from triton_add import add
+
+    return {name: lambda: add[(1,)](a, b, c, BLOCK=256)}
+
+
+def numba_add(name: str, a: Any, b: Any, c: Any) -> Calls:
+    from numba import cuda
+
+    @cuda.jit
+    def add(x: Any, y: Any, z: Any) -> None:
+        i = cuda.threadIdx.x
+        z[0, i] = x[0, i] + y[0, i]
+
+    own = [cuda.to_device(t.float().cpu().numpy()) for t in (a, b, c)]
+    wide = [t.float() for t in (a, b, c)]
+    return {f"{name}, 3 device arrays": lambda: add[1, 256](*own), f"{name}, 3 tensors": lambda: add[1, 256](*wide)}
+
+
+def times(rounds: int) -> dict[str, float]:
+    """Microseconds a call of each competitor, measured in turn."""
+    import torch
+
+    calls = ours() | peers()
+    for call in calls.values():
+        for _ in range(20):
+            call()
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            found[name].append(1e6 * (time.perf_counter() - begun) / CALLS)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def table(raw: list[dict[str, float]]) -> list[str]:
+    """The rows of the page: name, microseconds, times raw."""
+    lines = ["| call | µs | × raw | at most |", "|---|---|---|---|"]
+    for name in raw[0]:
+        ratios = [run[name] / run["raw cuLaunchKernelEx"] for run in raw]
+        micro = statistics.median(run[name] for run in raw)
+        lines.append(f"| `{name}` | {micro:.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f}) | "
+                     f"{MUST.get(name, '')} |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="a Markdown file for the table")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    from numpipe.bench import device, require_gpu
+
+    require_gpu()
+    if options.worker:
+        print(json.dumps(times(options.rounds)))
+        return 0
+    raw = []
+    for _ in range(options.processes):
+        command = [sys.executable, __file__, "--worker", "--rounds", str(options.rounds)]
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+        print(*answer[:-1], sep="\n")
+        raw.append(json.loads(answer[-1]))
+    lines = table(raw)
+    print(*lines, sep="\n")
+    if options.table is not None:
+        options.table.write_text("\n".join(lines) + "\n", encoding="utf8")
+    if options.out is not None:
+        medians = {name: statistics.median(run[name] for run in raw) for name in raw[0]}
+        record = {"benchmark": "launch", **device.describe(), "unit": "us", "calls": CALLS, "rounds": options.rounds,
+                  "medians": medians, "raw": raw}
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""``NUMPIPE_LOG=compile,launch``: lines on stderr that say where the time of calls goes.
+
+===========  ======================================================================================================
+``compile``  a kernel compiled: milliseconds of each part, registers, spills, machine code
+``launch``   a kernel loaded, a plan for new shapes made, a tensor map encoded, a launch: how long each took the host
+``all``      both
+===========  ======================================================================================================
+
+The variable is read where something is made that later calls use again (a compile, a plan, a launch of new arrays): what was made
+while it was not set stays silent, and costs a call nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from .errors import SpecError
+
+VARIABLE = "NUMPIPE_LOG"
+WORDS = ("compile", "launch")
+
+
+def on(word: str) -> bool:
+    """Whether the environment asks for lines of this kind. Raises SpecError where it has a word that is none."""
+    said = os.environ.get(VARIABLE)
+    if not said:
+        return False
+    asked = {part.strip().lower() for part in said.split(",") if part.strip()}
+    unknown = sorted(asked - {*WORDS, "all"})
+    if unknown:
+        raise SpecError(f"{VARIABLE}={said!r}: {unknown[0]!r} is not known; use one or more of {', '.join(WORDS)} with commas "
+                        "between them, or all")
+    return word in asked or "all" in asked
+
+
+def say(word: str, text: str) -> None:
+    """One line."""
+    print(f"numpipe {word}: {text}", file=sys.stderr, flush=True)
+
+
+class Timed:
+    """How long something takes, where the environment asks for lines of this kind: then it is true, and `say` tells.
+
+    >>> timed = Timed("launch")
+    >>> if timed:
+    ...     timed.say("loaded")
+    """
+
+    def __init__(self, word: str) -> None:
+        self.word, self._on = word, on(word)
+        self._begin = time.perf_counter() if self._on else 0.0
+
+    def __bool__(self) -> bool:
+        return self._on
+
+    def say(self, text: str) -> None:
+        """The text, and the time since this was made."""
+        say(self.word, f"{text}: {spell(time.perf_counter() - self._begin)}")
+
+
+def spell(seconds: float) -> str:
+    """0.0123 -> "12.3 ms"."""
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
+
+
+def launches(function: Any, what: str) -> Any:
+    """`function`, which launches a kernel, with a line each time it is called."""
+
+    def launch(*arguments: Any) -> Any:
+        begin = time.perf_counter()
+        result = function(*arguments)
+        say("launch", f"{what}: {spell(time.perf_counter() - begin)}")
+        return result
+
+    return launch

@@ -1,0 +1,95 @@
+"""How CTAs of a launch stand to each other, and the launch to the one before: CUDA driver API, "CUlaunchAttribute"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import LaunchError, SpecError
+
+PORTABLE_CLUSTER = 8
+"""CTAs of a cluster that every GPU with clusters can run"""
+LARGEST_CLUSTER = 16
+"""CTAs of a cluster that a Hopper GPU can run where it is allowed to"""
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """Launch attributes of a kernel."""
+
+    cluster: Grid = (1, 1, 1)
+    """CTAs of a cluster along x, y, z"""
+    cooperative: bool = False
+    """all CTAs run at the same time, or the launch is refused"""
+    programmatic: bool = True
+    """programmatic dependent launch: the kernel may be launched while the one before it in the stream ends"""
+
+    @property
+    def size(self) -> int:
+        """CTAs of a cluster."""
+        return math.prod(self.cluster)
+
+    def check_grid(self, grid: Sequence[int], kernel: str) -> None:
+        """Raise SpecError for a grid that has no whole number of clusters."""
+        for axis, n, of in zip("xyz", grid, self.cluster, strict=False):
+            if n % of:
+                raise SpecError(f"kernel {kernel}: the grid has {n} CTAs along {axis}, no multiple of the {of} of a cluster "
+                                f"{self.cluster}: round it up to {-(-n // of) * of} and let the CTAs beyond do nothing, or use a "
+                                "smaller cluster")
+        if len(grid) < 3 and any(of > 1 for of in self.cluster[len(grid):]):
+            raise SpecError(f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} dimension{'s' * (len(grid) > 1)}, and a "
+                            f"cluster {self.cluster} needs {3 if self.cluster[2] > 1 else 2}")
+
+    def limit(self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str) -> int | None:
+        """How many CTAs a launch on a device, which is current, may have; None: any number. `kernel` is the driver's handle.
+
+        Raises LaunchError where not even one cluster fits.
+        """
+        if self.size > 1:
+            if self.size > PORTABLE_CLUSTER:
+                cuda.allow_cluster(kernel, device)
+            config = cuda.config(threads, nbytes, Attributes(self.cluster, programmatic=False))
+            config.gridDimX, config.gridDimY, config.gridDimZ = self.cluster
+            clusters = cuda.clusters_at_once(kernel, config)
+            if clusters < 1:
+                raise LaunchError(f"kernel {name!r}: a cluster of {self.size} CTAs, each of {threads} threads and {nbytes} bytes "
+                                  f"of shared memory, does not fit on GPU {device}: a cluster runs on the SMs of one GPC, "
+                                  "at most 18; use a smaller cluster, fewer slots or fewer warpgroups")
+            return clusters * self.size if self.cooperative else None
+        return cuda.ctas_at_once(kernel, threads, nbytes, device) if self.cooperative else None
+
+    def check_at_once(self, grid: Grid, limit: int | None, threads: int, nbytes: int, device: int, name: str) -> None:
+        """Raise LaunchError for a grid that is no number of clusters, or a cooperative one of more CTAs than run at once."""
+        if self.size > 1:
+            self.check_grid(grid, name)
+        if limit is not None and math.prod(grid) > limit:
+            raise LaunchError(f"kernel {name!r}: cooperative=True needs all CTAs to run at once, and the grid {grid} has "
+                              f"{math.prod(grid)}; GPU {device} holds {limit} of {threads} threads and {nbytes} bytes of shared "
+                              "memory: use fewer CTAs, e.g. grid=numpipe.persistent(), or smaller tiles and fewer slots")
+
+
+PLAIN = Attributes()
+
+
+def given(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -> Attributes:
+    """The attributes that a kernel's options say; raises SpecError for others than those that `Attributes` describes.
+
+    `programmatic` None: unless the launch is cooperative.
+    """
+    for option, value in (("cooperative", cooperative), ("programmatic", programmatic)):
+        if not isinstance(value, bool) and (option, value) != ("programmatic", None):
+            raise SpecError(f"kernel {kernel}: {option} must be True or False, got {value!r}")
+    dims = (1,) if cluster is None else tuple(cluster) if isinstance(cluster, (tuple, list)) else (cluster,)
+    if not 1 <= len(dims) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in dims):
+        raise SpecError(f"kernel {kernel}: cluster must be 1 to 3 positive ints, CTAs along the grid's dimensions, got {cluster!r}")
+    x, y, z = (*(int(n) for n in dims), 1, 1)[:3]
+    made = Attributes((x, y, z), cooperative, not cooperative if programmatic is None else programmatic)
+    if made.size > LARGEST_CLUSTER:
+        raise SpecError(f"kernel {kernel}: a cluster {dims} has {made.size} CTAs; on Hopper it has at most {LARGEST_CLUSTER}, and "
+                        f"any GPU with clusters runs {PORTABLE_CLUSTER}: use a smaller one")
+    return made

@@ -1,0 +1,130 @@
+"""The CUDA driver's devices, contexts and streams: what `driver.Driver` stands on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from .faults import CAPTURE_IMPLICIT, DriverError, DriverMissing
+
+
+class Contexts:
+    """libcuda, initialised; the primary context of each device is retained once."""
+
+    def __init__(self) -> None:
+        """Load libcuda and initialise it. Raises DriverMissing, or DriverError when cuInit fails."""
+        try:
+            from cuda.bindings import driver as api
+        except ImportError as error:
+            raise DriverMissing(f"the package cuda-bindings is not installed ({error})") from None
+        self._api: Any = api
+        try:
+            self._call("cuInit", 0)
+        except (DriverError, DriverMissing):
+            raise
+        except Exception as error:  # cuda.bindings raises a type of its own, differently per release
+            raise DriverMissing(f"libcuda was not found ({type(error).__name__})") from None
+        self.count: int = self._call("cuDeviceGetCount")
+        self._contexts: dict[int, Any] = {}
+        self._asides: dict[int, Any] = {}
+        self._lock = threading.RLock()
+
+    def _call(self, function: str, *args: Any) -> Any:
+        result = getattr(self._api, function)(*args)
+        if result[0]:
+            raise DriverError(function, int(result[0]), getattr(result[0], "name", "an unknown error"))
+        return result[1] if len(result) == 2 else result[1:]
+
+    def _newer(self, function: str, *args: Any) -> Any:
+        """`_call`, or None where the binding or the driver is older than the function. It returns one thing, or nothing."""
+        try:
+            return self._call(function, *args)
+        except (AttributeError, RuntimeError) as error:
+            if isinstance(error, DriverError):
+                raise
+            return None
+
+    # ---- devices
+    def version(self) -> int:
+        """CUDA version the driver supports, 1000 × major + 10 × minor."""
+        return int(self._call("cuDriverGetVersion"))
+
+    def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int]:
+        """(name, compute capability, SMs, largest dynamic shared memory of a CTA in bytes)."""
+        names = self._api.CUdevice_attribute
+        attribute = "CU_DEVICE_ATTRIBUTE_"
+
+        def ask(name: str) -> int:
+            return int(self._call("cuDeviceGetAttribute", getattr(names, attribute + name), device))
+
+        device = self._call("cuDeviceGet", ordinal)
+        name = bytes(self._call("cuDeviceGetName", 256, device)).split(b"\0")[0].decode(errors="replace")
+        capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
+        return name, capability, ask("MULTIPROCESSOR_COUNT"), ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+
+    @contextlib.contextmanager
+    def on(self, ordinal: int) -> Iterator[None]:
+        """Make the device's primary context current in this thread for a while."""
+        context = self._contexts.get(ordinal)
+        if context is None:
+            with self._lock:
+                context = self._contexts.get(ordinal)
+                if context is None:
+                    context = self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal))
+                    self._contexts[ordinal] = context
+        self._call("cuCtxPushCurrent", context)
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent")
+
+    @contextlib.contextmanager
+    def aside(self, ordinal: int) -> Iterator[Any]:
+        """As `on`, for what a kernel's first launch needs: allowed while any stream of the process is captured into a graph.
+
+        Yields a stream of numpipe's own that waits for no other one, nor the other way round.
+        """
+        relaxed = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self._call("cuThreadExchangeStreamCaptureMode", relaxed)
+        try:
+            with self.on(ordinal):
+                with self._lock:
+                    if ordinal not in self._asides:
+                        self._asides[ordinal] = self._call("cuStreamCreate", 1)  # CU_STREAM_NON_BLOCKING
+                yield self._asides[ordinal]
+        finally:
+            self._call("cuThreadExchangeStreamCaptureMode", before)
+
+    def _make_current(self, ordinal: int) -> None:
+        """Give a thread that has no context the device's primary one: calls fail without, and tools report each that does."""
+        if int(self._call("cuCtxGetCurrent")) == 0:
+            with self.on(ordinal):
+                context = self._contexts[ordinal]
+            self._call("cuCtxSetCurrent", context)
+
+    # ---- streams
+    def stream_device(self, stream: int) -> int:
+        """Which GPU a stream that was made with cuStreamCreate belongs to; DriverError where the driver does not know it."""
+        device = self._newer("cuStreamGetDevice", stream)  # since CUDA 12.8
+        if device is not None:
+            return int(device)
+        self._call("cuCtxPushCurrent", self._call("cuStreamGetCtx", stream))
+        try:
+            return int(self._call("cuCtxGetDevice"))
+        finally:
+            self._call("cuCtxPopCurrent")
+
+    def capturing(self, stream: int, ordinal: int) -> bool:
+        """Whether work on the stream goes into a CUDA graph, or must not be queued for another stream that is captured."""
+        with self.on(ordinal):
+            code, status, *_ = self._api.cuStreamIsCapturing(stream)
+        if int(code) not in (0, CAPTURE_IMPLICIT):
+            raise DriverError("cuStreamIsCapturing", int(code), getattr(code, "name", "an unknown error"))
+        return int(code) != 0 or int(status) != 0
+
+    def pointer_device(self, address: int) -> int:
+        """Which GPU the memory at `address` belongs to."""
+        name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self._call("cuPointerGetAttribute", name, address))

@@ -1,0 +1,118 @@
+"""Threads that share the copying of host arrays.
+
+One thread copies 6 GB/s of host memory and PCIe 5 takes 54, so a large array is cut into parts, and the threads of one pool take
+parts until there are no more. The thread that makes the call is one of them: it never waits for a thread to be free. NumPy releases
+the GIL while it copies.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from ..errors import SpecError
+
+VARIABLE = "NUMPIPE_COPY_THREADS"
+_MOST = 8
+"""threads by default: as many as bring a copy near the speed of PCIe and leave cores to others"""
+
+T = TypeVar("T")
+
+
+@functools.cache
+def count() -> int:
+    """Threads that share a copy, the caller's included: NUMPIPE_COPY_THREADS, else half the cores, 8 at most."""
+    said = os.environ.get(VARIABLE)
+    if not said:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(_MOST, cores // 2))
+    if not said.isdecimal() or int(said) < 1:
+        raise SpecError(f"{VARIABLE} is {said!r}; say how many threads share the copy of a host array, 1 or more")
+    return int(said)
+
+
+class Parts(Generic[T]):
+    """Hands each part to one of the threads that iterate over it, until `stop`."""
+
+    def __init__(self, parts: Sequence[T]) -> None:
+        self._parts, self._next, self._lock = parts, 0, threading.Lock()
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            with self._lock:
+                number = self._next
+                self._next += 1
+            if number >= len(self._parts):
+                return
+            yield self._parts[number]
+
+    def stop(self) -> None:
+        """Hand out no more: a thread has failed."""
+        with self._lock:
+            self._next = len(self._parts)
+
+
+def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) -> None:
+    """Call ``work(parts)`` in this thread and up to ``threads - 1`` others; all of them take from the same parts.
+
+    Returns when none of them works any more. What one raises ends the others behind the part they are at, and is raised here.
+    """
+    queue = Parts(parts)
+
+    def guarded() -> None:
+        try:
+            work(queue)
+        except BaseException:
+            queue.stop()
+            raise
+
+    helpers: list[concurrent.futures.Future[None]] = []
+    try:
+        for _ in range(min(threads, len(parts)) - 1):
+            try:
+                helpers.append(_executor(threads).submit(guarded))
+            except RuntimeError:  # the interpreter is shutting down: this thread does it alone
+                break
+        guarded()
+    except BaseException:
+        queue.stop()
+        raise
+    finally:
+        _settle(queue, helpers)
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
+
+
+def _settle(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) -> None:
+    """Wait until no helper works: memory that they copy to or from is given back next. Ctrl-C ends them, and is heeded then."""
+    interrupt: KeyboardInterrupt | None = None
+    for helper in helpers:
+        while not helper.cancel() and not helper.done():
+            try:
+                concurrent.futures.wait([helper])
+            except KeyboardInterrupt as error:
+                queue.stop()
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+_executors: dict[int, concurrent.futures.ThreadPoolExecutor] = {}
+
+
+def _executor(threads: int) -> concurrent.futures.ThreadPoolExecutor:
+    """The helpers of calls that share among so many threads; they start when they are first needed."""
+    executor = _executors.get(threads)
+    if executor is None:
+        new = concurrent.futures.ThreadPoolExecutor(threads - 1, thread_name_prefix="numpipe-copy")
+        executor = _executors.setdefault(threads, new)
+    return executor
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_executors.clear)  # threads do not survive a fork

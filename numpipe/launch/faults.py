@@ -1,0 +1,80 @@
+"""What the driver's errors mean to a user of kernels: CUDA driver API, "CUresult"."""
+
+from __future__ import annotations
+
+from ..errors import LaunchError
+
+INVALID_VALUE = 1
+NOT_INITIALIZED = 3
+INVALID_CONTEXT = 201
+INVALID_HANDLE = 400
+NOT_READY = 600
+CONTEXT_IS_DESTROYED = 709
+CAPTURE_IMPLICIT = 906
+IMAGES = (200, 209, 218, 221, 222, 223, 226, 300)
+"""CUDA_ERROR_INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX and others: the driver does not take the code it is to load"""
+STREAMS = (INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED)
+"""what a stream that is destroyed, or of another context, may return"""
+
+_POISONED = (
+    "an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
+    "with target='sim' or under compute-sanitizer to find the fault"
+)
+_RESET = (
+    "the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, numba.cuda.close()), and "
+    "with it went the arrays and the loaded kernels: restart the process, and reset no device in one that uses it"
+)
+_CAPTURED = "the stream is being captured into a CUDA graph, and a graph cannot hold this: "
+_ADVICE: dict[int, str] = {
+    1: "an argument is outside what the driver takes",
+    2: "the GPU is out of memory: free arrays (torch.cuda.empty_cache() returns PyTorch's unused blocks)",
+    3: "CUDA does not survive fork(): start worker processes with multiprocessing.get_context('spawn')",
+    4: "the driver is shutting down: do not launch kernels while the interpreter exits",
+    34: "the libcuda that was found is the toolkit's stub: take its directory off LD_LIBRARY_PATH",
+    100: "the driver sees no GPU",
+    46: "the GPU is busy or in exclusive mode: see nvidia-smi",
+    200: "the compiled kernel is damaged: clear the compile cache",
+    201: _RESET,
+    209: "the kernel is compiled for sm_90a (Hopper) and this GPU is not one",
+    400: "the stream belongs to another GPU or is destroyed",
+    700: _POISONED,
+    701: "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or a smaller tile",
+    702: _POISONED,
+    709: _RESET,
+    710: "a device_assert or an assert of a kernel failed: its line, block and condition are on stderr; the GPU context is lost: "
+         "restart the process, and run the kernel with target='sim' to stop where it fails",
+    714: _POISONED,
+    715: _POISONED + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
+    716: _POISONED,
+    717: _POISONED,
+    718: _POISONED,
+    719: _POISONED,
+    720: "the cooperative grid is larger than what the GPU runs at once: use fewer CTAs",
+    802: "the system is not ready for GPU work: on NVSwitch machines the fabric manager must run",
+    803: "the kernel module and libcuda are of different versions: reboot or reinstall the driver",
+    804: "the driver's compatibility package does not support this GPU: take it off LD_LIBRARY_PATH",
+    900: _CAPTURED + "capture calls on arrays on the GPU",
+    901: "the capture of this stream failed before this call: end it and begin another",
+    905: _CAPTURED + "it would wait for work outside the capture",
+    906: _CAPTURED + "the legacy default stream (0) waits for the stream that is captured: queue the work on another stream",
+}
+
+
+class DriverMissing(Exception):
+    """There is no CUDA driver (or no Python binding to it) on this machine; the message says which."""
+
+
+class DriverError(LaunchError):
+    """A call of the driver failed: its name, the CUDA_ERROR_* code, and what to do."""
+
+    def __init__(self, call: str, code: int, name: str, advice: str | None = None) -> None:
+        advice = _ADVICE.get(code) if advice is None else advice
+        super().__init__(f"{call} returned {name} ({code})" + (f": {advice}" if advice else ""))
+        self.call = call
+        self.code = code
+        self.name = name
+
+
+def forked(call: str = "cuInit") -> DriverError:
+    """The error of a process that was forked from one that had used the GPU."""
+    return DriverError(call, NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED")

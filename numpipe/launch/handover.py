@@ -1,0 +1,94 @@
+"""Arrays of libraries that do not know the stream a kernel runs on: given to it, and back, in order.
+
+PyTorch, CuPy and what has ``__cuda_array_interface__`` say on which stream their work is, and the kernel is queued there. JAX
+and exporters of DLPack do not:
+
+===========  ================================================================  =====================================================
+before       `order`: what they queued is done before the kernel starts        DLPack (a JAX array was waited for when it was read)
+after        `settle`: their memory is not used again before the kernel ends   they are held until an event behind it is reached
+             new outputs are complete before anybody sees them                 JAX: the stream is waited for
+on return    `deliver`: the new outputs, in their library's own kind           JAX on the CPU
+===========  ================================================================  =====================================================
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import SpecError
+from . import dlpack, driver, jax_arrays
+from .arrays import ArrayInfo, library
+
+_KINDS = ("jax", "dlpack")
+
+
+def foreign(infos: Sequence[ArrayInfo]) -> bool:
+    """Whether a call on these arrays needs `order` and `retain`: some are on a GPU and of a library without the kernel's stream.
+
+    >>> foreign([])
+    False
+    """
+    return any(info.kind in _KINDS for info in infos)
+
+
+def order(infos: Sequence[ArrayInfo], stream: int, user: str) -> None:
+    """Make `stream` wait for the work that produces the arrays, before a kernel is queued on it; `user` is for the message.
+
+    Raises SpecError for a stream that is captured into a graph, which would hold neither that wait nor the arrays.
+    """
+    if driver.get().capturing(stream, infos[0].device):
+        raise SpecError(f"{user}: an argument is an array of JAX or one known by DLPack only, and the stream ({stream:#x}) is "
+                        "being captured into a CUDA graph, whose replays nothing orders behind the work of its library: pass "
+                        "PyTorch, CuPy or numpipe arrays (numpipe.ascontiguous makes one)")
+    for info in infos:
+        if info.kind == "dlpack":
+            dlpack.order(info, stream)
+
+
+class _Kept:
+    """Arrays that kernels on one GPU may still use, each list with the event behind its kernel, oldest first."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._held: deque[tuple[Any, Any]] = deque()
+        self._events: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, held: Any, stream: int) -> None:
+        cuda = driver.get()
+        with self._lock:
+            while self._held and cuda.reached(self._held[0][0], self.device):
+                self._events.append(self._held.popleft()[0])
+            event = cuda.mark(self._events.pop() if self._events else None, stream, self.device)
+            self._held.append((event, held))
+
+
+_kept: dict[int, _Kept] = {}
+
+
+def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
+    """After a kernel on these arrays was queued on `stream`, where the call allocated the last `fresh` of them.
+
+    New JAX arrays are waited for. Otherwise the arrays that `foreign` is about are held until the kernel is done; a later call
+    lets go of them, so those of the last calls stay, as many as there were kernels in flight. Raises DriverError when the
+    kernel, or one before it, failed.
+    """
+    device = infos[0].device
+    if fresh and infos[-1].kind == "jax":
+        driver.get().synchronize(stream, device)
+        return
+    held = [(info.owner, info.held) for info in infos if info.kind in _KINDS]
+    _kept.setdefault(device, _Kept(device)).add(held, stream)
+
+
+def deliver(like: ArrayInfo, results: Sequence[Any]) -> Sequence[Any]:
+    """The outputs that a call allocated in the kind of `like` and that are complete, as the caller gets them."""
+    if like.kind == "host" and library(type(like.owner)) == "jax":
+        return [jax_arrays.deliver(like, output) for output in results]
+    return results

@@ -1,0 +1,63 @@
+"""What of a device array a launch depends on, read as quickly as Python can: the key under which repeated calls are found.
+
+`describe` makes an ArrayInfo of an argument, in a microsecond or two; a mark is a tuple of what its library says at once, and two
+arrays of equal marks make equal ArrayInfos, but for the owner. The address tells the device too: all GPUs and the host share one
+address space (CUDA C++ Programming Guide, "Unified Virtual Address Space"). Only types that a reader of `arrays` took have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .arrays import ArrayInfo
+from .device_array import DeviceArray
+
+Mark = tuple[Any, ...]
+
+MARKS: dict[type, Callable[[Any], Mark]] = {}
+"""of each type; the first item is the address"""
+
+
+def _torch(tensor: Any) -> Mark:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _cupy(array: Any) -> Mark:
+    return array.data.ptr, array.shape, array.strides, array.dtype
+
+
+def _own(array: Any) -> Mark:
+    found: Mark = array.mark()
+    return found
+
+
+def learn(info: ArrayInfo) -> Callable[[Any], Mark] | None:
+    """The function for arrays of the type of this one, from now on in `MARKS`; None where there is none."""
+    kind = type(info.owner)
+    found = MARKS.get(kind)
+    if found is None and info.kind != "host":
+        found = _reader(info, kind)
+        if found is not None:
+            MARKS[kind] = found
+    return found
+
+
+def _reader(info: ArrayInfo, kind: type) -> Callable[[Any], Mark] | None:
+    if info.kind == "torch":
+        return _torch
+    if kind is DeviceArray:
+        return _own
+    if kind.__module__.partition(".")[0] == "cupy" and hasattr(info.owner, "data"):
+        return _cupy
+    return None
+
+
+def address_of(info: ArrayInfo) -> Callable[[], int] | None:
+    """A function that says where the array's data is now; None where it cannot move as long as the array lives."""
+    if info.kind == "torch":
+        address: Callable[[], int] = info.owner.data_ptr
+        return address
+    if isinstance(info.owner, DeviceArray):
+        return info.owner.address
+    return None

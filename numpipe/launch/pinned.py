@@ -1,0 +1,210 @@
+"""Page-locked host memory: a bounded pool of it, and NumPy arrays that live in it.
+
+Locking pages costs as much as copying to them, so what was locked once is kept and used again: for the staging of copies, and for
+the outputs that calls on host arrays return, which the GPU then writes in place. At most NUMPIPE_PINNED_BYTES are locked for these
+(default: 1 GiB, or an eighth of the machine's memory where that is less; 0: none, every copy is of pageable memory).
+
+A block is ordinary anonymous memory of the process, locked in place, and not memory that the driver allocates: its pages may be
+large ones, it lives as long as an array refers to it, and a forked child has a copy like of any other array. Linux makes that copy
+at the fork since 5.12; an older one would take locked pages away from the parent, so there a child does not get them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import mmap
+import os
+import re
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpecError
+from . import driver
+
+VARIABLE = "NUMPIPE_PINNED_BYTES"
+PAGE = 2 << 20
+"""Blocks are multiples of a large page, in bytes."""
+STAGING = 64 << 20
+"""Bytes of the pool that outputs leave to staging."""
+_DEFAULT_MOST = 1 << 30
+_FORK_COPIES_LOCKED_PAGES = (5, 12)
+
+
+@functools.cache
+def limit() -> int:
+    """Bytes that the pool may lock. Raises SpecError where NUMPIPE_PINNED_BYTES is no number."""
+    said = os.environ.get(VARIABLE)
+    if not said:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+        return min(_DEFAULT_MOST, memory // 8)
+    if not said.isdecimal():
+        raise SpecError(f"{VARIABLE} is {said!r}; say how many bytes of host memory may be page-locked, 0 for none")
+    return int(said)
+
+
+class Block:
+    """Page-locked memory: `nbytes` at `address`. The memory itself goes with the last array in it."""
+
+    __slots__ = ("address", "device", "events", "generation", "memory", "nbytes")
+
+    def __init__(self, nbytes: int, device: int, generation: int) -> None:
+        try:
+            self.memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError(f"the system has no {nbytes} bytes ({error.strerror})") from None
+        _advise(self.memory)
+        self.nbytes, self.device, self.generation = nbytes, device, generation
+        self.events: dict[Any, Any] = {}
+        """the driver's events that copies of this memory are awaited by, as `transfers` keys them"""
+        self.address: int = self.array((nbytes,), np.dtype(np.uint8)).ctypes.data
+        driver.get().lock_pages(self.address, nbytes, device)
+
+    def array(self, shape: Sequence[int], dtype: np.dtype[Any], strides: Sequence[int] | None = None,
+              offset: int = 0) -> np.ndarray[Any, Any]:
+        """An array in the block, `offset` bytes behind its start; strides in bytes, C-contiguous without."""
+        return np.ndarray(shape, dtype, self.memory, offset, strides)
+
+    def unlock(self) -> None:
+        """Make it ordinary memory again."""
+        if self.generation != POOL.generation:
+            return  # in a forked child it is
+        cuda = driver.opened()  # a finalizer may come at any moment
+        if cuda is None:
+            return
+        with contextlib.suppress(driver.DriverError):  # the context is lost: nothing is locked any more
+            for event in self.events.values():
+                cuda.unmark(event, self.device)
+            cuda.unlock_pages(self.address, self.device)
+
+
+def whole_pages(nbytes: int) -> int:
+    """Bytes of the smallest block for so many."""
+    return max(1, -(-nbytes // PAGE)) * PAGE
+
+
+def _advise(memory: mmap.mmap) -> None:
+    wanted = ["MADV_HUGEPAGE"]
+    if _linux() < _FORK_COPIES_LOCKED_PAGES:
+        wanted.append("MADV_DONTFORK")
+    for name in wanted:
+        advice = getattr(mmap, name, None)
+        if advice is not None:
+            with contextlib.suppress(OSError):  # a kernel without large pages
+                memory.madvise(advice)
+
+
+def _linux() -> tuple[int, ...]:
+    return _version(os.uname().release)
+
+
+def _version(release: str) -> tuple[int, ...]:
+    """"6.8.0-45-generic" -> (6, 8)."""
+    return tuple(map(int, re.findall(r"\d+", release)[:2]))
+
+
+class Pool:
+    """Blocks that are locked once and used many times. Safe to use from several threads, and from finalizers."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        """locked at present: blocks in use and idle ones"""
+        self.device: int | None = None
+        """the GPU that host arrays were copied to last; outputs of host calls are allocated here only when there is one"""
+        self.generation = 0
+        """of this process, which may be forked from others"""
+        self._idle: list[Block] = []
+        self._given_back: deque[Block] = deque()
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int, device: int, *, leave: int = 0) -> Block | None:
+        """A block of at least `nbytes`, its contents undefined; None where the pool would exceed its limit, less `leave`.
+
+        Raises DriverError and MemoryError.
+        """
+        size = whole_pages(nbytes)
+        with self._lock:
+            self._collect()
+            fits = [block for block in self._idle if size <= block.nbytes <= size + size // 4]
+            if fits:
+                block = min(fits, key=lambda block: block.nbytes)
+                self._idle.remove(block)
+                return block
+            in_use = self.nbytes - sum(block.nbytes for block in self._idle)
+            if in_use + size > limit() - leave:
+                return None
+            self._shrink(limit() - leave - size)
+            self.nbytes += size  # before the lock is let go: locking pages takes milliseconds
+        try:
+            return Block(size, device, self.generation)
+        except BaseException:
+            with self._lock:
+                self.nbytes -= size
+            raise
+
+    def give(self, block: Block) -> None:
+        """Give a block back that no copy uses any more. Called by finalizers too, at any moment, so it waits for no lock."""
+        if block.generation == self.generation:  # else it is of the process that this one was forked from
+            self._given_back.append(block)
+
+    def forget(self, block: Block) -> None:
+        """Never use a block again that a copy may still be using: its context is lost."""
+        with self._lock:
+            self.nbytes -= block.nbytes
+
+    def _collect(self) -> None:
+        while self._given_back:
+            self._idle.append(self._given_back.popleft())
+
+    def _shrink(self, most: int) -> None:
+        """Unlock idle blocks, those first that were used longest ago, until no more than `most` bytes are locked."""
+        while self.nbytes > most and self._idle:
+            block = self._idle.pop(0)
+            self.nbytes -= block.nbytes
+            block.unlock()
+
+    def after_fork(self) -> None:
+        """In the child: nothing here is locked for it, and a thread that held the lock is gone."""
+        self.generation += 1
+        self.nbytes, self.device = 0, None
+        self._idle, self._given_back, self._lock = [], deque(), threading.Lock()
+
+
+POOL = Pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=POOL.after_fork)
+
+
+def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray[Any, Any]:
+    """An uninitialised C-contiguous array in page-locked memory of its own. Raises DriverError and MemoryError."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.empty(shape, dtype)
+    block = Block(whole_pages(nbytes), device, POOL.generation)
+    return _lent(block, shape, dtype, block.unlock)
+
+
+def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> np.ndarray[Any, Any]:
+    """An uninitialised C-contiguous array for an output: page-locked where it has `smallest` bytes and the pool has room."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    device = POOL.device
+    if device is not None and nbytes >= smallest:
+        with contextlib.suppress(driver.DriverError, driver.DriverMissing, MemoryError):
+            block = POOL.take(nbytes, device, leave=STAGING)
+            if block is not None:
+                return _lent(block, shape, dtype, functools.partial(POOL.give, block))
+    return np.empty(shape, dtype)
+
+
+def _lent(block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]) -> np.ndarray[Any, Any]:
+    """An array in a block; `then` is called when it and all views of it are gone: each of those refers to `whole`."""
+    whole = np.frombuffer(block.memory, np.uint8, math.prod(shape) * dtype.itemsize)
+    finalizer = weakref.finalize(whole, then)
+    finalizer.atexit = False
+    return whole.view(dtype).reshape(shape)

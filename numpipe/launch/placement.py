@@ -1,0 +1,89 @@
+"""Keeping data where it is fast: `numpipe.to_device`, `numpipe.pinned_empty`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import LaunchError, SpecError
+from . import driver, pinned
+from .arrays import describe
+from .device import choose_target
+from .device_array import DeviceArray
+from .streams import LEGACY_DEFAULT, as_stream
+
+
+def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> Any:
+    """Copy a host array to the GPU, for kernels that are called on it more than once -> DeviceArray.
+
+    array   a NumPy array or a CPU tensor, of any shape and strides; an array that is on a GPU is returned as it is
+    stream  where the copy is queued, and where the array's memory is freed: an int, or a stream of PyTorch or CuPy; the
+            default stream without
+    target  "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
+
+    Returns when the copy is there. Rows are padded to multiples of 16 bytes, so every shape suits TMA, and major order is kept.
+    Where kernels run on the simulated SM, `array` itself is returned, so that a script is the same on a machine without a GPU:
+    there, too, ``np.asarray`` makes a NumPy array of what a kernel returns.
+
+    Raises SpecError for what is no array of elements that kernels take, TargetError where the target cannot run, LaunchError when
+    the driver fails.
+
+    >>> import numpy as np, numpipe
+    >>> x = numpipe.to_device(np.arange(6, dtype=np.float32).reshape(2, 3), target="sim")
+    >>> x.shape, float(np.asarray(x)[1, 2])
+    ((2, 3), 5.0)
+    """
+    info = describe(array, "array")
+    if info.kind != "host":
+        return array
+    choice = choose_target(target)
+    if choice.device is None:
+        return array
+    handle = LEGACY_DEFAULT if stream is None else as_stream(stream)
+    try:
+        return DeviceArray.from_host(array, handle, choice.device.ordinal)
+    except driver.DriverError as error:
+        raise LaunchError(f"to_device: copying {info.dtype.name} {info.shape} to GPU {choice.device.ordinal}: {error}") from error
+
+
+def pinned_empty(shape: int | Sequence[int], dtype: Any, *, target: str | None = None) -> np.ndarray[Any, Any]:
+    """An uninitialised, C-contiguous NumPy array in page-locked memory.
+
+    shape   an int or a sequence of ints
+    dtype   anything that NumPy makes a dtype of, without Python objects
+    target  "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
+
+    The GPU copies to and from it at the speed of PCIe, without the staging that other host arrays go through, so it suits inputs
+    that are filled anew for each call, and ``out=``. Page-locked memory is never swapped out: lock what is copied often, not all
+    there is. The memory goes back when the array and all views of it are gone; it does not count against NUMPIPE_PINNED_BYTES.
+    Where kernels run on the simulated SM it is ordinary memory.
+
+    Raises SpecError for a dtype or shape that memory cannot have, TargetError where the target cannot run, LaunchError when the
+    driver cannot lock so much memory.
+
+    >>> import numpipe
+    >>> a = numpipe.pinned_empty((2, 3), "float16", target="sim")
+    >>> a.shape, a.dtype.name, a.flags.c_contiguous
+    ((2, 3), 'float16', True)
+    """
+    kind = np.dtype(dtype)
+    try:
+        dims = tuple(map(operator.index, shape if isinstance(shape, (tuple, list)) else (shape,)))
+    except TypeError:
+        raise SpecError(f"pinned_empty: shape is {shape!r}; pass an int or a tuple of ints") from None
+    if min(dims, default=0) < 0:
+        raise SpecError(f"pinned_empty: shape {dims} has a negative dimension; pass sizes of 0 or more")
+    if kind.hasobject:
+        raise SpecError(f"pinned_empty: dtype {kind} holds Python objects, which a GPU cannot read; pass a dtype of numbers")
+    choice = choose_target(target)
+    if choice.device is None:
+        return np.empty(dims, kind)
+    try:
+        return pinned.empty(dims, kind, choice.device.ordinal)
+    except (driver.DriverError, MemoryError) as error:
+        raise LaunchError(f"pinned_empty: locking {math.prod(dims) * kind.itemsize} bytes of host memory: {error}; "
+                          "ask for less, or use np.empty") from error

@@ -1,0 +1,282 @@
+"""Copies between host arrays and GPU memory, as quick as PCIe and the host's memory are.
+
+What the GPU copies by itself, it copies at PCIe's speed; it does so from page-locked memory only. So there are three ways:
+
+==========  ===========================  ==========================================================================
+in place    page-locked arrays           one copy by the GPU
+plain       arrays below `PLAIN` bytes   one copy by the driver, whose single thread copies 7 GB/s to the GPU and 12
+                                         back: as quick as starting threads
+staged      all others                   chunks, through page-locked staging memory, by several threads
+==========  ===========================  ==========================================================================
+
+Each thread has two halves of a block of the pool, and its copies are queued on the call's stream, so nothing else needs an order:
+
+    to the GPU     fill half 0 | queue its copy, fill half 1 | queue its copy; await that of half 0, fill it | …
+    to the host    queue a copy to half 0 | queue one to half 1; await that of half 0, empty it | …
+
+The same copy pads the rows, and makes arrays of any strides contiguous: chunks have the layout that the array has on the GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import copy_threads, driver, pinned
+from .arrays import ArrayInfo, dense_strides, major_order
+from .buffers import DeviceBuffer, allocate
+
+PLAIN = 1 << 20
+"""Arrays of fewer bytes are left to the driver."""
+CHUNK = 2 << 20
+"""Bytes that a thread copies at a time, at most: the last ones of all threads come over PCIe one after another."""
+_SMALLEST_CHUNK = 256 << 10
+_NARROW = 512
+"""Rows of fewer bytes the GPU does not copy one by one where they are padded."""
+
+Job = tuple[ArrayInfo, DeviceBuffer]
+
+
+class Part(NamedTuple):
+    """What is copied at a time: a piece of a host array, contiguous rows on the GPU from `address`, `pitch` bytes apart."""
+
+    host: np.ndarray[Any, Any]
+    address: int
+    pitch: int
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes between elements on the GPU, and in staging memory."""
+        size = self.host.itemsize
+        return (size,) if self.host.ndim == 1 else (*dense_strides(self.host.shape[:-1], self.pitch), size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from its first to its last element there."""
+        width = self.host.shape[-1] * self.host.itemsize
+        rows: int = math.prod(self.host.shape[:-1])
+        return (rows - 1) * self.pitch + int(width)
+
+
+def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Iterator[Part]:
+    """Parts of at most `most` bytes, in memory order; the array has 1 or more dimensions, the contiguous one last."""
+    if array.ndim == 1:
+        apart = array.itemsize
+    else:
+        apart = math.prod(array.shape[1:-1]) * pitch
+        if apart > most:
+            for i in range(len(array)):
+                yield from cut(array[i], address + i * apart, pitch, most)
+            return
+    step = max(1, most // apart)
+    for i in range(0, len(array), step):
+        yield Part(array[i:i + step], address + i * apart, pitch)
+
+
+class _Lane:
+    """One thread's staging memory on a stream: two halves, each with an event behind its latest copy."""
+
+    def __init__(self, block: pinned.Block, stream: int, device: int) -> None:
+        self.block, self.stream, self.device = block, stream, device
+        self.cuda = driver.get()
+        self.queued = [False, False]
+
+    def view(self, half: int, part: Part) -> np.ndarray[Any, Any]:
+        return self.block.array(part.host.shape, part.host.dtype, part.strides, half * CHUNK)
+
+    def wait(self, half: int) -> None:
+        """Until the latest copy of this half is done."""
+        if self.queued[half]:
+            self.cuda.await_chunk(self.block.events[self.device, half])
+
+    def copy(self, half: int, part: Part, inwards: bool) -> None:
+        """Queue a copy of this half, to the GPU or from there."""
+        here, events, key = self.block.address + half * CHUNK, self.block.events, (self.device, half)
+        events[key] = self.cuda.queue_chunk(here, part.address, part.nbytes, inwards, self.stream, events.get(key))
+        self.queued[half] = True
+
+    def fill(self, parts: copy_threads.Parts[Part]) -> None:
+        """To the GPU; the last copies may still be under way."""
+        for turn, part in enumerate(parts):
+            half = turn % 2
+            self.wait(half)
+            np.copyto(self.view(half, part), part.host)
+            self.copy(half, part, True)
+
+    def empty(self, parts: copy_threads.Parts[Part]) -> None:
+        """To the host; nothing is under way behind it."""
+        before: tuple[int, Part] | None = None
+        for turn, part in enumerate(parts):
+            self.copy(turn % 2, part, False)
+            self._land(before)
+            before = turn % 2, part
+        self._land(before)
+
+    def _land(self, arriving: tuple[int, Part] | None) -> None:
+        if arriving is not None:
+            half, part = arriving
+            self.wait(half)
+            np.copyto(part.host, self.view(half, part))
+
+
+class Transfers:
+    """Copies of one call on one stream. Left, it has given its staging memory back, and no copy uses any."""
+
+    def __init__(self, stream: int, device: int) -> None:
+        self.stream, self.device = stream, device
+        self._lanes: list[_Lane] | None = None
+        self._kept: list[np.ndarray[Any, Any]] = []
+        """temporary copies that the GPU may still be reading"""
+
+    def __enter__(self) -> Transfers:
+        return self
+
+    def __exit__(self, kind: object, *_exc: object) -> None:
+        lanes, self._lanes = self._lanes or [], None
+        if not lanes and not self._kept:
+            return
+        try:
+            driver.get().synchronize(self.stream, self.device)
+        except driver.DriverError:  # the context is lost: nobody knows what still reads this memory
+            for lane in lanes:
+                pinned.POOL.forget(lane.block)
+            if kind is None:
+                raise
+        else:
+            for lane in lanes:
+                pinned.POOL.give(lane.block)
+        finally:
+            self._kept.clear()
+
+    def upload(self, jobs: Sequence[Job]) -> None:
+        """Queue copies of host arrays to the GPU; keep the arrays until the stream has been waited for."""
+        staged = []
+        for info, buffer in jobs:
+            array = _memory_order(info)
+            if not buffer.nbytes:
+                continue
+            if self._staged(array, buffer):
+                staged.append((array, buffer))
+                continue
+            rows = array if _equal_rows(array) else np.ascontiguousarray(array)
+            if rows is not array:
+                self._kept.append(rows)
+            width, height, pitch, device_pitch = _extent(rows, buffer)
+            driver.get().copy_in(buffer.ptr, device_pitch, rows.ctypes.data, pitch, width, height, self.stream, self.device)
+        self._share(staged, _Lane.fill)
+
+    def download(self, jobs: Sequence[Job]) -> None:
+        """Copy GPU memory into host arrays of its shape, type and major order; returns when they hold it.
+
+        A kernel that failed before on this stream is reported here, as DriverError.
+        """
+        cuda = driver.get()
+        staged, scattered = [], []
+        for info, buffer in jobs:
+            array = _memory_order(info)
+            if not buffer.nbytes:
+                continue
+            if self._staged(array, buffer):
+                staged.append((array, buffer))
+                continue
+            rows = array if _equal_rows(array) else np.empty(array.shape, array.dtype)
+            if rows is not array:
+                scattered.append((array, rows))
+            width, height, pitch, device_pitch = _extent(rows, buffer)
+            cuda.copy_out(rows.ctypes.data, pitch, buffer.ptr, device_pitch, width, height, self.stream, self.device)
+        cuda.synchronize(self.stream, self.device)  # one thread waits for the kernel, and says how it failed
+        for array, rows in scattered:
+            array[...] = rows
+        self._share(staged, _Lane.empty)
+
+    def _staged(self, array: np.ndarray[Any, Any], buffer: DeviceBuffer) -> bool:
+        if buffer.nbytes < PLAIN:
+            return False
+        if _equal_rows(array):
+            width, height, pitch, device_pitch = _extent(array, buffer)
+            whole = pitch * (height - 1) + width
+            narrow = width < _NARROW and pitch != device_pitch
+            if not narrow and driver.get().page_locked(array.ctypes.data, whole, self.device):
+                return False
+        return bool(self._staging())
+
+    def _staging(self) -> list[_Lane]:
+        """A lane for each thread, as far as the pool has room; none where one thread would have to do it."""
+        if self._lanes is None:
+            self._lanes = []
+            threads = copy_threads.count()
+            with contextlib.suppress(driver.DriverError, MemoryError):  # memory cannot be locked here: the driver copies all of it
+                while 1 < threads > len(self._lanes):
+                    block = pinned.POOL.take(2 * CHUNK, self.device)
+                    if block is None:
+                        break
+                    self._lanes.append(_Lane(block, self.stream, self.device))
+                pinned.POOL.device = self.device
+        return self._lanes
+
+    def _share(self, jobs: Sequence[tuple[np.ndarray[Any, Any], DeviceBuffer]],
+               work: Callable[[_Lane, copy_threads.Parts[Part]], None]) -> None:
+        if not jobs:
+            return
+        lanes = deque(self._staging())
+        most = min(CHUNK, max(_SMALLEST_CHUNK, sum(buffer.nbytes for _, buffer in jobs) // (4 * len(lanes))))
+        parts = [part for array, buffer in jobs
+                 for part in cut(array.view(f"u{array.itemsize}"), buffer.ptr, _pitch(buffer, array), most)]
+
+        def in_a_thread(queue: copy_threads.Parts[Part]) -> None:
+            with driver.get().on(self.device):
+                work(lanes.pop(), queue)
+
+        copy_threads.share(parts, in_a_thread, len(lanes))
+
+
+def upload(info: ArrayInfo, stream: int, device: int = 0) -> DeviceBuffer:
+    """Copy a host array. The copy is queued on `stream`: keep `info` until that is synchronised."""
+    buffer = allocate(info, stream, device)
+    with Transfers(stream, device) as transfers:
+        transfers.upload([(info, buffer)])
+    return buffer
+
+
+def download(buffer: DeviceBuffer, out: np.ndarray[Any, Any], stream: int) -> None:
+    """Copy a buffer back into `out` (same shape, type and major order); returns when `out` holds it.
+
+    A kernel that failed before on this stream is reported here, as DriverError.
+    """
+    info = ArrayInfo("host", 0, out.shape, out.strides, buffer.dtype, -1, True, out, out)
+    if buffer.nbytes:
+        with Transfers(stream, buffer.device) as transfers:
+            transfers.download([(info, buffer)])
+
+
+def _memory_order(info: ArrayInfo) -> np.ndarray[Any, Any]:
+    """The host array with its contiguous dimension last."""
+    assert info.array is not None, "a host array"
+    return info.array.T if major_order(info) == "col" else info.array
+
+
+def _equal_rows(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array in memory order is equally spaced rows of contiguous elements."""
+    if array.flags.c_contiguous:
+        return True
+    return array.ndim == 2 and array.strides[1] == array.itemsize and array.strides[0] >= array.shape[1] * array.itemsize
+
+
+def _pitch(buffer: DeviceBuffer, array: np.ndarray[Any, Any]) -> int:
+    """Bytes between rows on the GPU."""
+    rows: int = math.prod(array.shape[:-1])
+    return buffer.nbytes // rows
+
+
+def _extent(rows: np.ndarray[Any, Any], buffer: DeviceBuffer) -> tuple[int, int, int, int]:
+    """(bytes in a row, rows, host pitch, device pitch) of a copy between equally spaced rows and a buffer."""
+    if rows.ndim < 2:
+        return rows.nbytes, 1, rows.nbytes, rows.nbytes
+    width = rows.shape[-1] * rows.itemsize
+    height = math.prod(rows.shape[:-1])
+    return width, height, rows.strides[0] if rows.ndim == 2 else width, _pitch(buffer, rows)
