@@ -209,7 +209,7 @@ def test_a_broken_turn_is_found_in_every_schedule(name: str, monkeypatch: pytest
         monkeypatch.setattr(turns, bug.where.__name__, broken.where.function)
     else:
         bug.inject(monkeypatch)
-    for seed in (None, *range(6)):
+    for seed in (None, *range(3)):
         with pytest.raises(bug.error, match=bug.message):
             run(case, seed=seed)
 
@@ -223,7 +223,7 @@ class _Plain:
 
 def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scheduled, "consumed_arrivals", property(lambda unit: 4 * unit.compute_wgs))
-    for seed in (None, *range(6)):
+    for seed in (None, *range(3)):
         with pytest.raises(PipelineDeadlock, match=r"consumed\[0\]"):
             run(cases()["gemm"], seed=seed)
 
@@ -231,7 +231,7 @@ def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(monkeypatch: pyt
 def test_one_word_for_all_warpgroups_is_written_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Scheduled.turn_word
     monkeypatch.setattr(Scheduled, "turn_word", lambda unit, warpgroup, index: own(unit, 0, index))
-    for seed in (None, *range(6)):
+    for seed in (None, *range(3)):
         with pytest.raises(SimulationError, match="load_word"):
             run(cases()["trip counts"], seed=seed)  # where there are no products, nothing else orders the warps of a warpgroup
 
@@ -239,7 +239,7 @@ def test_one_word_for_all_warpgroups_is_written_while_it_is_read(monkeypatch: py
 def test_a_skipped_tile_keeps_the_turn_if_nobody_passes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Skips, "visit_Continue", lambda self, node: node)
     kernel, case = pingpong(with_skips), cases()["skips"]
-    for seed in (None, *range(6)):
+    for seed in (None, *range(3)):
         with pytest.raises(PipelineDeadlock, match="named barrier"):
             run(case, kernel, seed)
 
@@ -247,7 +247,7 @@ def test_a_skipped_tile_keeps_the_turn_if_nobody_passes_it(monkeypatch: pytest.M
 def test_a_loop_that_begins_anew_waits_for_another_ones_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     bug = Bug(turns.end_turns, "np_.turn = (np_", "_ = (np_", PipelineDeadlock, ".")
     bug.inject(monkeypatch)
-    for seed in (None, *range(6)):
+    for seed in (None, *range(3)):
         with pytest.raises(SimulationError):
             run(cases()["loops"], pingpong(in_bands, ctas=1), seed)
 
