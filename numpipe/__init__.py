@@ -48,7 +48,7 @@ _HOME = {
     "set_max_registers": "registers", "program_id": "programs", "num_programs": "programs", "nd_loop": "tile_loop",
     "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
-    "axis_index": "context", "axis_size": "context", "cdiv": "arith",
+    "axis_index": "context", "axis_size": "context", "cdiv": "arith", "fit_slots": "_budget",
     "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
     "to_device": "launch.placement", "pinned_empty": "launch.placement",
     "region": "profiling", "explain": "model", "verify": "verification", "Verification": "verification",
@@ -103,6 +103,7 @@ __all__ = [
     "emit_pipeline",
     "emit_pipeline_warp_specialized",
     "explain",
+    "fit_slots",
     "function",
     "kernel",
     "lane_index",
@@ -130,6 +131,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from ._budget import fit_slots
     from .allocations import SMEM, Barrier, RefUnion
     from .arith import cdiv
     from .barriers import barrier_arrive, barrier_test, barrier_wait

@@ -12,6 +12,10 @@ from ._block import Block
 from ._layout import Layout
 from .errors import SpecError
 
+COUNTERS = 16  # int32 state of rings, per warpgroup
+PHASES = 16  # int32 behind them: phases of the kernel's own barriers
+TURN = COUNTERS + PHASES + 4  # int32 behind those and the profile's: whose turn comes next (`turns`)
+
 
 @dataclass(frozen=True)
 class ArrayArg:

@@ -7,7 +7,7 @@ from typing import Any
 from . import _numba as nb
 from . import phases as source
 from ._op import cuda_meaning
-from ._unit import COUNTERS
+from ._plans import COUNTERS
 from .context_cuda import counter_pointer
 from .inert_cuda import InertType
 from .intrinsics import mbarrier

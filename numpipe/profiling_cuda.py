@@ -13,7 +13,8 @@ from . import _numba as nb
 from . import _profile
 from . import profiling as source
 from ._op import cuda_meaning, immediate
-from ._unit import COUNTERS, PHASES, Unit
+from ._plans import COUNTERS, PHASES
+from ._unit import Unit
 from .errors import SpecError
 from .refs_cuda import gmem_value
 

@@ -18,6 +18,7 @@ import output_kernels
 import primitive_kernels
 import single_kernels
 import test_drain
+import turn_kernels
 
 import gemm
 import gemm_body
@@ -78,6 +79,9 @@ for form in ("loop", "body"):
 for name in test_drain.KERNELS:
     run(name, test_drain.made(name, CompilerParams()), *test_drain.inputs(), 5, 4)
     RUNS[f"{name}, drained"] = lambda seed, name=name: drained(*test_drain.run(name, test_drain.DRAINED, 5, 4, seed))
+for name in ("gemm", "barriers by hand, in place", "skips"):
+    turns = turn_kernels.cases()[name]
+    run(f"turns, {name}", turns.kernel, *turns.inputs, turns.output(), cfg=turns.cfg)
 run("primitives", primitive_kernels.single_stream, A[:64], B)
 run("shared tiles", primitive_kernels.shared_tiles, A[:128], B, slots=2)
 run("copies", primitive_kernels.copied, A, out(256, 320))

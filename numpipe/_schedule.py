@@ -1,0 +1,58 @@
+"""How the compute warpgroups of a kernel divide its tiles: they share each, or take turns on whole ones (`turns`)."""
+
+from __future__ import annotations
+
+from ._budget import HEADER
+from ._plans import COUNTERS, RingPlan
+from .errors import SpecError
+
+SCHEDULES = "cooperative", "pingpong"
+
+
+class Scheduled:
+    """What a Unit's `schedule` says of its warpgroups, its rings and the header of its shared memory."""
+
+    kernel: str
+    compute_wgs: int
+    schedule: str
+    rings: dict[str, RingPlan]
+
+    def check_schedule(self) -> None:
+        """SpecError where there is nobody to take turns with."""
+        if self.schedule == "pingpong" and self.compute_wgs < 2:
+            raise SpecError(f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
+                            f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2")
+
+    @property
+    def turns(self) -> int:
+        """Compute warpgroups that take turns on tiles (`turns`); 1: they share each tile."""
+        return self.compute_wgs if self.schedule == "pingpong" else 1
+
+    @property
+    def tile_wgs(self) -> int:
+        """Compute warpgroups that share a tile: the size of the warpgroup axis."""
+        return self.compute_wgs // self.turns
+
+    @property
+    def consumed_arrivals(self) -> int:
+        """Arrivals that free a slot: lane 0 of each warp of each warpgroup that uses it (wgmma.wait_group is per warp)."""
+        return 4 * self.tile_wgs
+
+    @property
+    def default_delay(self) -> int:
+        """Steps a slot is kept after use where nothing says how many: nobody else's products fill the gap of a full wait."""
+        return int(self.turns > 1)
+
+    # ---- counters that travel with the turn
+    @property
+    def barrier_room(self) -> int:
+        """Bytes of the header that barriers may have: the words are behind."""
+        return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1)
+
+    def turn_word(self, warpgroup: int, index: int) -> int:
+        """Where a ring's counter is handed to a compute warpgroup: an offset in shared memory."""
+        return HEADER - 4 * COUNTERS * (self.turns - warpgroup) + 4 * index
+
+    def handed_over(self) -> list[RingPlan]:
+        """The rings whose counters travel: all that the compute warpgroups share."""
+        return [plan for plan in self.rings.values() if not plan.private]
