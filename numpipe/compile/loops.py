@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from .. import arith, emit, pipelines, profiling, ring, tile_loop
+from .. import arith, emit, pipelines, profiling, tile_loop
 from ..closure import Facts
 from ..fragment import mma
-from .fold import MISSING, literal_node
+from .fold import literal_node
 from .orders import TileOrders
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)

@@ -38,7 +38,7 @@ class TileOrders(Rewriter):
         order = "row" if said is None else self.value(said)
         if said is not None and (order is MISSING or isinstance(order, StaticArray)):
             return self._host_table(node, said, counts)
-        if isinstance(order, Table) or isinstance(order, np.ndarray):
+        if isinstance(order, (Table, np.ndarray)):
             self.error(said or node, "numpipe.tiles: a host table is an argument of the kernel, a 2-D int32 array: pass the array, "
                                      "and write order= with the parameter's name")
         if isinstance(order, Order):
@@ -56,8 +56,8 @@ class TileOrders(Rewriter):
             grid = ast.copy_location(ast.Tuple(counts, ast.Load()), node)
             return Walk([], lambda t, _: self.call(ring.unravel, [t, grid], node))
         if len(counts) not in (2, 3):
-            self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, the others take 2, or 3: "
-                             "planes, rows, columns")
+            self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, the others take 2, or "
+                             "3: planes, rows, columns")
         return self._planes(node, kind, parameters, counts)
 
     def _planes(self, node: ast.For, kind: type[Order], parameters: list[ast.expr], counts: list[ast.expr]) -> Walk:
@@ -82,8 +82,8 @@ class TileOrders(Rewriter):
 
     def _host_table(self, node: ast.For, said: ast.expr, counts: list[ast.expr]) -> Walk:
         if isinstance(said, ast.Call) and isinstance(kind := self.value(said.func), type) and issubclass(kind, Order):
-            self.error(said, f"numpipe.tiles: {ast.unparse(said)}: what an order object is made of is known at compile time; a group "
-                             f"of run time is said beside the name: order=\"{kind.name}\", group=…")
+            self.error(said, f"numpipe.tiles: {ast.unparse(said)}: what an order object is made of is known at compile time; a "
+                             f"group of run time is said beside the name: order=\"{kind.name}\", group=…")
         columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
         grid = ast.copy_location(ast.Tuple(counts if len(counts) > 1 else [], ast.Load()), node)
         table, width = self.visit(said), literal_node(columns, node)
