@@ -177,7 +177,7 @@ class Snake(Grouped):
 class Hilbert(Order):
     """A Hilbert curve, for a grid of any size: tiles that are near in time are near in both indices.
 
-    In a kernel its place is found by halving the grid until one row or column is left: a loop of about 60 machine instructions,
+    In a kernel its place is found by halving the grid until one row or column is left: a loop of 70 machine instructions,
     run once for each bit of the two counts, where the other orders take 10 to 40 in all. That is some hundreds of cycles before a
     tile's first load. For small K pass ``Hilbert().table(shape)`` as a host table, whose rows are read ahead.
     """
