@@ -17,10 +17,10 @@ from .files import Change, changes
 from .interval import Figure, figure
 from .picture import plot
 from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
-from .report import TENSOR_FLOPS, Result, Row, read, run_entry, summarise, table
+from .report import TENSOR_FLOPS, Result, Row, aligned, read, run_entry, summarise, table
 from .timer import EventTimer, Timer, require_gpu
 from .workers import collect, main
 
 __all__ = ["PROTOCOLS", "TENSOR_FLOPS", "Change", "Cublas", "EventTimer", "Figure", "Plan", "Result", "Row", "Sample", "Timer",
-           "changes", "collect", "compare", "cublas", "describe", "figure", "main", "plot", "read", "require_gpu",
+           "aligned", "changes", "collect", "compare", "cublas", "describe", "figure", "main", "plot", "read", "require_gpu",
            "rotation_sets", "run_entry", "sensors", "summarise", "table"]
