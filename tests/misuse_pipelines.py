@@ -296,5 +296,5 @@ def more_indices_than_counts(a, b, c):
 @refused("tiles(order='b'): a host table is a 2-D int32 array, got 2-D float16", kind=SpecError)
 def a_table_of_floats(a, b, c):
     for m, n in numpipe.tiles(2, order=b):
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #                                  ^
         pass
