@@ -116,6 +116,13 @@ def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none
     for _ in range(4):
         last = stamps.stamp(0)
     assert stamps.megahertz(first, last) is None
+    cuda.reached = range(SMS)
+    first, last = stamps.stamp(0), stamps.stamp(0)
+    for reached in (range(SMS), range(SMS), range(2), range(SMS)):  # SMs 2 and 3 still have the first of the two
+        cuda.reached = reached
+        cuda.passes(100_000)
+        stamps.stamp(0)
+    assert stamps.megahertz(first, last) is None
 
 
 def test_a_driver_that_refuses_is_an_error(cuda: FakeCuda) -> None:

@@ -234,6 +234,8 @@ def test_a_picture_shows_path_wave_and_panels(tmp_path: Path) -> None:
     axes, = figure.axes
     assert axes.get_title() == "snake(2), 4 x 6 tiles; wave 1 of 5: 5 tiles,\n2 panels of A and 3 of B; all waves 25"
     assert len(axes.patches) == 5 + 2 + 3
+    framed = [(round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches[:5]]
+    assert framed == [tuple(place) for place in Snake(2).table((4, 6))[5:10].tolist()]
     path = axes.lines[0].get_xydata()[:, ::-1]
     np.testing.assert_array_equal(path, Snake(2).table((4, 6)))
     assert "snake(2)" in (tmp_path / "order.svg").read_text(encoding="utf8")
