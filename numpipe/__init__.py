@@ -47,7 +47,7 @@ _HOME = {
     "set_max_registers": "registers", "program_id": "programs", "num_programs": "programs", "nd_loop": "tile_loop",
     "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
-    "axis_index": "context", "axis_size": "context", "cdiv": "arith",
+    "axis_index": "context", "axis_size": "context", "cdiv": "arith", "fit_slots": "_budget",
     "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
     "region": "profiling", "explain": "model", "verify": "verification", "Verification": "verification",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
@@ -99,6 +99,7 @@ __all__ = [
     "emit_pipeline",
     "emit_pipeline_warp_specialized",
     "explain",
+    "fit_slots",
     "function",
     "kernel",
     "lane_index",
@@ -124,6 +125,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from ._budget import fit_slots
     from .allocations import SMEM, Barrier, RefUnion
     from .arith import cdiv
     from .barriers import barrier_arrive, barrier_test, barrier_wait

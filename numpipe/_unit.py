@@ -7,6 +7,7 @@ types of everything the kernel touches, so no code generated for an earlier comp
 Shared memory of a CTA::
 
     0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each
+                               at its end, with schedule="pingpong", the rings' counters on their way (`turns`)
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
     ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its mbarriers at the header's end
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
@@ -23,16 +24,17 @@ from typing import Any
 import numpy as np
 
 from ._block import Block, cut
-from ._budget import PANEL_BYTES, SMEM_BYTES, too_much
+from ._budget import HEADER, PANEL_BYTES, SMEM_BYTES, too_much
 from ._layout import ATOM
 from ._plans import ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
 
-HEADER = 1024
 COUNTERS = 16  # int32 state of rings, per warpgroup
 PHASES = 16  # int32 behind them: phases of the kernel's own barriers
+TURN = COUNTERS + PHASES + 4  # int32 behind those and the profile's: whose turn comes next (`turns`)
+SCHEDULES = "cooperative", "pingpong"
 _serials = itertools.count()
 
 
@@ -73,6 +75,10 @@ class Unit:
     """the warpgroup of the CTA that is the memory role, if it is one of its; else the last one is"""
     warp_specialized: bool = True
     """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
+    schedule: str = "cooperative"
+    """whether the compute warpgroups share a tile, or have whole tiles in turn: one of SCHEDULES"""
+    handed: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """simulated: the counters that were handed to each compute warpgroup, which may be those of rings met so far"""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
@@ -82,6 +88,9 @@ class Unit:
             memory = " and one warpgroup is the memory role" * self.warp_specialized
             raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
                             f"got {self.compute_wgs}")
+        if self.schedule == "pingpong" and self.compute_wgs < 2:
+            raise SpecError(f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
+                            f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2")
         if not self.warp_specialized:
             return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
@@ -133,10 +142,39 @@ class Unit:
         """Number of a compute warpgroup among these, of that in the CTA: the memory role is not counted."""
         return warpgroup - (warpgroup > self.memory_warpgroup)
 
+    # ---- schedule
+    @property
+    def turns(self) -> int:
+        """Compute warpgroups that take turns on tiles (`turns`); 1: they share each tile."""
+        return self.compute_wgs if self.schedule == "pingpong" else 1
+
+    @property
+    def tile_wgs(self) -> int:
+        """Compute warpgroups that share a tile: the size of the warpgroup axis."""
+        return self.compute_wgs // self.turns
+
     @property
     def consumed_arrivals(self) -> int:
-        """Arrivals that free a slot: lane 0 of each warp of each compute warpgroup (wgmma.wait_group is per warp)."""
-        return 4 * self.compute_wgs
+        """Arrivals that free a slot: lane 0 of each warp of each warpgroup that uses it (wgmma.wait_group is per warp)."""
+        return 4 * self.tile_wgs
+
+    def turn_word(self, warpgroup: int, index: int) -> int:
+        """Where a ring's counter is handed to a compute warpgroup: an offset in shared memory."""
+        return HEADER - 4 * COUNTERS * (self.turns - warpgroup) + 4 * index
+
+    def handed_over(self) -> list[RingPlan]:
+        """The rings whose counters travel with the turn: all that the compute warpgroups share."""
+        return [plan for plan in self.rings.values() if not plan.private]
+
+    @property
+    def default_delay(self) -> int:
+        """Steps a slot is kept after use where nothing says how many: what is in flight when the turn is passed fills a gap."""
+        return int(self.turns > 1)
+
+    @property
+    def barrier_room(self) -> int:
+        """Bytes of the header that barriers may have."""
+        return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1)
 
     # ---- shared memory
     @property
@@ -204,9 +242,9 @@ class Unit:
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
             labels=labels, dims=dims, private=self.compute_wgs if single else 0)
-        room = HEADER - self.scratch_barrier_bytes
+        room = self.barrier_room - self.scratch_barrier_bytes
         if ready + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
-            raise SpecError(f"{where}: more rings or slots than the {HEADER} bytes of barriers hold")
+            raise SpecError(f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold")
         self.rings[key] = plan
         self._budget()
         return plan
@@ -282,10 +320,10 @@ class Unit:
         copies = 1 if shared else self.compute_wgs
         size, base = nbytes(kind), self._rings_end if self.simulated else self.smem_bytes
         where = f"kernel {self.kernel}, scratch at {site}"
-        free = HEADER - self.scratch_barrier_bytes
+        free = self.barrier_room - self.scratch_barrier_bytes
         if free - 8 * copies * barriers(kind) < sum(plan.barrier_bytes for plan in self.rings.values()):
-            raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {HEADER} bytes for all barriers of a CTA "
-                            "hold, 8 bytes each: use fewer slots or barriers")
+            raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {self.barrier_room} bytes for all barriers "
+                            "of a CTA hold, 8 bytes each: use fewer slots or barriers")
         first = groups = sum(len(part.barriers) for part in self.scratch.values())
         several = allocations(kind) > 1
 
@@ -375,7 +413,7 @@ class Unit:
         """Its rings, as far as a trace's reader has to know them (`numpipe.traces.Ring`)."""
         for plan in (*self.rings.values(), *self.outputs.values(), *self.sharing):
             yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
-                   "output": plan.written}
+                   "output": plan.written, "turns": self.turns > 1 and not plan.private}
 
     # ---- axes
     def axis(self, name: str) -> int:

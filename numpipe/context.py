@@ -30,6 +30,8 @@ class Context:
         """inside a function that the memory role does not run"""
         self.running: dict[int, str] = {}
         """rings of the pipelines that this warpgroup is in, by counter (`chains.running`)"""
+        self.turn = 0
+        """the compute warpgroup that has the next loop's first tile (`turns`)"""
 
     @property
     def memory(self) -> bool:
@@ -40,12 +42,13 @@ class Context:
 def axis_index(name: str) -> Any:
     """Index of this CTA along a named grid axis, or of this warpgroup along the warpgroup axis (`wg_axis`).
 
-    The memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
+    With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
+    memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
     """
     machine = current()
     unit = machine.unit
     if name == unit.wg_axis:  # reached from plain helpers; kernels are rewritten to `warpgroup_part`
-        return np.int32(unit.number(machine.warpgroup))
+        return np.int32(unit.number(machine.warpgroup) % unit.tile_wgs)
     return np.int32(machine.cta[unit.axis(name)])
 
 
@@ -54,13 +57,13 @@ def axis_size(name: str) -> Any:
     """Size of a named grid axis; of the warpgroup axis the number of compute warpgroups that share a tile (folded)."""
     machine = current()
     unit = machine.unit
-    return np.int32(unit.compute_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
+    return np.int32(unit.tile_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
 
 
 @op
 def warpgroup_part(np_: Context) -> Any:
     """`axis_index(wg_axis)` in a kernel: which part of the tile is this compute warpgroup's."""
-    return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup))
+    return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
 
 
 @op

@@ -7,7 +7,7 @@ from typing import Any
 from . import _numba as nb
 from . import context as source
 from ._op import cuda_meaning
-from ._unit import COUNTERS, PHASES, Unit
+from ._unit import COUNTERS, PHASES, TURN, Unit
 from .inert_cuda import InertType
 
 I32 = nb.types.int32
@@ -34,7 +34,7 @@ def new_context(unit: Unit, role: str) -> Any:
 
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            words = COUNTERS + PHASES + 4 * bool(unit.params.profile_space)  # see profiling_cuda
+            words = TURN + 1 if unit.turns > 1 else COUNTERS + PHASES + 4 * bool(unit.params.profile_space)  # see profiling_cuda
             array = nb.ir.ArrayType(nb.i32, words)
             state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
             builder.store(nb.ir.Constant(array, [0] * words), state)
@@ -73,9 +73,9 @@ def define_axes(module: Any, unit: Unit) -> None:
             with nb.define(module, prefix + name, nb.i32) as (builder, _):
                 builder.ret(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dim}", nb.i32))
     with nb.define(module, "np_axis_index_" + unit.wg_axis, nb.i32) as (builder, _):
-        builder.ret(compute_warpgroup(builder, unit))
+        builder.ret(tile_part(builder, unit))
     with nb.define(module, "np_axis_size_" + unit.wg_axis, nb.i32) as (builder, _):
-        builder.ret(nb.const(unit.compute_wgs))
+        builder.ret(nb.const(unit.tile_wgs))
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
@@ -87,11 +87,16 @@ def compute_warpgroup(builder: Any, unit: Unit) -> Any:
     return builder.sub(warpgroup, builder.zext(behind, nb.i32))
 
 
+def tile_part(builder: Any, unit: Unit) -> Any:
+    """Which part of the tile is that warpgroup's: its number, or 0 where it has whole tiles."""
+    return nb.const(0) if unit.turns > 1 else compute_warpgroup(builder, unit)
+
+
 @cuda_meaning(source.warpgroup_part)
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
     if np_.role == "memory":
         return InertType("the warpgroup axis")(np_), lambda context, builder, sig, args: nb.nothing(context)
-    return I32(np_), lambda context, builder, sig, args: compute_warpgroup(builder, np_.unit)
+    return I32(np_), lambda context, builder, sig, args: tile_part(builder, np_.unit)
 
 
 @cuda_meaning(source.counter)

@@ -102,8 +102,8 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
 class Emitted:
     """What it returns inside a kernel, as the simulated SM holds it."""
 
-    def __init__(self, pipe: Pipeline, body: Any, compute: Any, manual: tuple[bool, bool]) -> None:
-        self.pipe, self.body, self.compute, self.manual = pipe, body, compute, manual
+    def __init__(self, pipe: Pipeline, body: Any, compute: Any, manual: tuple[bool, bool], last: bool = False) -> None:
+        self.pipe, self.body, self.compute, self.manual, self.last = pipe, body, compute, manual, last
         self.facts, mirrored = known(body), known(compute)
         self.mirrored = self.facts.pipelines or mirrored.pipelines
         self.by_lane = by_lane(pipe.np.unit)
@@ -122,10 +122,10 @@ def known(function: Any) -> Facts:
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
-            pipeline_state: Any, memory_thread_idx: Any) -> Callable[..., Any]:
+            pipeline_state: Any, memory_thread_idx: Any, last: int) -> Callable[..., Any]:
     """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
 
-    `coroutine`: whether `compute` was given as carry_coroutine.
+    `coroutine`: whether `compute` was given as carry_coroutine. `last`: see `pipelines.steps`.
     """
     options = [constant(where(pipe), name, value) for name, value in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
@@ -137,7 +137,7 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
     check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), manual, compute is not None)
     if compute is not None:
         check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
-    return bind(run, Emitted(pipe, body, compute, manual))
+    return bind(run, Emitted(pipe, body, compute, manual, bool(last)))
 
 
 def where(pipe: Any) -> str:
@@ -276,7 +276,8 @@ def emitted_steps(emitted: Emitted, refs: Any) -> Any:
     """The steps, as the loop form has them."""
     np_, outer = emitted.pipe.np, emitted.pipe.np.compute_only
     np_.compute_only = False  # this one's loads are issued
-    iterator = steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual)
+    iterator = steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual,
+                          int(emitted.last))
     np_.compute_only = outer
     return iterator
 

@@ -32,15 +32,16 @@ def _facts(function: Any) -> Facts | None:
 
 
 class EmittedType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, pipe: PipelineType, body: Any, compute: Any, manual: tuple[bool, bool], what: str = "emitted") -> None:
-        self.pipe, self.body, self.compute, self.manual = pipe, body, compute, manual
+    def __init__(self, pipe: PipelineType, body: Any, compute: Any, manual: tuple[bool, bool], what: str = "emitted",
+                 last: bool = False) -> None:
+        self.pipe, self.body, self.compute, self.manual, self.last = pipe, body, compute, manual, last
         self.facts: Facts = body.facts
         mirrored = _facts(compute)
         self.mirrored = self.facts.pipelines or (mirrored is not None and mirrored.pipelines)
         self.by_lane = by_lane(pipe.context.unit)
         if self.by_lane:
             check_lane_body(pipe.where, self.facts, manual)
-        super().__init__(name=f"{what}({pipe}, {body}, {compute}, {manual})")
+        super().__init__(name=f"{what}({pipe}, {body}, {compute}, {manual}, {last})")
 
     @property
     def where(self) -> str:
@@ -75,7 +76,7 @@ def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
 @cuda_meaning(source.emitted)
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
              memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any, pipeline_state: Any,
-             memory_thread_idx: Any) -> Any:
+             memory_thread_idx: Any, last: Any) -> Any:
     options = [immediate(pipe.where, name, ty) for name, ty in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
     source.check_options(pipe.where, pipe.context.unit, *options)
@@ -87,7 +88,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
     source.check_body(pipe.where, _facts(body), body, source.counts(pipe), manual, carry)
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
-    value = EmittedType(pipe, body, compute, manual)
+    value = EmittedType(pipe, body, compute, manual, last=bool(nb.literal(last)))
     result = bound_type(source.run, value)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -96,7 +97,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
         return bound_value(context, builder, result, struct._getvalue())
 
     return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, manual_ready_barriers,
-                  manual_consumed_barriers, pipeline_state, memory_thread_idx), codegen
+                  manual_consumed_barriers, pipeline_state, memory_thread_idx, last), codegen
 
 
 def _state(ty: Any) -> Any:
@@ -148,7 +149,8 @@ def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
 
 
 def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
-    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual)
+    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual,
+                      emitted.last)
 
 
 @cuda_meaning(source.emitted_steps)

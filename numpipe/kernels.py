@@ -76,7 +76,7 @@ class Described:
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
            out_type: Any = None, signature: str | None = None, num_compute_wgs: int | None = None, wg_axis: str | None = None,
            memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
-           compiler_params: CompilerParams | None = None, target: str | None = None) -> Any:
+           compiler_params: CompilerParams | None = None, target: str | None = None, schedule: str = "cooperative") -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
@@ -99,6 +99,10 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       CTAs, the others the pipeline's; without, all are CTAs. `program_id` and `num_programs` are of the whole
                       grid.
     compiler_params   see CompilerParams
+    schedule          "cooperative": the compute warpgroups share each tile of a loop over `tiles`. "pingpong": they take turns on
+                      whole tiles, and one stores its tile while the next multiplies: the warpgroup axis has size 1 then, so
+                      that ``rows = tm // axis_size("wg")`` are all rows of the tile. Every pipeline stands in a loop over
+                      `tiles` or `nd_loop` of the kernel function (see `numpipe.turns`).
     target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
 
     Positional parameters are arrays or scalars, outputs behind inputs. Parameters with a default (a bool, int, float or
@@ -113,7 +117,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     """
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
                       asked.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
-                      CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs)
+                      CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs, schedule)
     if function is None:
         return lambda f: Kernel(f, options)
     return Kernel(function, options)
@@ -339,7 +343,7 @@ class Kernel:
             split = self._splits[unit_key] = asked.split(self.source, self._known(unit_key), options.split, default)
         return Unit(self.name, unit_key[0], options.grid_names, split.wg_axis, split.num_compute_wgs, split.memory_registers,
                     options.compiler_params, simulated=simulated, obstacles=obstacles or {},
-                    memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized)
+                    memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized, schedule=options.schedule)
 
     @staticmethod
     def _known(unit_key: tuple[Any, ...]) -> dict[str, Any]:

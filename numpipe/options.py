@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ._unit import Unit
+from ._unit import SCHEDULES, Unit
 from .compile.asked import Said, Split
 from .errors import SpecError
 from .shapes import Signature
@@ -39,6 +39,7 @@ class Options:
     target: str | None
     in_specs: Any = None
     out_specs: Any = None
+    schedule: str = "cooperative"
 
     @property
     def takes(self) -> set[str]:
@@ -65,12 +66,30 @@ class Options:
         if not self.warp_specialized and self.split.memory_registers is not None:
             raise SpecError(f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of the memory role, which "
                             "warp_specialized=False leaves out: leave memory_registers out too")
+        self._check_schedule(kernel)
         least = LEAST.given(self.split)
         Unit(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,  # warpgroups, registers
              warp_specialized=self.warp_specialized)
         if not callable(self.grid):
             dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
             self.check_names(dims, kernel)
+
+    def _check_schedule(self, kernel: str) -> None:
+        """The schedule is one, and there is something to schedule."""
+        if self.schedule not in SCHEDULES:
+            raise SpecError(f"kernel {kernel}: schedule is {self.schedule!r}; use one of {', '.join(map(repr, SCHEDULES))}")
+        if self.schedule == "cooperative":
+            return
+        asked = f"kernel {kernel}: schedule={self.schedule!r}"
+        if not self.warp_specialized:
+            raise SpecError(f"{asked} with warp_specialized=False: compute warpgroups take turns on what the memory role loads; "
+                            "leave warp_specialized out")
+        if self.in_specs is not None or self.out_specs is not None:
+            raise SpecError(f"{asked} with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to "
+                            "take turns on; loop over numpipe.tiles in the kernel, with a pipeline in it")
+        if self.split.num_compute_wgs == 1:
+            raise SpecError(f"{asked} lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give "
+                            "num_compute_wgs=2")
 
     def check_names(self, dims: tuple[int, ...], kernel: str) -> None:
         """The grid has as many dimensions as names, if it has names."""

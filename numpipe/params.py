@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .errors import SpecError
+from .intrinsics.cp_async_bulk import EVICTION_POLICIES
 
 SEMANTICS = ("parallel", "sequential")
 
@@ -38,7 +39,8 @@ class CompilerParams:
     dimension_semantics   for each dimension of a kernel's own grid "parallel", which makes it one of CTAs, or "sequential", which
                           makes it one of the kernel's pipeline; None: all parallel.
     max_concurrent_steps  slots of pipelines that do not say it themselves; None: the pipeline's own default.
-    delay_release         steps a slot is kept after use (0: a wgmma is waited for before its slots are released).
+    delay_release         steps a slot is kept after use (0: a wgmma is waited for before its slots are released); None: 0, and with
+                          ``schedule="pingpong"`` 1, where a ring has two slots or more.
     unsafe_no_auto_barriers
                           leave out the barriers between what a warpgroup's warps write to shared memory and what others of its
                           warps, or the TMA, then read. Right only for a kernel that has them itself, or in which every warp reads
@@ -49,6 +51,8 @@ class CompilerParams:
     lowering_semantics    `LoweringSemantics.Warpgroup`, or `Lane`: bodies of body-form pipelines are code for each lane.
     store_slots           staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
                           has panels, or as fit beside the load rings.
+    store_eviction_policy what the L2 cache does with lines that ``c[…] = tile`` writes by TMA: "evict_first", they make room for
+                          inputs first, "evict_last" or None. A hint; `BlockSpec.eviction_policy` is that of blocks.
     drain                 the memory role ends a pipeline by waiting until all its slots are released, so that the next one begins
                           with an empty ring: what a pipeline costs that is no chain with the one before. To measure that. Of
                           single-stream pipelines nothing changes: a warpgroup ends one before it loads for the next.
@@ -75,12 +79,13 @@ class CompilerParams:
     approx_math: bool = False
     dimension_semantics: tuple[str, ...] | None = None
     max_concurrent_steps: int | None = None
-    delay_release: int = 0
+    delay_release: int | None = None
     unsafe_no_auto_barriers: bool = False
     profile_space: int = 0
     profile_dir: str = ""
     lowering_semantics: LoweringSemantics = LoweringSemantics.Warpgroup
     store_slots: int = 0
+    store_eviction_policy: str | None = None
     drain: bool = False
     asserts: bool = False
     debug: bool = False
@@ -94,7 +99,8 @@ class CompilerParams:
             isinstance(word, str) and word in SEMANTICS for word in given)), "None or a tuple of 'parallel' and 'sequential'")
         steps = self.max_concurrent_steps
         self._check("max_concurrent_steps", steps is None or (_is_int(steps) and steps >= 1), "None or an int >= 1")
-        self._check("delay_release", _is_int(self.delay_release) and self.delay_release >= 0, "an int >= 0")
+        late = self.delay_release
+        self._check("delay_release", late is None or (_is_int(late) and late >= 0), "None or an int >= 0")
         self._check("profile_space", _is_int(self.profile_space) and self.profile_space >= 0, "an int >= 0")
         self._check("jitter", self.jitter is None or _is_int(self.jitter), "None or an int, a seed")
         self._check("profile_dir", isinstance(self.profile_dir, str), "a string")
@@ -105,6 +111,9 @@ class CompilerParams:
         self._check("lowering_semantics", isinstance(self.lowering_semantics, LoweringSemantics),
                     "numpipe.LoweringSemantics.Warpgroup or .Lane")
         self._check("store_slots", _is_int(self.store_slots) and 0 <= self.store_slots <= 8, "1…8 (0: chosen)")
+        policy = self.store_eviction_policy
+        self._check("store_eviction_policy", policy is None or policy in EVICTION_POLICIES,
+                    f"None or one of {', '.join(map(repr, EVICTION_POLICIES))}")
 
     def _check(self, name: str, holds: bool, legal: str) -> None:
         if not holds:

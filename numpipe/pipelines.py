@@ -39,6 +39,7 @@ from .single import advance_alone, begin_alone
 from .specs import BlockSpec
 from .steps import Group, Loop, advance, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
 from .trees import Tree, leaves, mismatch, tree_of
+from .turns import check_pipeline as check_turns
 
 SLOTS = 2
 IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot be "
@@ -84,7 +85,8 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
     max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1); default:
                           `CompilerParams.max_concurrent_steps`, else 2. Where the grid is made of
                           compile-time constants there are no more than it has steps; `BlockSpec.buffer_count` is not changed.
-    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`); with 1 the products of
+    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`, else 0, or 1 with
+                          ``schedule="pingpong"``); with 1 the products of
                           a step may still run while the next step is issued. Must be below max_concurrent_steps.
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (at most all), and
                           releases the tiles of the others unused. Everything is loaded.
@@ -128,10 +130,11 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
             raise no_specs(where, name, kinds)
     if steps_of is not None:
         check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
+    check_turns(where, np_.unit, steps_of is not None, bool(out_specs), single)
     slots = chosen_slots(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
     delay = constant(where, "delay_release", delay_release)
     tree, labels, rings, outs = plan_operands(where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
-                                              known_grid(known, len(grid)), slots, delay, np_.unit.params.delay_release)
+                                              known_grid(known, len(grid)), slots, delay, np_.unit, single)
     try:
         sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
@@ -153,14 +156,14 @@ def known_grid(known: tuple[int | None, ...], rank: int) -> tuple[int | None, ..
 
 def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
                   known: tuple[int | None, ...], slots: int, delay: int | None,
-                  kernel: int) -> tuple[Tree, tuple[str, ...], tuple[Group, ...], tuple[Group, ...]]:
+                  unit: Unit, single: bool) -> tuple[Tree, tuple[str, ...], tuple[Group, ...], tuple[Group, ...]]:
     """The tree, labels, rings and output rings of a pipeline, for the leaves and trees of (in_specs, out_specs).
 
-    `known`, `slots`, `delay`, `kernel`: see `steps.grouped`.
+    `known`, `slots`, `delay`: see `steps.grouped`.
     """
     (inputs, outputs), labels = specs, tuple(tree.labels(name) for tree, name in zip(trees, ("in_specs", "out_specs"), strict=True))
     check_steps(where, known)
-    rings = grouped(where, inputs, labels[0], known, slots, delay, kernel)
+    rings = grouped(where, inputs, labels[0], known, slots, delay, unit.params.delay_release, 0 if single else unit.default_delay)
     check_specs(where, outputs, labels[1])
     outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
                  for group in grouped(where, outputs, labels[1], known, slots, 0, 0))
@@ -206,15 +209,17 @@ def unreachable(kernel: str, site: str) -> str:
 
 # ---- the loop
 @op
-def steps(pipe: Pipeline, refs: Any, nested: int, groups: int) -> Iterator[tuple[Any, Any]]:
+def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int) -> Iterator[tuple[Any, Any]]:
     """``pipe(arrays)`` in a `for`: yields ``(indices), (tiles)``.
 
-    `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue.
+    `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue. `last`: it is the last pipeline of
+    a tile, and passes the turn.
     """
-    return steps_over(pipe, refs, nested, groups, (False, False))
+    return steps_over(pipe, refs, nested, groups, (False, False), last)
 
 
-def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tuple[bool, bool]) -> Iterator[tuple[Any, Any]]:
+def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tuple[bool, bool],
+               last: int = 0) -> Iterator[tuple[Any, Any]]:
     """The same with barriers behind the tiles, where the body waits for, or releases, its operands itself (`manual`)."""
     if not pipe.single:
         reachable(pipe.np, pipe.site)
@@ -222,7 +227,7 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tupl
     arrays = leaves(refs)
     check_arrays(pipe, refs)
     check_inner(pipe.where, pipe.steps_of is not None, nested)
-    return _iterate(_loop(pipe, arrays, groups, manual, shared), nested)
+    return _iterate(_loop(pipe, arrays, groups, manual, shared, bool(last)), nested)
 
 
 def check_arrays(pipe: Pipeline, refs: tuple[Any, ...]) -> None:
@@ -246,7 +251,7 @@ def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[An
 
 
 def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool, bool],
-          shared: tuple[RingPlan, ...] | None) -> Loop:
+          shared: tuple[RingPlan, ...] | None, last: bool) -> Loop:
     total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.steps_of is not None and not pipe.np.memory:
         steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(pipe.np.unit.number(current().warpgroup)))), int(total))))
@@ -257,7 +262,7 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool
                   for plan, group in plan_rings(pipe, pipe.np.unit, arrays, manual, shared))
     loads = len(pipe.rings)
     return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), manual, pipe.grid, total,
-                steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:])
+                steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:], last)
 
 
 def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool],

@@ -30,6 +30,7 @@ from .steps import Group, advance, fill_step, finish_loads, places, produce, rin
 from .steps_cuda import LoopType, loop_value
 from .trees import Tree, mismatch
 from .trees_cuda import leaf_values, leaves, tree_of
+from .turns import check_pipeline as check_turns
 
 I32 = nb.types.int32
 
@@ -89,12 +90,13 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
     if not isinstance(steps_of, nb.types.NoneType):
         source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)),
                               len(out_specs) > 0)
+    check_turns(where, np_.unit, not isinstance(steps_of, nb.types.NoneType), len(out_specs) > 0, single)
     options = np_.unit.params
     tree, labels, rings, outs = source.plan_operands(
         where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
         source.known_grid(nb.literal(known), len(grid)),
         source.chosen_slots(immediate(where, "max_concurrent_steps", slots), options, default),
-        immediate(where, "delay_release", delay), options.delay_release)
+        immediate(where, "delay_release", delay), np_.unit, single)
     pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
                         single, inert)
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
@@ -139,8 +141,9 @@ class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
         super().__init__(manager, fe_type, [("loop", fe_type.loop), ("k", nb.types.EphemeralPointer(I32))])
 
 
-def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: tuple[bool, bool] = (False, False)) -> StepsType:
-    """The type of a pipeline's steps over arrays; plans its rings. `manual`: see `RingPlan`."""
+def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: tuple[bool, bool] = (False, False),
+               last: int = 0) -> StepsType:
+    """The type of a pipeline's steps over arrays; plans its rings. `manual`: see `RingPlan`; `last`: see `steps`."""
     refs, shared = without_allocations(pipe, refs)
     arrays = leaves(refs)
     check_arrays(pipe, refs)
@@ -153,7 +156,7 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: 
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank))
     loads = len(pipe.rings)
     loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
-                    manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]))
+                    manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last))
     return StepsType(loop, nested)
 
 
@@ -223,15 +226,15 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
 
 
 @cuda_meaning(source.steps)
-def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any) -> Any:
+def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, last: Any) -> Any:
     if not isinstance(pipe, PipelineType):
         return None
-    result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups))
+    result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups), last=nb.literal(last))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
-    return result(pipe, refs, nested, groups), codegen
+    return result(pipe, refs, nested, groups, last), codegen
 
 
 @nb.lower_builtin("getiter", StepsType)

@@ -16,6 +16,7 @@ from .intrinsics import griddep, setmaxnreg
 from .lanes import one_lane
 from .refs import GmemRef
 from .store_ring import drain_stores
+from .turns import begin_turns, finish_turns
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
@@ -51,5 +52,9 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
     else:
         if unit.warp_specialized:
             setmaxnreg.inc(unit.compute_registers)
+        if unit.turns > 1:
+            begin_turns(np_)
         function(np_, *args, *scalars)
+        if unit.turns > 1:
+            finish_turns(np_)
         one_lane(drain_stores, np_)

@@ -49,6 +49,7 @@ from .ring import (
     unreleased,
 )
 from .trees import Tree, made
+from .turns import pass_turn
 
 
 # ---- rings of a pipeline -----------------------------------------------------------------------------------------
@@ -70,14 +71,15 @@ class Group:
 
 
 def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequence[int | None], slots: int, delay: int | None,
-            kernel: int) -> tuple[Group, ...]:
+            kernel: int | None, default: int = 0) -> tuple[Group, ...]:
     """The rings of a pipeline.
 
     specs  leaves of in_specs
     known  sizes of the grid, as far as they are compile-time constants: a ring has no more slots than there are blocks, unless
            its BlockSpecs say how many it has. Their delay stays: it is the body's, and with a slot for each block nobody waits
     slots  max_concurrent_steps
-    delay  delay_release, of the pipeline and (`kernel`) of its CompilerParams; an operand's own comes first
+    delay  delay_release, of the pipeline and (`kernel`) of its CompilerParams; an operand's own comes first. Where none says it,
+           it is the `default`, or what the slots allow of it
 
     Raises SpecError where a slot would be needed before it is released.
     """
@@ -88,9 +90,9 @@ def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequ
         if not spec.loaded:
             continue
         dims = depth(spec.depends, len(known))
-        late = next(d for d in (spec.delay_release, delay, kernel) if d is not None)
         own = spec.buffer_count
         held = own or (slots if dims else 1)
+        late = next((d for d in (spec.delay_release, delay, kernel) if d is not None), min(default, held - 1))
         if late < 0:
             raise SpecError(f"{where}: delay_release must be at least 0, got {late}")
         if dims and late >= held:  # one block is released when the loop ends
@@ -139,18 +141,30 @@ class Loop:
     grid, total   steps in each dimension, and in all
     steps         those that this warpgroup runs; `unequal`: they may be fewer than `total`
     groups        wgmmas that every step is sure to issue
+    passes_turn   whether it is the last of a tile's, so that its end passes the turn (`turns`)
     """
 
     def __init__(self, np_: Context, rings: tuple[Ring, ...], arrays: Sequence[Any], tree: Tree,
                  places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any,
-                 steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = ()) -> None:
+                 steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = (), passes_turn: bool = False) -> None:
         self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
         self.grid, self.total, self.steps, self.unequal, self.groups, self.outs = grid, total, steps, unequal, groups, outs
+        self.passes_turn = passes_turn
 
     @property
     def single(self) -> bool:
         """Whether this warpgroup has the rings for itself (`single`)."""
         return any(ring.plan.private for ring in (*self.rings, *self.outs))
+
+    @property
+    def passes_early(self) -> bool:
+        """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
+        return self.passes_turn and not any(self.manual)
+
+    @property
+    def passes_late(self) -> bool:
+        """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
+        return self.passes_turn and any(self.manual)
 
     @property
     def ends_empty(self) -> bool:
@@ -167,6 +181,12 @@ def over(loop: Loop, function: Callable[..., None], *args: Any) -> None:
 
 
 @op
+def context_of(loop: Loop) -> Context:
+    """The context of the kernel function that the loop is in."""
+    return loop.np
+
+
+@op
 def grid_of(loop: Loop) -> Any:
     """Steps in each dimension."""
     return loop.grid
@@ -180,7 +200,7 @@ def total_of(loop: Loop) -> Any:
 
 @op
 def only_if(loop: Loop, fact: str, function: Callable[..., None], *args: Any) -> None:
-    """``function(loop, *args)`` if a fact of the loop holds ("unequal", "ends_empty"); where it does not, nothing is compiled."""
+    """``function(loop, *args)`` if a fact of the loop holds ("unequal", "ends_empty", …); where not, nothing is compiled."""
     if getattr(loop, fact):
         function(loop, *args)
 
@@ -326,11 +346,19 @@ def begin_step(loop, k):  # type: ignore[no-untyped-def]
 
 @helper
 def end_loop(loop, k):  # type: ignore[no-untyped-def]
-    """After the last step, k - 1: release and store what is left."""
+    """After the last step, k - 1: release and store what is left. Others may have their turn: all products are issued."""
     finish(loop)
+    only_if(loop, "passes_early", pass_turn_of)
     wgmma.wait_group(0)
     over(loop, release_rest, k)
     over_outputs(loop, end_block, grid_of(loop), k)
+    only_if(loop, "passes_late", pass_turn_of)
+
+
+@helper
+def pass_turn_of(loop):  # type: ignore[no-untyped-def]
+    """The turn of the warpgroup that runs a tile's last loop, to the next."""
+    pass_turn(context_of(loop))
 
 
 @helper

@@ -24,11 +24,12 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
                  places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
-                 outs: tuple[RingType, ...] = ()) -> None:
+                 outs: tuple[RingType, ...] = (), passes_turn: bool = False) -> None:
         self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
         self.manual, self.rank, self.unequal, self.groups, self.outs = manual, rank, unequal, groups, outs
+        self.passes_turn = passes_turn
         super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {groups}, "
-                              f"{outs})")
+                              f"{outs}, {passes_turn})")
 
     @property
     def single(self) -> bool:
@@ -37,6 +38,14 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
     @property
     def ends_empty(self) -> bool:
         return bool(self.context.unit.params.drain)
+
+    @property
+    def passes_early(self) -> bool:
+        return self.passes_turn and not any(self.manual)
+
+    @property
+    def passes_late(self) -> bool:
+        return self.passes_turn and any(self.manual)
 
     @property
     def grid(self) -> Any:
@@ -94,6 +103,7 @@ def _field(operation: Any, name: str, type: Any) -> None:
     cuda_meaning(operation)(typer)
 
 
+_field(source.context_of, "np", lambda loop: loop.context)
 _field(source.grid_of, "grid", lambda loop: loop.grid)
 _field(source.total_of, "total", lambda loop: I32)
 

@@ -57,7 +57,7 @@ def copy_out(ref: GmemRef, batch: Any, start: tuple[Any, ...]) -> None:
         at = [int(place) for place in start]
         at[rows] += down
         at[columns] += right
-        cp_async_bulk.store(tensor, tuple(at), staging(ref, number))
+        cp_async_bulk.store(tensor, tuple(at), staging(ref, number), ref.unit.params.store_eviction_policy)
     cp_async_bulk.commit_group()
 
 

@@ -70,6 +70,8 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
     rank, (rows, columns) = len(start), batch.axes
     slot = ref.unit.map_slot(source.store_map(ref.index, rank, batch.axes, (64, batch.width), batch.tile.dtype.itemsize))
     place = nb.types.UniTuple(I32, rank)
+    said = ref.unit.params.store_eviction_policy
+    policy = nb.types.none if said is None else nb.types.literal(said)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         tensor = builder.add(gmem_value(context, builder, ref, args[0]).table, nb.const(128 * slot, nb.i64))
@@ -78,7 +80,8 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
             at[rows] = builder.add(at[rows], nb.const(down))
             at[columns] = builder.add(at[columns], nb.const(right))
             coords = context.make_tuple(builder, place, at)
-            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32), (tensor, coords, _staging(builder, ref, number)))
+            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy),
+                    (tensor, coords, _staging(builder, ref, number), nb.nothing(context)))
         nb.call(context, builder, cp_async_bulk.commit_group, (), ())
         return nb.nothing(context)
 

@@ -32,7 +32,7 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
      "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got 'parallel'"),
     ({"max_concurrent_steps": 0}, "max_concurrent_steps must be None or an int >= 1, got 0"),
     ({"max_concurrent_steps": 2.0}, "max_concurrent_steps must be None or an int >= 1, got 2.0"),
-    ({"delay_release": -1}, "delay_release must be an int >= 0, got -1"),
+    ({"delay_release": -1}, "delay_release must be None or an int >= 0, got -1"),
     ({"profile_space": -1, "profile_dir": "x"}, "profile_space must be an int >= 0, got -1"),
     ({"profile_space": 1, "profile_dir": 1}, "profile_dir must be a string, got 1"),
     ({"profile_space": 64}, "profile_space=64 without profile_dir: the profiler needs to know how many events to keep and where to "
@@ -41,6 +41,7 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
                                 "and where to write them; give both, or neither"),
     ({"lowering_semantics": "Lane"}, "lowering_semantics must be numpipe.LoweringSemantics.Warpgroup or .Lane, got 'Lane'"),
     ({"store_slots": 9}, "store_slots must be 1…8 (0: chosen), got 9"),
+    ({"store_eviction_policy": "first"}, "store_eviction_policy must be None or one of 'evict_first', 'evict_last', got 'first'"),
 ])
 def test_an_option_that_cannot_be_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:

@@ -20,12 +20,13 @@ import misuse_single
 import misuse_steps
 import misuse_tiled
 import misuse_tiles
+import misuse_turns
 import pytest
 from refusals import Case, Cases
 
 MODULES = (misuse_barriers, misuse_blocks, misuse_bodies, misuse_debugging, misuse_lane, misuse_language, misuse_outputs,
            misuse_params, misuse_pipelines, misuse_primitives, misuse_roles, misuse_single, misuse_steps, misuse_tiled,
-           misuse_tiles)
+           misuse_tiles, misuse_turns)
 refused = Cases(case for module in MODULES for case in module.refused)
 
 

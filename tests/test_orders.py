@@ -250,3 +250,26 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SpecError, match=r"pip install 'numpipe\[plot\]'"):
         Row().plot((2, 2))
+
+
+# ---- with warpgroups that take turns
+@numpipe.kernel(out_type=lambda a, b, table: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32),
+                grid=numpipe.persistent(ctas=2), num_compute_wgs=2, schedule="pingpong")
+def in_turns(a, b, table, c):
+    """c = a @ b.T by ping-pong, the tiles in the order of a table."""
+    for m, n in numpipe.tiles(numpipe.cdiv(a.shape[0], 64), numpipe.cdiv(b.shape[0], 64), order=table):
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(numpipe.cdiv(a.shape[1], 64),), max_concurrent_steps=2, in_specs=(
+            numpipe.BlockSpec((64, 64), lambda k: (m, k)), numpipe.BlockSpec((64, 64), lambda k: (n, k))))
+        for (k,), (a_tile, b_tile) in pipe(a, b):
+            acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+        c[numpipe.ds(m * 64, 64), numpipe.ds(n * 64, 64)] = acc
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (1, 1), (2, 3)])
+def test_each_role_reads_ahead_in_its_own_share_of_a_table(shape: tuple[int, int]) -> None:
+    """The memory role takes every tile of the CTA, a compute warpgroup every second one."""
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-2, 3, (64 * n, 128)).astype(np.float16) for n in shape)
+    found = in_turns(a, b, Hilbert().table(shape), target="sim")
+    np.testing.assert_array_equal(found, a.astype(np.float32) @ b.astype(np.float32).T)

@@ -43,9 +43,13 @@ class Bodies(Calls):
         self._index_maps_fit(grid, in_specs, looped[0])
         pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, *looped)),
                 literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
-        functions = [self.visit(body), self.visit(coroutine if given else compute)]
-        return self.call(emit.emitted, [self.call(pipelines.make_pipeline, pipe, node), *functions,
-                                        literal_node(int(given), node), *map(self.visit, said.values())], node)
+        context, facts = self.facts_of(coroutine if given else compute)
+        made = self.call(emit.emitted, [self.call(pipelines.make_pipeline, pipe, node), self.visit(body), context,
+                                        literal_node(int(given), node), *map(self.visit, said.values()), literal_node(0, node)],
+                         node)
+        # its own end may pass a turn only if no other pipeline comes behind it
+        made.may_pass_turn = not facts.pipelines if facts else isinstance(context, ast.Constant)  # type: ignore[attr-defined]
+        return made
 
     def _emit_alone(self, node: ast.Call) -> ast.Call:
         """A single-stream pipeline: it holds loads of the memory role where its body does."""

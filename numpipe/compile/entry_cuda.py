@@ -30,6 +30,8 @@ from ..profiling_cuda import begin_profile, define_profile, end_profile
 from ..refs_cuda import new_ref
 from ..ring_cuda import smem
 from ..store_ring import drain_stores
+from ..turns import begin_turns, finish_turns
+from ..turns_cuda import define_turns
 from .instrument import define_control
 
 I32 = nb.types.int32
@@ -76,6 +78,8 @@ def _start(unit: Unit) -> Op[..., Any]:
             define_axes(builder.module, unit)
             define_division(builder.module, unit)
             define_order(builder.module, unit)
+            if unit.turns > 1:
+                define_turns(context, builder.module, unit)
             if unit.params.profile_space:
                 define_profile(builder)
             first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
@@ -143,6 +147,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
+        "begin_turns": begin_turns, "finish_turns": finish_turns,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
     for number, array in enumerate(unit.arrays):
@@ -168,8 +173,10 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
     for role in ("memory", "compute") if unit.params.profile_space else ():
         ns[f"begin_{role}"], ns[f"end_{role}"] = _profile(unit, role, begin_profile), _profile(unit, role, end_profile)
         before[role], after[role] = [f"begin_{role}({role}_np)"], [f"end_{role}({role}_np)"]
-    compute = ["compute_np = compute_context()", *before.get("compute", []),
-               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", "drain_stores(compute_np)", *after.get("compute", [])]
+    turns = ("begin_turns(compute_np)", "finish_turns(compute_np)") if unit.turns > 1 else ()
+    compute = ["compute_np = compute_context()", *before.get("compute", []), *turns[:1],
+               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:],
+               "drain_stores(compute_np)", *after.get("compute", [])]
     if unit.warp_specialized:
         lines += ["    if is_memory():",
                   f"        dec({unit.memory_registers})",

@@ -71,9 +71,9 @@ class Constants:
     `failed` has the expressions that are made of constants and raise, e.g. a division by a Static that is 0.
     """
 
-    def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str, compute_wgs: int) -> None:
+    def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str, tile_wgs: int) -> None:
         self.namespace, self.known = namespace, dict(known)
-        self.wg_axis, self.compute_wgs = wg_axis, compute_wgs
+        self.wg_axis, self.tile_wgs = wg_axis, tile_wgs
         self.failed: dict[ast.AST, Exception] = {}
 
     def name(self, name: str, local: set[str]) -> Any:
@@ -148,7 +148,7 @@ class Constants:
         if evaluated(function):
             return _called(function, args, {})
         if function is context.axis_size and args == [self.wg_axis]:
-            return self.compute_wgs
+            return self.tile_wgs
         if function is arith.cdiv:
             return int(arith.cdiv(*args))
         try:

@@ -97,7 +97,7 @@ def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
 def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray],
          unit: Unit) -> Lifted:
     """The kernel function rewritten for these Statics and array types and the options of `unit`."""
-    constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.compute_wgs)
+    constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.tile_wgs)
     return _Lift(source, constants, Session(unit)).kernel(parameters)
 
 
@@ -113,7 +113,9 @@ class _Lift(LaneCode, Arithmetic, Debugging, Functions):
             if name in self.constants.known and not isinstance(where, ast.arg):
                 self.error(where, f"'{name}' is a parameter of the kernel and cannot be re-bound: use another name")
         self._signature([CONTEXT, *parameters])
+        self.lifts_kernel = True
         self._body(node)
+        self.check_turns(node)
         simulated, compiled = self._both(node.name)
         session = self.session
         return Lifted(simulated, compiled, "\n\n".join(session.texts), session.positions, tuple(reversed(session.sources)),
@@ -124,7 +126,7 @@ class _Lift(LaneCode, Arithmetic, Debugging, Functions):
         source = read(function.function)
         rebound = {name for name, where in stores(source.parse()) if not isinstance(where, ast.arg)}  # type: ignore[arg-type]
         known = {name: value for name, value in known.items() if name not in rebound}
-        constants = Constants(source.namespace, known, self.unit.wg_axis, self.unit.compute_wgs)
+        constants = Constants(source.namespace, known, self.unit.wg_axis, self.unit.tile_wgs)
         return _Lift(source, constants, self.session).function()
 
     def function(self) -> Bound:

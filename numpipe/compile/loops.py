@@ -11,12 +11,13 @@ from ..closure import Facts
 from ..fragment import mma
 from .fold import literal_node
 from .orders import TileOrders
+from .turns import Turns
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 _HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
 
 
-class Loops(TileOrders):
+class Loops(TileOrders, Turns):
     """``for … in pipe(arrays)`` and ``for … in numpipe.tiles(…)``, and what may not happen in them."""
 
     def _pipeline_call(self, node: ast.AST) -> bool:
@@ -113,8 +114,8 @@ class Loops(TileOrders):
         arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
         if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.error(node.iter, "a pipeline is called on its arrays by position")
-        nested, groups = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(2))
-        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups], node.iter)
+        nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
+        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, last], node.iter)
         loop = self._plain_loop(node)
         nested.value, groups.value = int(self._holds_pipeline(loop.body)), self._groups(loop.body)
         waits = [ast.copy_location(ast.Assign(
@@ -289,15 +290,22 @@ class Loops(TileOrders):
         index = ast.Name(t, ast.Load())
         walk = self.walk(node, options, loads, any_rank)
         setup += walk.setup
+        in_turns = self.turn_taking(node)
         total = loads[0]
         for other in loads[1:]:
             total = self.call(arith.mul, [total, other], node)
         stride, end = self.temporary("stride"), self.temporary("tiles")
+        before: ast.expr = self.call(tile_loop.before_first_tile, [], node)
+        own: ast.expr = self.call(tile_loop.tile_stride, [], node)
+        if in_turns:
+            cta = self.temporary("cta")
+            setup.append(ast.Assign([ast.Name(cta, ast.Store())], own))
+            before, own = self.own_tiles(node, before, cta)
         step = [index, ast.Name(stride, ast.Load())]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
-        setup += [ast.Assign([ast.Name(stride, ast.Store())], self.call(tile_loop.tile_stride, [], node)),
+        setup += [ast.Assign([ast.Name(stride, ast.Store())], own),
                   ast.Assign([ast.Name(end, ast.Store())], total),
-                  ast.Assign([ast.Name(t, ast.Store())], self.call(tile_loop.before_first_tile, [], node))]
+                  ast.Assign([ast.Name(t, ast.Store())], before)]
         advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
                    ast.Expr(self.call(profiling.mark_tile, [self.context_name(node), index], node))]
         if walk.ahead:  # the indices of a tile are read while the one before is computed
@@ -309,10 +317,14 @@ class Loops(TileOrders):
         else:
             advance.append(ast.Assign([node.target], walk.place(index, ast.Name(end, ast.Load()))))
         test = self.call(arith.lt, [self.call(arith.add, list(step), node), ast.Name(end, ast.Load())], node)
-        loop = ast.copy_location(ast.While(test, [*advance, *self._block(node.body)],
-                                           self._block(node.orelse) if node.orelse else []), node)
-        for new in (*setup, test, *advance):
+        self.over_tiles += 1
+        body, ordered = self.in_turns(self._block(node.body), node) if in_turns else (self._block(node.body), False)
+        self.over_tiles -= 1
+        loop = ast.copy_location(ast.While(test, [*advance, *body], self._block(node.orelse) if node.orelse else []), node)
+        loop.over_tiles = True  # type: ignore[attr-defined]
+        behind = [self.end_of_turns(node, t, cta, end)] if ordered else []
+        for new in (*setup, test, *advance, *behind):
             for part in ast.walk(new):
                 if not hasattr(part, "lineno"):
                     ast.copy_location(part, node)
-        return [*setup, loop]
+        return [*setup, loop, *behind]

@@ -170,7 +170,8 @@ class Counter:
             self.work["steps", self.warpgroup] += 1
         elif event == "fill":
             self.work["fills", details["ring"]] += 1
-        elif event == "tile begin" and self.warpgroup == self.unit.first_compute:
+        elif event == "tile begin" and (self.role == "compute" if self.unit.turns > 1 else
+                                        self.warpgroup == self.unit.first_compute):
             self.work["tiles",] += 1
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from .._budget import PANEL_BYTES, SMEM_BYTES, rows
+from .._budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows
 from .._frames import brief
-from .._unit import HEADER, Unit
+from .._unit import Unit
 from ..compile import blame
 from ..errors import SpecError
 from ..kernels import Described, Kernel
@@ -69,7 +69,8 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
     persistent = isinstance(kernel.options.grid, Persistent)
     prediction = predict(work, Facts(
         tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.rings.values()), resident,
-        unit.params.drain, registers.spill_bytes, bool(built.resources.notes if built else registers.spill_bytes)), device, clock)
+        unit.params.drain, registers.spill_bytes, bool(built.resources.notes if built else registers.spill_bytes), unit.turns > 1),
+        device, clock)
     tiles = work.total["tiles",] or work.ctas
     return Explanation(
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],

@@ -61,6 +61,7 @@ class Facts:
     drain        rings are empty between two loops
     spill_bytes  a lane, stored and loaded again, in each step
     serialised   the compiler waits for every product before the next
+    turns        compute warpgroups take turns on tiles
     """
 
     rings: tuple[RingFacts, ...]
@@ -68,6 +69,7 @@ class Facts:
     drain: bool
     spill_bytes: int
     serialised: bool
+    turns: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Model:
             return float(products)
         tiles = 0.0 if without == "stores" else device.tile_cycles * self.tiles(work)
         steps = {work["steps", number] for number in own}
-        if len(steps) == 1:  # warpgroups share each step: what is no product comes between the products of all of them
+        if len(steps) == 1 and not self.facts.turns:  # they share each step: what is no product comes between the products of all
             return products + max(own.values()) + sum(moved.values()) + tiles
         alone = (work["tensor", number] + own[number] + moved[number] + tiles / len(own) for number in own)
         return max(products, *alone)  # they take turns: one stores while another multiplies

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..deadlocks import Hint
 from ..reports import Party
+from ..turns import FIRST_BARRIER
 from . import report
 from .clocks import NAMED_BARRIERS
 
@@ -33,6 +34,8 @@ class Generation:
         self.time = 0
         self.complete = False
         self.site = report.user_site()
+        turn = barrier - FIRST_BARRIER
+        self.meaning = f" (the turn of compute warpgroup {turn})" if 0 <= turn < getattr(who.unit, "turns", 1) > 1 else ""
 
     def party(self) -> Party:
         """Who used it first, for reports."""
@@ -41,7 +44,7 @@ class Generation:
                      () if self.site is None else (report.line_of(self.site),))
 
     def text(self) -> str:
-        return (f"bar_sync {self.barrier}: {128 * len(self.arrived)} of {self.threads} threads have arrived "
+        return (f"bar_sync {self.barrier}{self.meaning}: {128 * len(self.arrived)} of {self.threads} threads have arrived "
                 f"({', '.join(w.name for w in self.arrived)})")
 
 
@@ -169,10 +172,16 @@ class Registers:
 def hints(sm: SM) -> list[Hint]:
     """Named barriers that somebody waits at."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
-    return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}: {128 * len(g.arrived)} of {g.threads} threads (at "
-                 f"{report.place(g.site)}){_ended(sm, g)}", "the same number and the same count of threads for all who meet at "
-                 f"named barrier {g.barrier}, and as many warpgroups that come there", not elsewhere)
+    return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {128 * len(g.arrived)} of {g.threads} threads "
+                 f"(at {report.place(g.site)}){_ended(sm, g)}", _mend(g), not elsewhere)
             for g in sm.named.values() if g.waiters]
+
+
+def _mend(generation: Generation) -> str:
+    if generation.meaning:
+        return "in its turn a warpgroup waits for no other one, for those wait for theirs: let them meet before or behind the tiles"
+    return (f"the same number and the same count of threads for all who meet at named barrier {generation.barrier}, and as many "
+            "warpgroups that come there")
 
 
 def _ended(sm: SM, generation: Generation) -> str:

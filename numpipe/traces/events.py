@@ -60,6 +60,7 @@ class Ring:
     index    rings of one index are one, which several pipelines use
     slots    of the ring
     private  whether each warpgroup has one
+    turns    whether compute warpgroups take turns on its steps, so that each step has one reader
     """
 
     name: str
@@ -67,6 +68,7 @@ class Ring:
     slots: int
     private: bool
     output: bool
+    turns: bool = False
 
 
 def of_ctas(events: list[Event]) -> dict[tuple[int, int, int], list[Event]]:

@@ -10,14 +10,14 @@ An event is noted by one lane: an issue when its wait for the slot is over and b
 tiles is over, a release before its arrival. So these orders are those of the barriers, and hold without a margin, however long what
 lies between takes; nothing is said of when copies landed and products ended, which a GPU does not tell.
 
-A ring whose warpgroups load for themselves is one for each of them.
+A ring whose warpgroups load for themselves is one for each of them. Where they take turns, each step has one of them as its reader.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +65,12 @@ def check(trace: Trace, slack: float = 0) -> None:
         compute = [number for number, own in warpgroups.items() if own[-1].role == "compute"]
         for ring, of_it in rings.items():
             slots, private = known.shape(ring, of_it)
+            turns = known.turns(ring)
             judge = _Judge(trace.clock, slack, cut, slots)
-            judge.steps(of_it)
+            judge.steps(of_it, turns)
+            if turns:
+                judge.in_turns(of_it, compute)
+                continue
             if _fillers(of_it):
                 for number in compute if private else ():
                     judge.ring({number: of_it[number]} if number in of_it else {}, [number])
@@ -87,6 +91,10 @@ class _Names:
             if other is not None and other.index != ring.index:
                 self.rings[ring.name, ring.output] = None
         self.by_index = {ring.index: ring for ring in trace.rings}
+
+    def turns(self, ring: Any) -> bool:
+        """Whether the readers of a ring take turns."""
+        return self.known and self.by_index[ring].turns
 
     def of(self, details: dict[str, Any], output: bool) -> Any:
         """What names the ring of an event; None: it cannot be told."""
@@ -171,8 +179,8 @@ class _Judge:
     cut: set[int]
     slots: int
 
-    def steps(self, ring: dict[int, list[_Deed]]) -> None:
-        """Each warpgroup takes steps in order, each in its slot."""
+    def steps(self, ring: dict[int, list[_Deed]], turns: bool) -> None:
+        """Each warpgroup takes steps in order, each in its slot; with `turns` readers leave out those of others."""
         for done in ring.values():
             before: dict[tuple[str, int | None], _Deed] = {}
             for deed in done:
@@ -181,6 +189,8 @@ class _Judge:
                                      f"step {deed.step} of {self.slots} slots is in slot {deed.step % self.slots}")
                 last = before.get((deed.what, deed.operand))
                 due = 0 if last is None else last.step + 1
+                if turns and deed.what in ("compute", "release"):
+                    due = max(due, deed.step)
                 if deed.step > due or (deed.step < due and deed.what in ("fill", "release", "store")):  # waits may be repeated
                     if deed.what == "compute" and deed.operand is not None:  # the body waits, or the release does it
                         continue
@@ -191,6 +201,17 @@ class _Judge:
                 if deed.step < due:
                     continue
                 before[deed.what, deed.operand] = deed
+
+    def in_turns(self, ring: dict[int, list[_Deed]], readers: Sequence[int]) -> None:
+        """A load ring whose readers take turns: all of them are one, and no step has two."""
+        first, whose = readers[0], dict[int, _Deed]()
+        read = [deed for number in readers for deed in ring.get(number, [])]
+        for deed in read:
+            other = whose.setdefault(deed.step, deed)
+            if other.event.warpgroup != deed.event.warpgroup:
+                raise self.wrong(SimulationError, "wrong-phase", deed.event, other.event, "a step is of one warpgroup's turn")
+        cut = self.cut | {first} if self.cut & set(readers) else self.cut
+        replace(self, cut=cut).ring({**{number: ring[number] for number in ring if number not in readers}, first: read}, [first])
 
     def ring(self, ring: dict[int, list[_Deed]], readers: Sequence[int]) -> None:
         """A load ring: who fills it, and who reads it."""
