@@ -14,7 +14,11 @@ import numpy as np
 from ._machine import current
 from ._op import op
 from .errors import SpecError
-from .orders.order import misfit
+from .orders.order import NAMES, misfit
+from .refs import GmemRef
+
+KNOWN = f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host table (a 2-D int32 array argument)"
+"""what an order may be"""
 
 
 def tiles(*counts: Any, order: Any = "row", group: int = 16) -> NoReturn:
@@ -64,6 +68,10 @@ def no_count(number: int, got: str) -> str:
     return f"a loop over tiles takes integers, got {got} for dimension {number}: // divides integers, cdiv rounds up"
 
 
+def no_table(got: str) -> str:
+    return f"numpipe.tiles: order= is {KNOWN}; got a run-time {got}"
+
+
 @op
 def tile_stride() -> Any:
     """Number of CTAs."""
@@ -77,6 +85,8 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
 
     `grid` is () where the loop has one count, the rows that it walks. The simulated SM looks at the numbers too.
     """
+    if not isinstance(table, GmemRef):
+        raise SpecError(no_table(type(table).__name__))
     wrong = misfit(table.array, tuple(int(n) for n in grid) if grid else None, columns)
     if wrong is not None:
         raise SpecError(f"tiles(order='{table.name}'): {wrong}")

@@ -10,7 +10,7 @@ from . import _numba as nb
 from . import tile_loop as source
 from ._op import cuda_meaning
 from .errors import SpecError
-from .refs_cuda import gmem_value
+from .refs_cuda import GmemType, gmem_value
 
 I32 = nb.types.int32
 # $0 an index, $1 where it is, $2 the row, $3 the first row that is not there
@@ -50,6 +50,8 @@ def _tile_stride(_context: Any) -> Any:
 
 @cuda_meaning(source.check_table)
 def _check_table(_context: Any, table: Any, columns: Any, grid: Any) -> Any:
+    if not isinstance(table, GmemType):
+        raise SpecError(source.no_table(str(table)))
     if table.arg.ndim != 2 or table.arg.dtype != np.int32:
         raise SpecError(f"tiles(order='{table.arg.name}'): a host table is a 2-D int32 array, got {table.arg.ndim}-D "
                         f"{table.arg.dtype}")

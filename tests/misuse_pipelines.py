@@ -293,6 +293,14 @@ def more_indices_than_counts(a, b, c):
         pass
 
 
+@refused("numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, or a host table (a "
+         "2-D int32 array argument); got a run-time int32", kind=SpecError)
+def an_order_that_is_a_number(a, b, c):
+    for m, n in numpipe.tiles(2, 2, order=a.shape[0]):
+        #                                 ^^^^^^^^^^
+        pass
+
+
 @refused("tiles(order='b'): a host table is a 2-D int32 array, got 2-D float16", kind=SpecError)
 def a_table_of_floats(a, b, c):
     for m, n in numpipe.tiles(2, order=b):

@@ -14,8 +14,6 @@ from ..orders import NAMES, Order, Row, Table, places
 from .fold import MISSING, StaticArray, literal_node
 from .rewriter import Rewriter
 
-_KNOWN = f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host table (a 2-D int32 array argument)"
-
 
 @dataclass(frozen=True)
 class Walk:
@@ -49,7 +47,7 @@ class TileOrders(Rewriter):
             kind = NAMES[order]
             parameters = [self.visit(group)] if order in ("grouped", "snake") else []
         else:
-            self.error(node, f"numpipe.tiles: order={order!r} is unknown: {_KNOWN}")
+            self.error(node, f"numpipe.tiles: order={order!r} is unknown: {tile_loop.KNOWN}")
         if kind is Row and len(counts) == 1:
             return Walk([], lambda t, _: self.call(places.place_line, [t], node))
         if any_rank and len(counts) > 3:
