@@ -23,7 +23,7 @@ from ._machine import current
 from ._op import op
 from ._unit import barrier_name
 from .allocations import BarrierPlan, SmemPlan, parse
-from .context import Context, warpgroup_part
+from .context import Context
 from .errors import CompileError, SpecError
 from .inert import Inert
 from .refs import SmemTile, whole_slices
@@ -233,7 +233,7 @@ def allocates(kind: Any) -> bool:
 def _refs(np_: Context, tree: Any) -> Any:
     if isinstance(tree, tuple):
         return tuple(_refs(np_, part) for part in tree)
-    copy = int(warpgroup_part(np_)) if tree.own and not np_.memory else 0
+    copy = np_.unit.number(current().warpgroup) if tree.own and not np_.memory else 0
     if isinstance(tree, SmemPlan):
         slots = Slots(tree, tree.base + copy * tree.own, np_.memory)
         return slots if tree.slots else slots.at[()]

@@ -25,6 +25,7 @@ from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 from numpipe.compile.turns import _Skips
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
+from numpipe.model import explaining, limits
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 T16, TB = (ArrayType((256, 256), dtype) for dtype in (F16, BF16))
@@ -139,6 +140,14 @@ def test_a_slot_is_kept_a_step_longer_by_default(monkeypatch: pytest.MonkeyPatch
 def test_the_model_counts_all_tiles_once() -> None:
     case = cases()["gemm, 3 warpgroups"]
     assert numpipe.explain(case.kernel, *case.inputs, case.output(), cfg=case.cfg).tiles == 15
+
+
+def test_the_model_lets_one_warpgroup_store_while_another_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = gemm_tuned.kernel(PING_PONG["ping-pong 128x192"])
+    a, b = ArrayType((8192, 512), BF16), ArrayType((8448, 512), BF16)  # as many tiles for one warpgroup as for the other
+    seconds = numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
+    monkeypatch.setattr(explaining, "Facts", lambda *args: limits.Facts(*args[:5]))  # as if they shared each tile
+    assert 1.05 * seconds < numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
 
 
 # ---- what breaks it

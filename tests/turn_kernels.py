@@ -100,6 +100,22 @@ def in_body_form(a, b, c, *, cfg: numpipe.Static = CFG):
             in_specs=(BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))(a, b)
 
 
+def through_scratch(a, b, c, *, cfg: numpipe.Static = CFG):
+    """Each warpgroup copies its tile out of shared memory of its own, with a barrier of its own before."""
+    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
+        acc = some_steps(a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, cdiv(a.shape[1], cfg.tk), cfg)
+
+        def out(tile, seen):
+            numpipe.wait_smem_to_gmem(0, wait_read_only=True)
+            tile[...] = acc.astype(c.dtype)
+            numpipe.barrier_arrive(seen)
+            numpipe.barrier_wait(seen)
+            numpipe.commit_smem()
+            numpipe.copy_smem_to_gmem(tile, c.at[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)])
+
+        numpipe.run_scoped(out, numpipe.SMEM((cfg.tm, cfg.tn), c.dtype), numpipe.Barrier())
+
+
 def by_hand(a, b, c, *, cfg: numpipe.Static = CFG):
     """A body that waits for its tiles and releases them; the pipeline is bound to a name, so that the turn is passed behind it."""
     def body(indices, a_tile, b_tile, a_ready, b_ready, a_consumed, b_consumed, acc):
@@ -183,6 +199,8 @@ def cases() -> dict[str, Case]:
         "skips, 3 warpgroups": Case(pingpong(with_skips, 3, 1), wide, skipped(*wide)),
         "loops": Case(pingpong(in_bands), wide, np.concatenate([more, 0 * more[:64]])),
         "loops, 3 warpgroups, 1 CTA": Case(pingpong(in_bands, 3, 1), wide, np.concatenate([more, 0 * more[:64]])),
+        "scratch": Case(pingpong(through_scratch), (a, b), sums),
+        "scratch, 3 warpgroups": Case(pingpong(through_scratch, 3, 1), wide, more),
         "body form": Case(pingpong(in_body_form), (a, b), sums),
         "barriers by hand": Case(pingpong(by_hand), (a, b), sums),
         "barriers by hand, in place": Case(pingpong(by_hand_in_place), (a, b), sums),
