@@ -20,7 +20,7 @@ debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
 performance            `explain`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
-packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.bench`
+packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
 =====================  ===========================================================================================
 """
 

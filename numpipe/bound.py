@@ -128,7 +128,7 @@ class BoundOnGpu(Bound):
         first = asked.plan.prepared.alone(asked.plan.grid, asked.infos, asked.values, handle)
         self._names_of = [name for name, _ in addresses]
         self._places = [(where, where()) for _, where in addresses]
-        few = [*self._places, *[(int, 0)] * 3]  # int() is 0
+        few: list[tuple[Callable[[], int], int]] = [*self._places, *[(int, 0)] * 3]  # int() is 0
         (self._where, self._at), (self._where1, self._at1), (self._where2, self._at2) = few[:3]
         self._more = self._places[3:]
         self._current, self._launches = current, {handle: first}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arith import quotient, remainder
+from .arith import divisor, remainder
 from .functions import function
+from .orders.places import in_strip
 
 
 def wrong(minor_dim: Any, tile_width: Any) -> str:
@@ -41,11 +42,7 @@ def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
     [(1, 0), (3, 1), (3, 2), (0, 3), (0, 4)]
     """
     major = shape[1 - minor_dim]
-    strip = quotient(lin, tile_width * major)
-    inside = lin - strip * tile_width * major
-    width = min(tile_width, shape[minor_dim] - strip * tile_width)
-    along = quotient(inside, width)
-    across = strip * tile_width + remainder(inside, width)
+    strip, across, along = in_strip(lin, shape[minor_dim], tile_width, divisor(tile_width * major))
     if remainder(strip, 2) == 1:
         along = major - 1 - along
     if minor_dim == 1:

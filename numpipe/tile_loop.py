@@ -1,16 +1,8 @@
 """Tile loops: which tiles of the output this CTA computes, and in which order.
 
-Both roles run the same loop, so the memory role loads tile t + 1 while the compute role stores tile t. ``order="row"``
-visits the last index fastest; ``order="grouped"`` visits groups of `group` rows of tiles, rows fastest inside a group, so
-that CTAs running at the same time share blocks in L2::
-
-    row, 4 x 3             grouped, 4 x 3, group=2
-     0  1  2                0  2  4
-     3  4  5                1  3  5
-     6  7  8                6  8 10
-     9 10 11                7  9 11
-
-A host table is a 2-D int32 array argument with one row of indices a tile: ``tiles(count, order=table)``.
+Both roles run the same loop, so the memory role loads tile t + 1 while the compute role stores tile t. An order (`orders`) is asked
+for the indices of tile number t; which numbers are this CTA's is decided here. A host table's next row is read while a tile is
+computed: its way from memory would otherwise lie before the tile's first load.
 """
 
 from __future__ import annotations
@@ -20,17 +12,26 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ._machine import current
-from ._op import helper, op
-from .arith import divide, quotient, remainder
+from ._op import op
 from .errors import SpecError
+from .orders.order import NAMES, misfit
+from .refs import GmemRef
+
+KNOWN = f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host table (a 2-D int32 array argument)"
+"""what an order may be"""
 
 
 def tiles(*counts: Any, order: Any = "row", group: int = 16) -> NoReturn:
     """``for m, n in numpipe.tiles(m_tiles, n_tiles, order="grouped"):`` inside a kernel: this CTA's share of the tiles.
 
-    counts  tiles per dimension, run-time int32 values (for a host table: the number of its rows)
-    order   "row", "grouped" (two dimensions) or a host table (a 2-D int32 array argument)
-    group   rows of tiles in a group, 1000 to 2000 rows of the output are a good size
+    counts  tiles per dimension, run-time int32 values
+    order   "row", "column", "grouped", "snake" or "hilbert"; an object of `numpipe.orders`; or a host table, a 2-D int32 array
+            argument with a row of indices for each tile
+    group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; 1000 to 2000 rows of the output are
+            a good size
+
+    "row" takes one to three counts, the other orders two, or three: planes one after the other. With a host table the counts are
+    the grid whose tiles it lists, or one count is the number of its rows, and the loop has as many indices as it unpacks.
 
     CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a SM loops over its share.
     """
@@ -67,6 +68,10 @@ def no_count(number: int, got: str) -> str:
     return f"a loop over tiles takes integers, got {got} for dimension {number}: // divides integers, cdiv rounds up"
 
 
+def no_table(got: str) -> str:
+    return f"numpipe.tiles: order= is {KNOWN}; got a run-time {got}"
+
+
 @op
 def tile_stride() -> Any:
     """Number of CTAs."""
@@ -74,42 +79,24 @@ def tile_stride() -> Any:
     return np.int32(x * y * z)
 
 
-@helper
-def row_1(t):  # type: ignore[no-untyped-def]
-    """One dimension: the tile is its index."""
-    return (t,)
+@op
+def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
+    """SpecError for an array that is no host table of so many indices, or does not visit each tile of `grid` once.
 
-
-@helper
-def row_2(t, by_b):  # type: ignore[no-untyped-def]
-    """Row order of a x b tiles."""
-    m = divide(t, by_b)
-    return m, t - m * by_b[0]
-
-
-@helper
-def row_3(t, by_b, by_c):  # type: ignore[no-untyped-def]
-    """Row order of a x b x c tiles."""
-    rest = divide(t, by_c)
-    m = divide(rest, by_b)
-    return m, rest - m * by_b[0], t - rest * by_c[0]
-
-
-@helper
-def grouped_2(t, a, group, by_chunk):  # type: ignore[no-untyped-def]
-    """Grouped order of a x b tiles; a chunk is `group` rows, group * b tiles."""
-    chunk = divide(t, by_chunk)
-    inside = t - chunk * by_chunk[0]
-    first = chunk * group
-    if a - first >= group:  # all chunks but the last: the divisor is a constant
-        return first + remainder(inside, group), quotient(inside, group)
-    return first + remainder(inside, a - first), quotient(inside, a - first)
+    `grid` is () where the loop has one count, the rows that it walks. The simulated SM looks at the numbers too.
+    """
+    if not isinstance(table, GmemRef):
+        raise SpecError(no_table(type(table).__name__))
+    wrong = misfit(table.array, tuple(int(n) for n in grid) if grid else None, columns)
+    if wrong is not None:
+        raise SpecError(f"tiles(order='{table.name}'): {wrong}")
 
 
 @op
-def table_row(table: Any, t: Any, columns: int) -> tuple[Any, ...]:
-    """Row t of a host table, read through the read-only cache; `columns` is what the loop's target unpacks."""
-    if table.array.ndim != 2 or table.array.dtype != np.int32:
-        raise SpecError(f"tiles(order='{table.name}'): a host table is a 2-D int32 array, got {table.array.ndim}-D "
-                        f"{table.array.dtype}")
+def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
+    """The indices in row t of a host table, read through the read-only cache; zeros from row `end` on, where nothing is read."""
+    if int(t) >= int(end):
+        return (np.int32(0),) * columns
+    if int(t) >= len(table.array):
+        raise SpecError(f"tiles({int(end)}, order='{table.name}'): the table has {len(table.array)} rows")
     return tuple(np.int32(i) for i in table.array[int(t), :columns])

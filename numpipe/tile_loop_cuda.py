@@ -10,10 +10,11 @@ from . import _numba as nb
 from . import tile_loop as source
 from ._op import cuda_meaning
 from .errors import SpecError
-from .intrinsics import memory
-from .refs_cuda import gmem_value
+from .refs_cuda import GmemType, gmem_value
 
 I32 = nb.types.int32
+# $0 an index, $1 where it is, $2 the row, $3 the first row that is not there
+_ENTRY = "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, [$1]; }"
 
 
 def _special(builder: Any, name: str) -> Any:
@@ -47,11 +48,18 @@ def _tile_stride(_context: Any) -> Any:
     return I32(), codegen
 
 
-@cuda_meaning(source.table_row)
-def _table_row(_context: Any, table: Any, t: Any, columns: Any) -> Any:
+@cuda_meaning(source.check_table)
+def _check_table(_context: Any, table: Any, columns: Any, grid: Any) -> Any:
+    if not isinstance(table, GmemType):
+        raise SpecError(source.no_table(str(table)))
     if table.arg.ndim != 2 or table.arg.dtype != np.int32:
         raise SpecError(f"tiles(order='{table.arg.name}'): a host table is a 2-D int32 array, got {table.arg.ndim}-D "
                         f"{table.arg.dtype}")
+    return nb.types.void(table, columns, grid), lambda context, builder, sig, args: nb.nothing(context)
+
+
+@cuda_meaning(source.table_entry)
+def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> Any:
     count = nb.literal(columns)
     result = nb.types.UniTuple(I32, count)
 
@@ -63,7 +71,7 @@ def _table_row(_context: Any, table: Any, t: Any, columns: Any) -> Any:
         for column in range(count):
             element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
             address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
-            found.append(nb.call(context, builder, memory.ld_global_nc_b32, (nb.types.int64,), (address,))[1])
+            found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
         return context.make_tuple(builder, result, found)
 
-    return result(table, I32, columns), codegen
+    return result(table, I32, I32, columns), codegen

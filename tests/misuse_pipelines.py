@@ -257,14 +257,15 @@ def tiles_outside_a_loop(a, b, c):
     #   ^^^^^^^^^^^^^^^^
 
 
-@refused("numpipe.tiles: order='spiral' with 2 counts: 'row' takes 1 to 3, 'grouped' takes 2")
+@refused("numpipe.tiles: order='spiral' is unknown: 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, "
+         "or a host table (a 2-D int32 array argument)")
 def tiles_in_an_unknown_order(a, b, c):
     for m, n in numpipe.tiles(2, 2, order="spiral"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 
 
-@refused("numpipe.tiles: order='grouped' with 1 counts: 'row' takes 1 to 3, 'grouped' takes 2")
+@refused("numpipe.tiles: order='grouped' with 1 counts: 'row' takes 1 to 3, the others take 2, or 3: planes, rows, columns")
 def one_dimension_of_tiles_in_groups(a, b, c):
     for m, in numpipe.tiles(2, order="grouped"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -292,8 +293,16 @@ def more_indices_than_counts(a, b, c):
         pass
 
 
+@refused("numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, or a host table (a "
+         "2-D int32 array argument); got a run-time int32", kind=SpecError)
+def an_order_that_is_a_number(a, b, c):
+    for m, n in numpipe.tiles(2, 2, order=a.shape[0]):
+        #                                 ^^^^^^^^^^
+        pass
+
+
 @refused("tiles(order='b'): a host table is a 2-D int32 array, got 2-D float16", kind=SpecError)
 def a_table_of_floats(a, b, c):
     for m, n in numpipe.tiles(2, order=b):
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #                                  ^
         pass

@@ -47,6 +47,9 @@ class FakeGpu:
     def seconds(self, handle: float) -> float:
         return handle
 
+    def megahertz(self, handle: float) -> float | None:
+        return None
+
     def synchronize(self) -> None: ...
 
     def now(self) -> float:

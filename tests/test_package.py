@@ -113,7 +113,7 @@ LAYERS = (
     {"intrinsics"},
     {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations", "_budget"},
     {"_plans", "_schedule", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division"}, {"arith"},
-    {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains", "turns"},
+    {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains", "turns", "orders"},
     {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
     {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},

@@ -8,17 +8,19 @@ reported, as ratios within one process, because absolute rates of one card move 
                              "cuBLAS": lambda i: torch.mm(a[i % 3], bt[i % 3], out=d[i % 3])}, reference="cuBLAS")
     samples[0].ratio("numpipe"), samples[0].noise
 
-``examples/benchmarks/gemm.py`` is a whole one.
+``examples/benchmarks/gemm.py`` is a whole one. ``python -m numpipe.bench`` shows, draws and compares result files.
 """
 
 from .blas import Cublas, cublas
 from .device import describe, sensors
+from .files import Change, changes
 from .interval import Figure, figure
+from .picture import plot
 from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
-from .report import Result, Row, read, run_entry, summarise, table
+from .report import TENSOR_FLOPS, Result, Row, aligned, read, run_entry, summarise, table
 from .timer import EventTimer, Timer, require_gpu
 from .workers import collect, main
 
-__all__ = ["PROTOCOLS", "Cublas", "EventTimer", "Figure", "Plan", "Result", "Row", "Sample", "Timer", "collect", "compare",
-           "cublas", "describe", "figure", "main", "read", "require_gpu", "rotation_sets", "run_entry", "sensors", "summarise",
-           "table"]
+__all__ = ["PROTOCOLS", "TENSOR_FLOPS", "Change", "Cublas", "EventTimer", "Figure", "Plan", "Result", "Row", "Sample", "Timer",
+           "aligned", "changes", "collect", "compare", "cublas", "describe", "figure", "main", "plot", "read", "require_gpu",
+           "rotation_sets", "run_entry", "sensors", "summarise", "table"]

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import SpecError
-from .timer import Competitor, EventTimer, Timer
+from .timer import Competitor, EventTimer, Timer, launch
 
 Protocol = Literal["burst", "interleaved", "alone"]
 PROTOCOLS: tuple[Protocol, ...] = ("burst", "interleaved", "alone")
@@ -56,7 +56,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sample:
-    """One protocol in one process. Times are seconds per call, as measured; `sensors` were read under load."""
+    """One protocol in one process. Times are seconds per call, as measured; `sensors` were read under load.
+
+    `sensors` has readings by competitor, or under "all" those of a time when all ran in turn. ``clock_mhz`` among them is no
+    reading: it is the SMs' clock during the measurements of the times, where the timer knows it (`Timer.megahertz`).
+    """
 
     protocol: Protocol
     reference: str
@@ -68,6 +72,10 @@ class Sample:
 
     def seconds(self, name: str) -> float:
         return statistics.median(self.times[name])
+
+    def sensed(self, name: str) -> dict[str, float]:
+        """What is known of the card while a competitor ran."""
+        return {**self.sensors.get("all", {}), **self.sensors.get(name, {})}
 
     @property
     def reference_seconds(self) -> float:
@@ -155,24 +163,31 @@ class _Session:
     def sample(self, protocol: Protocol, times: dict[str, list[float]], read: dict[str, dict[str, float]]) -> Sample:
         return Sample(protocol, self.reference, self.calls, times, read)
 
+    def taken(self, name: str, handles: list[Any], times: dict[str, list[float]], read: dict[str, dict[str, float]]) -> None:
+        """Note the times of a competitor's measurements, and the clock in them."""
+        times[name] = [self.timer.seconds(h) for h in handles]
+        clocks = [mhz for h in handles if (mhz := self.timer.megahertz(h)) is not None]
+        if clocks:
+            read[name] = {**read.get(name, {}), "clock_mhz": statistics.median(clocks)}
+
     def load(self, names: list[str], seconds: float) -> None:
         """Keep the GPU busy with `names` in turn. Every round is waited for, so that the queue stays short."""
         end = self.timer.now() + seconds
         while self.timer.now() < end:
             for name in names:
-                for _ in range(4 * self.calls):
-                    self.functions[name](self.count)
-                    self.count += 1
+                launch(self.functions[name], self.count, 4 * self.calls)
+                self.count += 4 * self.calls
             self.timer.synchronize()
 
     def burst(self) -> Sample:
-        times, read = {}, {}
+        times: dict[str, list[float]] = {}
+        read: dict[str, dict[str, float]] = {}
         for name in self.turns:
             self.timer.synchronize()
             self.timer.sleep(self.plan.idle)
             handles = [self.measure(name) for _ in range(self.plan.burst_count)]
             read[name] = self.sensors()
-            times[name] = [self.timer.seconds(h) for h in handles]
+            self.taken(name, handles, times, read)
         return self.sample("burst", times, read)
 
     def interleaved(self) -> Sample:
@@ -181,15 +196,18 @@ class _Session:
         for _ in range(self.plan.rounds):
             for name in self.turns:
                 handles[name].append(self.measure(name))
+        times: dict[str, list[float]] = {}
         read = {"all": self.sensors()}
-        return self.sample("interleaved", {n: [self.timer.seconds(h) for h in hs] for n, hs in handles.items()}, read)
+        for name in self.turns:
+            self.taken(name, handles[name], times, read)
+        return self.sample("interleaved", times, read)
 
     def alone(self) -> Sample:
         times: dict[str, list[float]] = {}
-        read = {}
+        read: dict[str, dict[str, float]] = {}
         for name in self.turns:
             self.load([name], self.plan.alone_load)
             handles = [self.measure(name) for _ in range(self.plan.alone_count)]
             read[name] = self.sensors()
-            times[name] = [self.timer.seconds(h) for h in handles]
+            self.taken(name, handles, times, read)
         return self.sample("alone", times, read)

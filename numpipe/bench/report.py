@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from .interval import Figure, figure
 from .protocols import AGAIN, Sample
 
 SCHEMA = "numpipe-bench/1"
+TENSOR_FLOPS = 4096
+"""floating-point operations that the tensor cores of a Hopper SM do in a cycle, of 16-bit operands"""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class Row:
     """the reference against itself"""
     sensors: dict[str, float]
     """medians of what was read while `name` ran"""
+    fraction: float | None = None
+    """of what the tensor cores can do in the cycles that `name` took, by the SMs' clock then (`limit` of `run_entry`)"""
+    reference_fraction: float | None = None
+    per_watt: float | None = None
+    """rate over power, in units of `work` a joule; of the protocol "alone" only: a sensor of watts averages over a second"""
+    reference_per_watt: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,9 +82,13 @@ def read(path: Path) -> Result:
 
 
 def run_entry(process: int, case: Mapping[str, Any], work: float, samples: Iterable[Sample],
-              **facts: Any) -> dict[str, Any]:
-    """A `runs` entry: `work` is what one call does (1e-12 × flops gives TFLOPS); `facts` go along, e.g. errors."""
-    return {"process": process, "case": dict(case), "work": work, "samples": [asdict(s) for s in samples], **facts}
+              limit: float | None = None, **facts: Any) -> dict[str, Any]:
+    """A `runs` entry: `work` is what one call does (1e-12 × flops gives TFLOPS); `facts` go along, e.g. errors.
+
+    limit  the most work that the GPU can do in a cycle of its SMs, in units of `work`: ``1e-12 * TENSOR_FLOPS * sms``, say
+    """
+    known = {} if limit is None else {"limit": limit}
+    return {"process": process, "case": dict(case), "work": work, **known, "samples": [asdict(s) for s in samples], **facts}
 
 
 def failed_entry(process: int, case: Mapping[str, Any], error: BaseException) -> dict[str, Any]:
@@ -97,30 +109,63 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample]]) -> Row:
-    read = [sample.sensors.get(name) or sample.sensors.get("all") or {} for _, sample in members]
+    read, reference = [sample.sensed(name) for _, sample in members], members[0][1].reference
+
+    def median(value: Callable[[Mapping[str, Any], Sample, str], float | None], of: str) -> float | None:
+        found = [v for run, sample in members if (v := value(run, sample, of)) is not None]
+        return statistics.median(found) if found else None
+
     return Row(
-        case=dict(members[0][0]["case"]), protocol=protocol, name=name, reference=members[0][1].reference,
+        case=dict(members[0][0]["case"]), protocol=protocol, name=name, reference=reference,
         rate=statistics.median(run["work"] / sample.seconds(name) for run, sample in members),
         reference_rate=statistics.median(run["work"] / sample.reference_seconds for run, sample in members),
         ratio=figure([sample.ratio(name) for _, sample in members]),
         noise=figure([sample.noise for _, sample in members]),
         sensors={k: statistics.median(r[k] for r in read if k in r) for k in sorted({k for r in read for k in r})},
+        fraction=median(_fraction, name), reference_fraction=median(_fraction, reference),
+        per_watt=median(_per_watt, name), reference_per_watt=median(_per_watt, reference),
     )
+
+
+def _fraction(run: Mapping[str, Any], sample: Sample, name: str) -> float | None:
+    """Work over the most that could be done in the cycles that it took."""
+    mhz = sample.sensed(name).get("clock_mhz")
+    return run["work"] / (sample.seconds(name) * mhz * 1e6 * run["limit"]) if mhz and run.get("limit") else None
+
+
+def _per_watt(run: Mapping[str, Any], sample: Sample, name: str) -> float | None:
+    watts = sample.sensed(name).get("watts")
+    return run["work"] / sample.seconds(name) / watts if watts and sample.protocol == "alone" else None
 
 
 def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
     """The rows as aligned text, one line a row."""
     if not rows:
         return "nothing was measured"
-    lines = [["case", "protocol", f"{rows[0].reference} {unit}", "", unit, "ratio [95 %]",
-              f"{rows[0].reference} / itself", "MHz", "W", "°C"]]
+    reference = rows[0].reference
+    lines = [["case", "protocol", f"{reference} {unit}", "", unit, "ratio [95 %]", f"{reference} / itself", "MHz", "W", "°C",
+              f"of the limit ({reference})", f"{unit}/W ({reference})"]]
     for row in rows:
         case = " ".join(str(v) for v in row.case.values())
-        sensed = [f"{row.sensors[k]:.0f}" if k in row.sensors else "" for k in ("sm_mhz", "watts", "celsius")]
+        clock = "clock_mhz" if "clock_mhz" in row.sensors else "sm_mhz"
+        sensed = [f"{row.sensors[k]:.0f}" if k in row.sensors else "" for k in (clock, "watts", "celsius")]
         lines.append([case, row.protocol, _rate(row.reference_rate), row.name, _rate(row.rate), str(row.ratio),
-                      str(row.noise), *sensed])
+                      str(row.noise), *sensed, _pair(row.fraction, row.reference_fraction),
+                      _pair(row.per_watt, row.reference_per_watt)])
+    shown = [i for i in range(len(lines[0])) if i < 10 or any(line[i] for line in lines[1:])]
+    lines = [[line[i] for i in shown] for line in lines]
+    return aligned(lines)
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of as many cells each, in columns."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def _pair(own: float | None, reference: float | None) -> str:
+    """A competitor's value, and the reference's."""
+    return "" if own is None else f"{own:.3f}" + ("" if reference is None else f" ({reference:.3f})")
 
 
 def _rate(value: float) -> str:

@@ -1,4 +1,4 @@
-"""CUDA events: the time between two points of a stream, seen from the GPU."""
+"""CUDA events: the time between two points of a stream, seen from the GPU, and the SMs' clock in it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,20 @@ from typing import Any, Protocol
 
 from ..errors import LaunchError, TargetError
 from ..launch.device import gpu_state
+from .clock import Stamps
 
 Competitor = Callable[[int], object]
-"""Launches its work once, asynchronously; the argument counts calls, for rotating buffers."""
+"""Launches its work once, asynchronously; the argument counts calls, for rotating buffers. One that has a method
+``many(first, calls)`` is asked for several launches at once: where a launch takes the host longer than the GPU."""
+
+
+def launch(competitor: Competitor, first: int, calls: int) -> None:
+    """`calls` launches, with arguments first, first + 1, …"""
+    if hasattr(competitor, "many"):
+        competitor.many(first, calls)
+    else:
+        for i in range(first, first + calls):
+            competitor(i)
 
 
 class Timer(Protocol):
@@ -22,6 +33,9 @@ class Timer(Protocol):
 
     def seconds(self, handle: Any) -> float:
         """Wait until the handle's work is done -> seconds per call."""
+
+    def megahertz(self, handle: Any) -> float | None:
+        """The SMs' mean clock during the handle's work, which is done; None where it is not known."""
 
     def synchronize(self) -> None: ...
 
@@ -41,6 +55,10 @@ class _TorchEvents:
         event.record()
         return event
 
+    @property
+    def stream(self) -> int:
+        return int(self._cuda.current_stream().cuda_stream)
+
     def milliseconds(self, start: Any, end: Any) -> float:
         end.synchronize()
         return float(start.elapsed_time(end))
@@ -51,6 +69,8 @@ class _TorchEvents:
 
 class _DriverEvents:
     """The same on the legacy default stream, through cuda.bindings."""
+
+    stream = 0
 
     def __init__(self) -> None:
         from cuda.bindings import driver
@@ -83,21 +103,32 @@ class _DriverEvents:
 
 
 class EventTimer:
-    """Times the current torch stream where torch is installed, else the legacy default stream."""
+    """Times the current torch stream where torch is installed, else the legacy default stream.
+
+    Around each measurement, outside its events, two stamps tell the SMs' clock (`clock.Stamps`).
+    """
 
     def __init__(self) -> None:
         require_gpu()
-        self._events = _TorchEvents() if importlib.util.find_spec("torch") else _DriverEvents()
+        self._events: _TorchEvents | _DriverEvents = _TorchEvents() if importlib.util.find_spec("torch") else _DriverEvents()
+        self._events.synchronize()  # makes the context current
+        self._stamps = Stamps()
 
     def measure(self, competitor: Competitor, calls: int, first: int) -> Any:
+        before = self._stamps.stamp(self._events.stream)
         start = self._events.record()
-        for i in range(first, first + calls):
-            competitor(i)
-        return start, self._events.record(), calls
+        launch(competitor, first, calls)
+        end = self._events.record()
+        return start, end, calls, before, self._stamps.stamp(self._events.stream)
 
     def seconds(self, handle: Any) -> float:
-        start, end, calls = handle
+        start, end, calls, *_ = handle
         return float(self._events.milliseconds(start, end)) * 1e-3 / int(calls)
+
+    def megahertz(self, handle: Any) -> float | None:
+        *_, before, after = handle
+        self._events.synchronize()
+        return self._stamps.megahertz(before, after)
 
     def synchronize(self) -> None:
         self._events.synchronize()

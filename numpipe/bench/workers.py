@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import device
-from .report import Result, failed_entry, table
+from .report import Result, Row, failed_entry, table
 from .timer import require_gpu
 
 PROCESS = "NUMPIPE_BENCH_PROCESS"
@@ -31,8 +31,10 @@ Measure = Callable[[int, Case], dict[str, Any]]
 
 
 def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: int = 3, out: Path | None = None,
-         method: Mapping[str, Any] | None = None, unit: str = "TFLOPS") -> int:
+         method: Mapping[str, Any] | None = None, unit: str = "TFLOPS", tell: Callable[[Sequence[Row]], str] | None = None) -> int:
     """Measure all cases in `processes` processes; print the table, write `out` -> exit status (1 if a run failed).
+
+    `tell` makes of the rows what is printed below the table.
 
     Raises TargetError, before anything is started, on a machine without a GPU.
     """
@@ -42,11 +44,11 @@ def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: 
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     command = [Path(arg).name if number == 0 or Path(arg).is_absolute() else arg for number, arg in enumerate(sys.argv)]
     machine = {"started": started, "command": command, **device.describe()}
-    return collect(Result(benchmark, machine, dict(method or {}), []), processes, out, unit)
+    return collect(Result(benchmark, machine, dict(method or {}), []), processes, out, unit, tell=tell)
 
 
 def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOPS",
-            command: Sequence[str] | None = None) -> int:
+            command: Sequence[str] | None = None, tell: Callable[[Sequence[Row]], str] | None = None) -> int:
     """Run `command` (this very one by default) `processes` times and gather what the processes report."""
     command = list(command or [sys.executable, *sys.argv])
     status, begun = 0, time.monotonic()
@@ -68,6 +70,8 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
             status = 1
             print(f"process {process + 1} ended with status {worker.returncode}", flush=True)
     print("\n" + table(result.rows, unit))
+    if tell is not None:
+        print("\n" + tell(result.rows))
     if out is not None:
         result.write(out)
         print(f"written to {out}")

@@ -6,17 +6,18 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from .. import arith, emit, pipelines, profiling, ring, tile_loop
+from .. import arith, emit, pipelines, profiling, tile_loop
 from ..closure import Facts
 from ..fragment import mma
-from .fold import MISSING, StaticArray, literal_node
+from .fold import literal_node
+from .orders import TileOrders
 from .turns import Turns
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 _HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
 
 
-class Loops(Turns):
+class Loops(TileOrders, Turns):
     """``for … in pipe(arrays)`` and ``for … in numpipe.tiles(…)``, and what may not happen in them."""
 
     def _pipeline_call(self, node: ast.AST) -> bool:
@@ -250,12 +251,6 @@ class Loops(Turns):
 
         return next((n for n in walk(self.scopes[-1][0]) if n.lineno > end and not any(line <= n.lineno for line in rebound)), None)
 
-    def _divisor(self, value: ast.expr, setup: list[ast.stmt], node: ast.For) -> ast.expr:
-        """A divisor made before the loop."""
-        name = self.temporary("by")
-        setup.append(ast.Assign([ast.Name(name, ast.Store())], self.call(arith.divisor, [value], node)))
-        return ast.Name(name, ast.Load())
-
     def _nd_loop(self, node: ast.For) -> list[ast.stmt]:
         """``for i, j in nd_loop((m, n)):`` is a loop over tiles of so many counts, in row order."""
         assert isinstance(node.iter, ast.Call)
@@ -286,8 +281,6 @@ class Loops(Turns):
         if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
             self.error(node, "numpipe.tiles gives a tuple of indices, for one count too: write "
                              f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")
-        order_node, group_node = options.get("order"), options.get("group", ast.Constant(16))
-        order = "row" if order_node is None else self.value(order_node)
         names = [self.temporary("count") for _ in counts]
         setup: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], self.visit(c)) for n, c in zip(names, counts, strict=True)]
         loads: list[ast.expr] = [ast.Name(n, ast.Load()) for n in names]
@@ -295,24 +288,8 @@ class Loops(Turns):
                   for number, (count, load) in enumerate(zip(counts, loads, strict=True))]
         t = self.temporary("tile")
         index = ast.Name(t, ast.Load())
-        if order is MISSING or isinstance(order, StaticArray):
-            if len(counts) != 1 or not isinstance(node.target, ast.Tuple):
-                self.error(node, "a host table is walked by `for m, n in numpipe.tiles(rows, order=table)`: one count, a tuple "
-                                 "target")
-            assert order_node is not None
-            columns = literal_node(len(node.target.elts), node)
-            decode = self.call(tile_loop.table_row, [self.visit(order_node), index, columns], node)
-        elif order == "row" and len(counts) <= 3:
-            by = [self._divisor(count, setup, node) for count in loads[1:]]
-            decode = self.call((tile_loop.row_1, tile_loop.row_2, tile_loop.row_3)[len(counts) - 1], [index, *by], node)
-        elif any_rank:
-            decode = self.call(ring.unravel, [index, ast.copy_location(ast.Tuple(loads, ast.Load()), node)], node)
-        elif order == "grouped" and len(counts) == 2:
-            group = self.visit(group_node)
-            by = [self._divisor(self.call(arith.mul, [group, loads[1]], node), setup, node)]
-            decode = self.call(tile_loop.grouped_2, [index, loads[0], group, *by], node)
-        else:
-            self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, 'grouped' takes 2")
+        walk = self.walk(node, options, loads, any_rank)
+        setup += walk.setup
         in_turns = self.turn_taking(node)
         total = loads[0]
         for other in loads[1:]:
@@ -330,8 +307,15 @@ class Loops(Turns):
                   ast.Assign([ast.Name(end, ast.Store())], total),
                   ast.Assign([ast.Name(t, ast.Store())], before)]
         advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
-                   ast.Expr(self.call(profiling.mark_tile, [self.context_name(node), index], node)),
-                   ast.Assign([node.target], decode)]
+                   ast.Expr(self.call(profiling.mark_tile, [self.context_name(node), index], node))]
+        if walk.ahead:  # the indices of a tile are read while the one before is computed
+            entry = self.temporary("entry")
+            first, again = (ast.Assign([ast.Name(entry, ast.Store())], walk.place(
+                self.call(arith.add, list(step), node), ast.Name(end, ast.Load()))) for _ in range(2))
+            setup.append(first)
+            advance += [ast.Assign([node.target], ast.Name(entry, ast.Load())), again]
+        else:
+            advance.append(ast.Assign([node.target], walk.place(index, ast.Name(end, ast.Load()))))
         test = self.call(arith.lt, [self.call(arith.add, list(step), node), ast.Name(end, ast.Load())], node)
         self.over_tiles += 1
         body, ordered = self.in_turns(self._block(node.body), node) if in_turns else (self._block(node.body), False)

@@ -33,7 +33,7 @@ def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
     for info in infos:
         if info.kind == "cuda" and type(info.owner).__module__.partition(".")[0] == "cupy":
             current, device = sys.modules["cupy"].cuda.get_current_stream, info.device
-            return lambda: current(device).ptr  # type: ignore[no-any-return]
+            return lambda: current(device).ptr
     handle = current_stream(infos)
     return lambda: handle
 

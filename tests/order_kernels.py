@@ -1,0 +1,71 @@
+"""Kernels that write a tile's number where its order puts it; for tests in both executions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import ds, orders
+
+ROWS, COLUMNS = 64, 8
+"""of a tile in the output"""
+ORDERS: list[Any] = ["row", "column", orders.Grouped(3), orders.Snake(2), "hilbert"]
+
+
+def on_host(order: Any) -> orders.Order:
+    return orders.named(order) if isinstance(order, str) else order
+
+
+@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+def numbered(c, planes, rows, columns, *, order: numpipe.Static = "row"):
+    """Tile t of planes x rows x columns in an order: at its place, t + 1."""
+    t = numpipe.program_id(0) + 1
+    for p, m, n in numpipe.tiles(planes, rows, columns, order=order):
+        c[ds((p * rows + m) * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        t = t + numpipe.num_programs(0)
+
+
+@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+def grouped_at_run_time(c, rows, columns, group, *, order: numpipe.Static = "grouped"):
+    t = numpipe.program_id(0) + 1
+    for m, n in numpipe.tiles(rows, columns, order=order, group=group):
+        c[ds(m * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        t = t + numpipe.num_programs(0)
+
+
+@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+def by_table(table, c, rows, columns):
+    t = numpipe.program_id(0) + 1
+    for m, n in numpipe.tiles(rows, columns, order=table):
+        c[ds(m * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        t = t + numpipe.num_programs(0)
+
+
+@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+def some_rows(table, c, rows):
+    """The first so many rows of a table."""
+    t = numpipe.program_id(0) + 1
+    for m, n in numpipe.tiles(rows, order=table):
+        c[ds(m * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        t = t + numpipe.num_programs(0)
+
+
+def output(rows: int, columns: int) -> np.ndarray:
+    return np.zeros((max(rows, 1) * ROWS, max(columns, 1) * COLUMNS), np.float32)
+
+
+def numbers(c: np.ndarray) -> np.ndarray:
+    """The number in each tile, one less; -1 where none came. AssertionError for a tile that is not of one number."""
+    tiles = c.reshape(len(c) // ROWS, ROWS, -1, COLUMNS).transpose(0, 2, 1, 3)
+    assert (tiles == tiles[:, :, :1, :1]).all()
+    return tiles[:, :, 0, 0].astype(int) - 1
+
+
+def expected(order: orders.Order, shape: tuple[int, ...]) -> np.ndarray:
+    """What `numbers` are of a grid walked in an order, its planes below each other."""
+    table = order.table(shape)
+    grid = np.empty(shape, int)
+    grid[tuple(table.T)] = np.arange(len(table))
+    return grid.reshape(-1, shape[-1])
