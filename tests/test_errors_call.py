@@ -283,7 +283,7 @@ def test_a_signature_of_fewer_arrays_than_the_call_has() -> None:
 
 
 @pytest.mark.parametrize("make, part", [
-    (lambda: CompilerParams(delay_release=-1), "delay_release must be an int >= 0, got -1"),
+    (lambda: CompilerParams(delay_release=-1), "delay_release must be None or an int >= 0, got -1"),
     (lambda: CompilerParams(store_slots=9), "store_slots must be 1…8 (0: chosen), got 9"),
     (lambda: ArrayType(3, np.float32), "ArrayType: shape must be a tuple of non-negative ints, got 3"),
     (lambda: ArrayType((-1,), np.float32), "ArrayType: shape must be a tuple of non-negative ints, got (-1,)"),
