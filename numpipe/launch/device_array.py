@@ -73,9 +73,10 @@ class DeviceArray:
             "stream": self._buffer.stream or 1,  # the interface spells the legacy default stream 1
         }
 
-    def address(self) -> int:
-        """Where its data is; 0 when that was freed."""
-        return self._buffer.ptr
+    @property
+    def buffer(self) -> DeviceBuffer:
+        """Its memory; ``ptr`` is 0 when that was freed."""
+        return self._buffer
 
     def mark(self) -> tuple[Any, ...]:
         """What a launch depends on (`marks`)."""

@@ -7,6 +7,8 @@ address space (CUDA C++ Programming Guide, "Unified Virtual Address Space"). Onl
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from .arrays import ArrayInfo
 from .device_array import DeviceArray
 
 Mark = tuple[Any, ...]
+_POINTER = operator.attrgetter("ptr")
 
 MARKS: dict[type, Callable[[Any], Mark]] = {}
 """of each type; the first item is the address"""
@@ -64,5 +67,5 @@ def address_of(info: ArrayInfo) -> Callable[[], int] | None:
         address: Callable[[], int] = info.owner.data_ptr
         return address
     if isinstance(info.owner, DeviceArray):
-        return info.owner.address
+        return functools.partial(_POINTER, info.owner.buffer)
     return None
