@@ -394,7 +394,8 @@ def test_what_a_parent_opened_fails_in_python_in_a_child(api: Api) -> None:
     cuda.abandon()
     api.calls.clear()
     for call in (lambda: launcher(0), lambda: cuda.synchronize(0, 0), lambda: cuda.free(64, 0, 0), lambda: cuda.load(b"", "k"),
-                 lambda: cuda.capturing(0, 0), lambda: cuda.relaunch(201, "config", "kernel", 0, 0, 0)):
+                 lambda: cuda.allocate(64, 0, 0), lambda: cuda.lock_pages(0, 64, 0), lambda: cuda.capturing(0, 0),
+                 lambda: cuda.relaunch(201, "config", "kernel", 0, 0, 0)):
         with pytest.raises(driver.DriverError, match="does not survive fork"):
             call()  # type: ignore[no-untyped-call]
     assert not api.calls
