@@ -9,6 +9,7 @@ from . import launch
 from ._frames import brief, shorten
 from .arguments import SCALAR, scalar_kind, scalar_value
 from .errors import LaunchError, NumpipeError, SpecError
+from .launch.faults import DriverError, naming, of_kernel
 from .launch.launcher import Launch, bounded
 from .launch.marks import address_of
 from .launch.watch import WATCH
@@ -51,7 +52,8 @@ class Bound:
     @brief
     def __call__(self, stream: Any = None) -> Any:
         """Run it, on `stream`, else on the stream that the arrays' library is on now. Raises what the call of the kernel does."""
-        self.kernel.run(self._asked, stream)
+        with naming(self.kernel.name):
+            self.kernel.run(self._asked, stream)
         return self._result
 
     @brief
@@ -77,7 +79,8 @@ class Bound:
                 raise SpecError(f"kernel {self.kernel.name}: a bound launch has no argument {name!r} to update; it has "
                                 f"{', '.join(known)}, and what else the call depends on wants another bind")
         asked = self._asked._replace(infos=infos, values=values, results=results)
-        self._prepare(asked)
+        with naming(self.kernel.name):
+            self._prepare(asked)
         if results is not self._asked.results:
             self._out = None
             self._result = asked.result(None)
@@ -136,18 +139,21 @@ class BoundOnGpu(Bound):
 
     def __call__(self, stream: Any = None) -> Any:
         try:
-            if self._where() != self._at or self._where1() != self._at1 or self._where2() != self._at2:  # a loop would cost more
-                self._moved()
-            for where, bound in self._more:
-                if where() != bound:
+            try:
+                if self._where() != self._at or self._where1() != self._at1 or self._where2() != self._at2:  # a loop costs more
                     self._moved()
-            if stream is None and self._current() == self._stream and not _WATCHED:
-                if code := self._launcher(*self._arguments)[0]:  # what the first of `_launches` does, without a call more
-                    self._first.refused(code)
-            else:
-                handle = self._current() if stream is None else launch.as_stream(stream)
-                (self._launches.get(handle) or self._on(handle))()
-            return self._result
+                for where, bound in self._more:
+                    if where() != bound:
+                        self._moved()
+                if stream is None and self._current() == self._stream and not _WATCHED:
+                    if code := self._launcher(*self._arguments)[0]:  # what the first of `_launches` does, without a call more
+                        self._first.refused(code)
+                else:
+                    handle = self._current() if stream is None else launch.as_stream(stream)
+                    (self._launches.get(handle) or self._on(handle))()
+                return self._result
+            except DriverError as error:
+                raise of_kernel(error, self.kernel.name) from error
         except NumpipeError as error:
             shorten(error)
             raise

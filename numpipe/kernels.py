@@ -35,6 +35,7 @@ from .debug import SimulatedOnly
 from .errors import NumpipeError, SpecError
 from .launch import attributes
 from .launch.arrays import ArrayInfo
+from .launch.faults import DriverError, naming, of_kernel
 from .options import Options, names
 from .repeats import MISS, Repeats
 from .results import Results
@@ -258,11 +259,14 @@ class Kernel:
     def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the outputs it allocated (or `out`)."""
         try:
-            if target is None:
-                result = self._repeats(args, named, out, stream)
-                if result is not MISS:
-                    return result
-            return self._call(args, named, out, target, stream)
+            try:
+                if target is None:
+                    result = self._repeats(args, named, out, stream)
+                    if result is not MISS:
+                        return result
+                return self._call(args, named, out, target, stream)
+            except DriverError as error:
+                raise of_kernel(error, self.name) from error
         except NumpipeError as error:
             shorten(error)  # NUMPIPE_TRACEBACK=full shows the frames below
             raise
@@ -270,7 +274,8 @@ class Kernel:
     @brief
     def bind(self, /, *args: Any, out: Any = None, target: str | None = None, **named: Any) -> Bound:
         """A call to be made often, with all that it needs prepared: ``bound()`` launches it, see `Bound`."""
-        return bind(self, self.resolve(args, named, out, target, None), out)
+        with naming(self.name):
+            return bind(self, self.resolve(args, named, out, target, None), out)
 
     @brief
     def simulate(self, /, *args: Any, seed: int | None = None, trace: Any = None, out: Any = None, **named: Any) -> Any:

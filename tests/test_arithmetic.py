@@ -427,6 +427,7 @@ def test_expressions_compile_to_32_bits() -> None:
         texts.extend(pair)
 
     collect()
+    texts += ["int(x)", "x / y"]
     kernel = load(source(texts, [False, True] * (len(texts) // 2)))
     ptx = kernel.inspect("ptx", np.zeros((64, WIDTH * len(texts)), F32), -1, 1, 2, 3, 0.5, 1.5)
     assert len(texts) > 30 and not {w for w in wide_instructions(ptx) if not w.startswith(("add.s64", "cvt.u32.u64"))}

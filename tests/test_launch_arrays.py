@@ -81,6 +81,19 @@ def test_bfloat16_behind_an_interface_takes_the_objects_own_dtype() -> None:
     assert launch.describe(array, "a").dtype == ml_dtypes.bfloat16
 
 
+def test_a_type_that_numpy_cannot_name_is_the_objects_own() -> None:
+    """``<f1`` is what ml_dtypes says of float8_e5m2."""
+    array = CudaArray(64, (4,), "<f1")
+    with pytest.raises(SpecError, match="argument 'a' of kernel 'k': the __cuda_array_interface__ of this CudaArray has typestr "
+                                        "'<f1', which NumPy does not know.*give it one of .*float8_e5m2"):
+        launch.describe(array, "a", "k")
+    array.dtype = ml_dtypes.float8_e5m2  # type: ignore[attr-defined]
+    assert launch.describe(array, "a").dtype == ml_dtypes.float8_e5m2
+    array.dtype = object()  # type: ignore[attr-defined]
+    with pytest.raises(SpecError, match="typestr '<f1'"):
+        launch.describe(array, "a")
+
+
 def test_the_gpu_of_an_interface_is_asked_for_only_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     for count, device, asked in ((1, 0, []), (2, 1, [(4096,)])):
         fake = FakeDriver(count)

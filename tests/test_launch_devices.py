@@ -144,21 +144,66 @@ def test_a_context_that_somebody_reset_is_told(fake: FakeDriver) -> None:
         doubled()(*arrays())
 
 
-# ---- what a first launch asks of the driver, while another stream may be captured
-def test_first_uses_are_made_in_relaxed_capture_mode_and_on_a_stream_of_their_own(api: Api) -> None:
-    api.CUstreamCaptureMode = Names()  # type: ignore[attr-defined]
-    api.answers |= {"cuStreamCreate": (OK, 99), "cuThreadExchangeStreamCaptureMode": (OK, "global"),
-                    "cuMemAllocFromPoolAsync": (OK, 4096), "cuEventQuery": (OK,)}
+# ---- what is asked of the driver while another stream may be captured
+class Captured:
+    """A stream is captured in mode "global": most calls of a thread that is not in relaxed mode end that."""
+
+    ALLOWED = ("cuInit", "cuDevice", "cuCtx", "cuThreadExchange", "cuStreamIsCapturing")
+
+    def __init__(self, api: Api) -> None:
+        self.mode = "global"
+        self.ended_by: list[str] = []
+        api.answers["cuThreadExchangeStreamCaptureMode"] = self.exchange
+        api.watcher = self.watch
+
+    def exchange(self, mode: str) -> tuple[Any, str]:
+        before, self.mode = self.mode, mode
+        return OK, before
+
+    def watch(self, call: str) -> None:
+        if self.mode != "relaxed" and not call.startswith(self.ALLOWED):
+            self.ended_by.append(call)
+
+
+def with_pools(api: Api) -> None:
     for name in ("CUmemAllocationType", "CUmemLocationType", "CUmemPool_attribute"):
         setattr(api, name, Names())
     api.cuuint64_t = int
     api.CUmemPoolProps = lambda: types.SimpleNamespace(location=types.SimpleNamespace())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("call", [
+    lambda cuda: cuda.allocate(64, 7, 0), lambda cuda: cuda.free(4096, 7, 0), lambda cuda: cuda.lock_pages(4096, 4096, 0),
+    lambda cuda: cuda.unlock_pages(4096, 0), lambda cuda: cuda.unmark("event", 0), lambda cuda: cuda.blank(0, True),
+    lambda cuda: cuda.poke(64, b"abc", 0), lambda cuda: cuda.reached("event", 0)],
+    ids=["allocate", "free", "lock pages", "unlock pages", "destroy an event", "blank", "poke", "reached"])
+def test_what_may_happen_at_any_moment_ends_no_capture_of_another_stream(api: Api, call: Any) -> None:
+    captured = Captured(api)
+    api.answers |= {"cuEventQuery": (OK,), "cuStreamIsCapturing": (OK, 0)}
+    with_pools(api)
+    cuda = driver.Driver()
+    api.calls.clear()
+    call(cuda)
+    assert captured.ended_by == [] and captured.mode == "global"
+    assert len(api.calls) > 3
+
+
+def test_a_call_in_the_strict_mode_would(api: Api) -> None:
+    captured = Captured(api)
+    driver.Driver().synchronize(7, 0)
+    assert captured.ended_by == ["cuStreamSynchronize"]
+
+
+def test_first_uses_are_made_in_relaxed_capture_mode_and_on_a_stream_of_their_own(api: Api) -> None:
+    captured = Captured(api)
+    api.answers |= {"cuStreamCreate": (OK, 99), "cuMemAllocFromPoolAsync": (OK, 4096), "cuEventQuery": (OK,)}
+    with_pools(api)
     cuda = driver.Driver()
     cuda.blank(0, False)
     cuda.poke(64, b"abc", 0)
     cuda.reached("event", 0)
     modes = api.named("cuThreadExchangeStreamCaptureMode")
-    assert modes == [("CU_STREAM_CAPTURE_MODE_RELAXED",), ("global",)] * 3
+    assert modes.count(("global",)) == 3 and captured.mode == "global"
     assert api.named("cuStreamCreate") == [(1,)]  # CU_STREAM_NON_BLOCKING
     assert [call[-1] for call in api.named("cuMemAllocFromPoolAsync") + api.named("cuMemcpyHtoDAsync")] == [99] * 3
     assert api.named("cuStreamSynchronize") == [(99,)] * 2
@@ -180,7 +225,6 @@ def test_memory_is_given_back_when_its_stream_is_no_longer_captured(api: Api) ->
 
 
 def test_the_mode_is_put_back_when_a_call_fails(api: Api) -> None:
-    api.CUstreamCaptureMode = Names()  # type: ignore[attr-defined]
     api.answers |= {"cuThreadExchangeStreamCaptureMode": (OK, "global"), "cuEventQuery": (Result(700),)}
     with pytest.raises(driver.DriverError):
         driver.Driver().reached("event", 0)
@@ -209,6 +253,58 @@ def test_the_gpu_of_a_stream_of_new_and_old_drivers(api: Api) -> None:
     api.answers["cuStreamGetDevice"] = (Result(400), 0)
     with pytest.raises(driver.DriverError, match="cuStreamGetDevice"):
         driver.Driver().stream_device(9)
+
+
+# ---- what the driver says names the kernel
+def failing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """From now on this method of the driver raises, as it is."""
+    def fail(*_: Any, **__: Any) -> Any:
+        raise driver.DriverError("cuSomething", 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED")
+
+    monkeypatch.setattr(fake, call, fail)
+
+
+def named(call: Any) -> None:
+    with pytest.raises(LaunchError, match="^kernel 'doubled': cuSomething returned CUDA_ERROR_CONTEXT_IS_DESTROYED") as caught:
+        call()
+    assert type(caught.value) is LaunchError and isinstance(caught.value.__cause__, driver.DriverError)
+
+
+def test_what_the_driver_says_of_a_call_names_its_kernel(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x = doubled(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype)), launch.DeviceArray((64, 64), np.float32)
+    host = np.ones((64, 64), np.float32)
+    bound = kernel.bind(host)
+    prepared, infos = launch.Prepared(Compiled(), [launch.describe(host, "a")] * 2), [launch.describe(host, "a")] * 2
+    failing(fake, monkeypatch, "capturing")
+    for call in (lambda: kernel(host), bound, lambda: launch.run(prepared, (1, 1, 1), infos, outputs=1)):
+        named(call)
+    failing(fake, monkeypatch, "allocate")
+    for call in (lambda: kernel(x), lambda: kernel.bind(x)):
+        named(call)
+
+
+def test_so_does_what_it_says_of_a_repeated_call_and_a_bound_one(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several GPUs a launch makes a context current first."""
+    def launcher(ordinal: int) -> Any:
+        return lambda config, code, parameters, _: (fake.launch(config, code, parameters, ordinal),)  # as it is at each call
+
+    monkeypatch.setattr(fake, "launcher", launcher)
+    kernel, (x, y) = doubled(), [launch.DeviceArray((64, 64), np.float32) for _ in range(2)]
+    bound = kernel.bind(x, y)
+    kernel(x, y)
+    failing(fake, monkeypatch, "launch")
+    for call in (lambda: kernel(x, y), bound, lambda: bound(stream=4096)):
+        named(call)
+    failing(fake, monkeypatch, "encode_tiled")
+    failing(fake, monkeypatch, "config")
+    named(lambda: bound(stream=8192))
+
+
+def test_an_update_of_a_bound_launch_names_its_kernel_too(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, (x, y, z) = doubled(), [launch.DeviceArray((64, 64), np.float32) for _ in range(3)]
+    bound = kernel.bind(x, y)
+    failing(fake, monkeypatch, "launcher")
+    named(lambda: bound.update(a=z))
 
 
 # ---- fork
@@ -249,9 +345,11 @@ def in_a_child(*calls):
 in_a_child(lambda: kernel(*host, target="gpu"))  # nothing has used the GPU
 kernel(*arrays())
 kernel(*host)
+bound = kernel.bind(*arrays())
 launches = len(fake.named("launch"))
 in_a_child(lambda: kernel(*host, target="sim"),
-           lambda: kernel(*arrays()), lambda: kernel(*arrays(64)), lambda: kernel(*host), lambda: kernel(*host, target="gpu"),
+           lambda: kernel(*arrays()), lambda: kernel(*arrays(64)), lambda: kernel(*host), bound, lambda: bound(stream=8),
+           lambda: kernel.bind(*arrays()), lambda: kernel(*host, target="gpu"),
            lambda: doubled()(*host), lambda: doubled()(*arrays()), numpipe.last_failure, numpipe.last_profile,
            lambda: kernel(*host, target="sim"))
 kernel(*arrays())  # the parent goes on
@@ -266,13 +364,13 @@ def test_a_forked_child_is_refused_the_gpu_that_its_parent_used_and_may_simulate
     assert run.returncode == 0, run.stderr
     before, simulated, *rest, failure, profile, again, parent = run.stdout.splitlines()
     assert (before, simulated, failure, profile, again, parent) == ("fine", "fine", "fine", "fine", "fine", "1")
-    for line in rest[:3]:  # kernels that were launched before
-        assert line.startswith("LaunchError: ") or line.startswith("DriverError: "), line
+    for line in rest[:6]:  # kernels that were launched before
+        assert line.startswith("LaunchError: kernel 'doubled'"), line
         assert "CUDA_ERROR_NOT_INITIALIZED (3): CUDA does not survive fork()" in line and "'spawn'" in line
-    for line in rest[3:]:
+    for line in rest[6:]:
         assert line.startswith("TargetError: kernel doubled: target=") and "forked from one that had used CUDA" in line
         assert "'spawn'" in line and "target='sim'" in line
-    assert len(rest) == 6
+    assert len(rest) == 9
 
 
 def test_a_process_whose_parent_used_cuda_through_another_library_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +394,8 @@ def test_what_a_parent_opened_fails_in_python_in_a_child(api: Api) -> None:
     cuda.abandon()
     api.calls.clear()
     for call in (lambda: launcher(0), lambda: cuda.synchronize(0, 0), lambda: cuda.free(64, 0, 0), lambda: cuda.load(b"", "k"),
-                 lambda: cuda.capturing(0, 0), lambda: cuda.relaunch(201, "config", "kernel", 0, 0, 0)):
+                 lambda: cuda.allocate(64, 0, 0), lambda: cuda.lock_pages(0, 64, 0), lambda: cuda.capturing(0, 0),
+                 lambda: cuda.relaunch(201, "config", "kernel", 0, 0, 0)):
         with pytest.raises(driver.DriverError, match="does not survive fork"):
             call()  # type: ignore[no-untyped-call]
     assert not api.calls

@@ -140,9 +140,21 @@ def test_other_device_arrays_give_a_device_array(fake: FakeDriver) -> None:
     assert not fake.live
 
 
-def test_a_device_array_of_bfloat16_keeps_its_type(fake: FakeDriver) -> None:
-    out = launch.DeviceArray((4,), ml_dtypes.bfloat16)
-    assert launch.describe(out, "c").dtype == ml_dtypes.bfloat16
+@pytest.mark.parametrize("dtype", [np.float16, np.bool_, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_a_device_array_keeps_its_type_and_others_can_read_what_it_says(fake: FakeDriver, dtype: Any) -> None:
+    out = launch.DeviceArray((4, 6), dtype, 7, 1)
+    fake.count = 2
+    info = launch.describe(out, "c")
+    size = np.dtype(dtype).itemsize
+    assert info[:7] == ("cuda", out.address(), (4, 6), (6 * size, size), np.dtype(dtype), 1, True) and info.owner is out
+    assert not fake.named("pointer_device")  # it knows its GPU
+    read = np.dtype(out.__cuda_array_interface__["typestr"])
+    assert read.itemsize == size and (read == dtype if np.dtype(dtype).isbuiltin == 1 else read.kind == "V")
+
+
+def test_a_device_array_of_a_type_that_no_kernel_takes_is_refused(fake: FakeDriver) -> None:
+    with pytest.raises(SpecError, match="argument 'a' of kernel 'k': element type complex64"):
+        launch.describe(launch.DeviceArray((4,), np.complex64), "a", "k")
 
 
 def test_a_device_array_on_the_default_stream_says_so_as_the_interface_wants_it(fake: FakeDriver) -> None:

@@ -39,13 +39,11 @@ def test_a_large_output_lies_in_the_pool_until_its_last_view_is_gone(cuda: Queue
     assert cuda.page_locked(c.ctypes.data, c.nbytes, 0)
     address, row = c.ctypes.data, c.T[3]
     del c
-    gc.collect()
     other = launch.empty_like_kind(info, (600, 7), np.float32)
     assert other.ctypes.data != address
     row[...] = 5
     assert (row == 5).all()
     del row, other
-    gc.collect()
     again = [launch.empty_like_kind(info, (600, 7), np.float32) for _ in range(2)]
     assert address in [x.ctypes.data for x in again] and len(cuda.locked) == 2
 
@@ -66,7 +64,6 @@ def test_outputs_are_pageable_before_the_first_call_below_the_threshold_and_wher
     assert not locked((999,)) and not locked((0, 3))
     assert locked((1000,)) and locked((pinned.PAGE,)) and not locked((1000,))
     outputs.clear()
-    gc.collect()
     assert locked((2 * pinned.PAGE,))  # idle blocks of other sizes make room
     assert cuda.most_locked <= 2 * pinned.PAGE and len(cuda.named("unlock_pages")) == 2
 
@@ -89,10 +86,8 @@ def test_arrays_of_the_user_take_nothing_of_the_pool_and_are_unlocked_at_once(cu
     assert list(cuda.locked.values()) == [3 * pinned.PAGE] and pinned.POOL.nbytes == 0
     view = array[1:]
     del array
-    gc.collect()
     assert cuda.locked
     del view
-    gc.collect()
     assert not cuda.locked and pinned.POOL.nbytes == 0
 
 

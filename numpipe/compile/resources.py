@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Resources:
     """128 bytes of parameters each"""
     cubin_bytes: int = 0
     """of machine code, with its tables"""
-    seconds: tuple[tuple[str, float], ...] = ()
+    seconds: tuple[tuple[str, float], ...] = field(default=(), compare=False)
     """(part, seconds) of the compile: "lift" (the AST), "numba" (types and LLVM IR), "nvvm" (LTO-IR), "link" (nvJitLink)"""
 
     @property

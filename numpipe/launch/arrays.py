@@ -111,6 +111,10 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
         from . import jax_arrays  # here, because it builds on this module
 
         return jax_arrays.read
+    from . import device_array  # builds on this module too
+
+    if isinstance(obj, device_array.DeviceArray):
+        return device_array.read
     if hasattr(type(obj), "__cuda_array_interface__") or hasattr(obj, "__cuda_array_interface__"):
         return _interface
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
@@ -205,14 +209,25 @@ _typestrs: dict[str, np.dtype[Any]] = {}
 
 
 def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
-    """A type string names no ml_dtypes type (bfloat16 is ``<V2``): then the object's own dtype decides."""
+    """Type strings name NumPy's types; ml_dtypes' are ``<V2`` (bfloat16), ``<V1`` or ``<f1``: the object's own dtype decides."""
     dtype = _typestrs.get(typestr)
-    if dtype is None:
-        if typestr[1] != "V":
-            return _typestrs.setdefault(typestr, known(np.dtype(typestr), name, kernel))
-        own = getattr(obj, "dtype", None)
-        return known(np.dtype(typestr if own is None else own), name, kernel)
-    return dtype
+    if dtype is not None:
+        return dtype
+    said, own = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
+    if said is not None and said.kind != "V":
+        return _typestrs.setdefault(typestr, known(said, name, kernel))
+    found = said if own is None else own
+    if found is None:
+        raise SpecError(f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} has typestr "
+                        f"{typestr!r}, which NumPy does not know, and no dtype says more; give it one of {', '.join(DTYPES)}")
+    return known(found, name, kernel)
+
+
+def _numpys(dtype: Any) -> np.dtype[Any] | None:
+    try:
+        return None if dtype is None else np.dtype(dtype)
+    except TypeError:
+        return None
 
 
 def _device_of(ptr: int) -> int:

@@ -81,21 +81,30 @@ class Contexts:
             self._call("cuCtxPopCurrent")
 
     @contextlib.contextmanager
-    def aside(self, ordinal: int) -> Iterator[Any]:
-        """As `on`, for what a kernel's first launch needs: allowed while any stream of the process is captured into a graph.
+    def relaxed(self, ordinal: int) -> Iterator[None]:
+        """As `on`, for calls that a capture in its strict modes forbids on any stream: to allocate, free, lock pages, load code.
 
-        Yields a stream of numpipe's own that waits for no other one, nor the other way round.
+        They belong to streams that are not captured, so a graph loses nothing by them, but in mode "global" one of them alone ends
+        the captures of the whole process: CUDA driver API, cuThreadExchangeStreamCaptureMode. Garbage is freed at any time.
         """
-        relaxed = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = self._call("cuThreadExchangeStreamCaptureMode", relaxed)
+        mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self._call("cuThreadExchangeStreamCaptureMode", mode)
         try:
             with self.on(ordinal):
-                with self._lock:
-                    if ordinal not in self._asides:
-                        self._asides[ordinal] = self._call("cuStreamCreate", 1)  # CU_STREAM_NON_BLOCKING
-                yield self._asides[ordinal]
+                yield
         finally:
             self._call("cuThreadExchangeStreamCaptureMode", before)
+
+    @contextlib.contextmanager
+    def aside(self, ordinal: int) -> Iterator[Any]:
+        """As `relaxed`, for what a kernel's first launch needs: with a stream of numpipe's own that waits for no other one, nor the
+        other way round.
+        """
+        with self.relaxed(ordinal):
+            with self._lock:
+                if ordinal not in self._asides:
+                    self._asides[ordinal] = self._call("cuStreamCreate", 1)  # CU_STREAM_NON_BLOCKING
+            yield self._asides[ordinal]
 
     def _make_current(self, ordinal: int) -> None:
         """Give a thread that has no context the device's primary one: calls fail without, and tools report each that does."""

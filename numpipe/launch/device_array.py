@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import SpecError
 from . import driver
-from .arrays import dense_strides, describe, major_order
+from .arrays import ArrayInfo, dense_strides, describe, known, major_order
 from .buffers import DeviceBuffer
 from .transfers import download, upload
 
@@ -68,10 +68,14 @@ class DeviceArray:
             "version": 3,
             "shape": self.shape,
             "strides": None if self._dense else self._buffer.strides,
-            "typestr": self.dtype.str,
+            "typestr": f"|V{self.dtype.itemsize}" if self.dtype.isbuiltin == 2 else self.dtype.str,  # 2: not NumPy's own
             "data": (self._buffer.ptr, False),
             "stream": self._buffer.stream or 1,  # the interface spells the legacy default stream 1
         }
+
+    def info(self) -> ArrayInfo:
+        """As an argument of a launch."""
+        return self._buffer.info()._replace(owner=self)
 
     @property
     def buffer(self) -> DeviceBuffer:
@@ -103,3 +107,9 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype.name}, device={self.device})"
+
+
+def read(array: DeviceArray, name: str, kernel: str) -> ArrayInfo:
+    """The reader of these arrays for `arrays.describe`: they know their device and element type, the interface does not."""
+    known(array.dtype, name, kernel)
+    return array.info()

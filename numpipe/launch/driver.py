@@ -204,7 +204,7 @@ class Driver(Contexts, HostMemory):
 
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
         """Device memory, 256-byte aligned, usable by work queued on `stream` from now on."""
-        with self.on(ordinal):
+        with self.relaxed(ordinal):
             return int(self._call("cuMemAllocFromPoolAsync", nbytes, self._pool(ordinal), stream))
 
     def blank(self, ordinal: int, written: bool, fill: str = "zeros") -> int:
@@ -227,7 +227,7 @@ class Driver(Contexts, HostMemory):
     def free(self, address: int, stream: int, ordinal: int) -> None:
         """Give memory back once everything queued on `stream` so far is done with it; with a later one, while that is captured.
 
-        Garbage is collected at any time, and a graph must not be ended or frozen into by that.
+        Garbage is collected at any time, and no graph may end or hold a free of what it did not allocate by that.
         """
         with self._lock:
             waiting, self._unfreed = [*self._unfreed, (address, stream, ordinal)], []
@@ -235,7 +235,7 @@ class Driver(Contexts, HostMemory):
                 if self.capturing(*one[1:]):
                     self._unfreed.append(one)
                     continue
-                with self.on(one[2]):
+                with self.relaxed(one[2]):
                     self._call("cuMemFreeAsync", *one[:2])
 
     def copy_in(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
@@ -344,6 +344,8 @@ class _Forked:
         def refuse(*_: Any) -> Any:
             raise forked(name)
 
+        if name.startswith("CU"):  # an enumeration, for a call that will be refused
+            refuse()
         return refuse
 
 

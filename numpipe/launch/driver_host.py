@@ -23,15 +23,16 @@ class HostMemory:
     _api: Any
     _call: Callable[..., Any]
     on: Callable[[int], contextlib.AbstractContextManager[None]]
+    relaxed: Callable[[int], contextlib.AbstractContextManager[None]]
 
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
         """Lock host memory in place, for copies to and from every GPU; whole pages."""
-        with self.on(ordinal):
+        with self.relaxed(ordinal):
             self._call("cuMemHostRegister", address, nbytes, _PORTABLE)
 
     def unlock_pages(self, address: int, ordinal: int) -> None:
         """Undo `lock_pages`; no copy may be under way."""
-        with self.on(ordinal):
+        with self.relaxed(ordinal):
             self._call("cuMemHostUnregister", address)
 
     def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
@@ -65,5 +66,5 @@ class HostMemory:
 
     def unmark(self, event: Any, ordinal: int) -> None:
         """Destroy an event that nobody waits for."""
-        with self.on(ordinal):
+        with self.relaxed(ordinal):
             self._call("cuEventDestroy", event)

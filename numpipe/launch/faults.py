@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from ..errors import LaunchError
 
 INVALID_VALUE = 1
@@ -73,6 +76,20 @@ class DriverError(LaunchError):
         self.call = call
         self.code = code
         self.name = name
+
+
+@contextlib.contextmanager
+def naming(kernel: str) -> Iterator[None]:
+    """What the driver says of a call leaves it as a LaunchError that names its kernel."""
+    try:
+        yield
+    except DriverError as error:
+        raise of_kernel(error, kernel) from error
+
+
+def of_kernel(error: DriverError, kernel: str) -> LaunchError:
+    """The error of a call of a kernel."""
+    return LaunchError(f"kernel {kernel!r}: {error}")
 
 
 def forked(call: str = "cuInit") -> DriverError:

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LaunchError
 from . import driver, streams
 from .arrays import ArrayInfo, same_place
 from .buffers import DeviceBuffer, allocate
+from .faults import naming
 from .outputs import check_writable
 from .overlap import check_overlap
 from .profiles import PROFILES
@@ -81,23 +81,21 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
     LaunchError when the kernel fails.
     """
     name = prepared.compiled.name
-    streams.check_host_call(stream, device, name)
+    with naming(name):
+        streams.check_host_call(stream, device, name)
     inputs = len(infos) - outputs
     for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
         check_writable(info, argument, name)
     check_overlap(infos, prepared.compiled.arrays, outputs, name)
     uninitialised = len(infos) - fresh
-    try:
-        with Staging(stream, device) as staging:
-            buffers = staging.upload(infos[:uninitialised]) + staging.reserve(infos[uninitialised:])
-            prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
-            staging.download(infos[inputs:])
-            if WATCH.kernels:
-                WATCH.check()
-            if PROFILES.kernels:
-                PROFILES.fetch()
-    except driver.DriverError as error:
-        raise LaunchError(f"kernel {name!r}: {error}") from error
+    with naming(name), Staging(stream, device) as staging:
+        buffers = staging.upload(infos[:uninitialised]) + staging.reserve(infos[uninitialised:])
+        prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
+        staging.download(infos[inputs:])
+        if WATCH.kernels:
+            WATCH.check()
+        if PROFILES.kernels:
+            PROFILES.fetch()
 
 
 def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,

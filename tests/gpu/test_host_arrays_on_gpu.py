@@ -175,10 +175,14 @@ def test_two_hundred_calls_grow_neither_host_nor_device_memory() -> None:
         torch.cuda.synchronize()
 
     calls(20)
-    before = resident(), torch.cuda.mem_get_info()[0], pinned.POOL.nbytes
-    calls(200)
-    after = resident(), torch.cuda.mem_get_info()[0], pinned.POOL.nbytes
-    assert after[0] - before[0] < 16 * MIB and before[1] - after[1] < 16 * MIB and after[2] == before[2] <= pinned.limit()
+    host, locked = resident(), pinned.POOL.nbytes
+    shrunk: list[int] = []
+    while len(shrunk) < 5 and min(shrunk, default=1 << 40) >= 16 * MIB:  # other processes may come to the GPU meanwhile
+        free = torch.cuda.mem_get_info()[0]
+        calls(200)
+        shrunk.append(free - torch.cuda.mem_get_info()[0])
+    assert min(shrunk) < 16 * MIB and resident() - host < 16 * MIB
+    assert pinned.POOL.nbytes == locked <= pinned.limit()
 
 
 # ---- failures
