@@ -146,7 +146,7 @@ def test_a_device_array_keeps_its_type_and_others_can_read_what_it_says(fake: Fa
     fake.count = 2
     info = launch.describe(out, "c")
     size = np.dtype(dtype).itemsize
-    assert info[:7] == ("cuda", out.address(), (4, 6), (6 * size, size), np.dtype(dtype), 1, True) and info.owner is out
+    assert info[:7] == ("cuda", out.buffer.ptr, (4, 6), (6 * size, size), np.dtype(dtype), 1, True) and info.owner is out
     assert not fake.named("pointer_device")  # it knows its GPU
     read = np.dtype(out.__cuda_array_interface__["typestr"])
     assert read.itemsize == size and (read == dtype if np.dtype(dtype).isbuiltin == 1 else read.kind == "V")
