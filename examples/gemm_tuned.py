@@ -2,6 +2,7 @@
 
     python examples/gemm_tuned.py                                    every config, on the GPU if there is one, else simulated
     python examples/gemm_tuned.py --shape 8192,8192,512 --config "ping-pong 128x192"
+    python examples/gemm_tuned.py --shape 4096,14336,4096 --tune     measure all, remember the fastest on disk
     python examples/gemm_tuned.py --target sim --shape 300,200,136 --dtype bf16
 
 One kernel source for both schedules. Cooperative: the two compute warpgroups of a CTA have half the rows of its tile each.
@@ -17,14 +18,14 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import numpipe
 from gemm import DTYPES, Shape, inputs, relative_error, shape_of, spell
-from numpipe import BlockSpec, CompilerParams, bench, cdiv, ds, launch
+from numpipe import BlockSpec, CompilerParams, bench, cdiv, ds, launch, model, orders
 
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (1024, 4096, 4096))
 SIM_SHAPES = ((256, 256, 256), (200, 392, 72))
@@ -94,8 +95,26 @@ def kernel(cfg: Config) -> numpipe.Kernel:
     return made
 
 
-def matmul(a: Any, b: Any, *, cfg: Config = CONFIGS["cooperative 128x256"], **options: Any) -> Any:
-    """``a @ b.T`` for arrays of a 16-bit type; `options`: ``out=``, ``target=``, ``stream=`` of a kernel's call."""
+@functools.lru_cache(maxsize=1024)
+def choose(m: int, n: int, k: int, sms: int = model.H200.sms) -> Config:
+    """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes."""
+    if 0 in (m, n, k):
+        return next(iter(CONFIGS.values()))
+    device = replace(model.H200, sms=sms)
+    return min(CONFIGS.values(), key=lambda cfg: model.product(
+        (m, n, k), tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule, order=orders.Grouped(cfg.group),
+        store_slots=cfg.panels or 1, device=device).seconds)
+
+
+def matmul(a: Any, b: Any, *, cfg: Config | None = None, **options: Any) -> Any:
+    """``a @ b.T`` for arrays of a 16-bit type; `options`: ``out=``, ``target=``, ``stream=`` of a kernel's call.
+
+    Without `cfg` the model chooses one; `numpipe.autotune(kernel, CONFIGS, a, b)` measures.
+    """
+    if cfg is None:
+        device = launch.gpu_state().device
+        sms = device.sm_count if device else model.H200.sms
+        cfg = choose(a.shape[0], b.shape[0], a.shape[-1], sms)  # what is no matrix the kernel refuses
     return kernel(cfg)(a, b, **options)
 
 
@@ -124,8 +143,9 @@ def on_gpu(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config]) -> 
         sample = measure(a, b, configs, cublas)
         for name in sample.times:
             error = f"{relative_error(a, b, matmul(a, b, cfg=configs[name], target='gpu')):>7.1e}" if name in configs else ""
+            chosen = "  <- chosen" if configs.get(name) == choose(*shape) else ""
             print(f"{spell(shape):>16}  {name:<22} {2e-12 * np.prod(shape) / sample.seconds(name):>5.0f} TFLOPS  "
-                  f"{sample.ratio(name):>5.2f}  {error}", flush=True)
+                  f"{sample.ratio(name):>5.2f}  {error}{chosen}", flush=True)
 
 
 def simulated(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config], target: str | None) -> None:
@@ -146,12 +166,16 @@ def main() -> None:
     parser.add_argument("--shape", type=shape_of, action="append", metavar="M,N,K", help="may be repeated")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of a, b and c (default: %(default)s)")
     parser.add_argument("--config", choices=CONFIGS, action="append", help="may be repeated (default: all)")
+    parser.add_argument("--tune", action="store_true", help="on a GPU: numpipe.autotune over the configs, at each shape")
     options = parser.parse_args()
 
     configs = {name: CONFIGS[name] for name in options.config or CONFIGS}
     choice = launch.choose_target(options.target)
     print(f"target: {choice.target} ({choice.why})")
-    if choice.target == "gpu":
+    if options.tune:
+        for shape in options.shape or GPU_SHAPES:
+            print(f"{spell(shape)}: {numpipe.autotune(kernel, configs, *inputs(shape, DTYPES[options.dtype]))}", flush=True)
+    elif choice.target == "gpu":
         on_gpu(options.shape or list(GPU_SHAPES), DTYPES[options.dtype], configs)
     else:
         simulated(options.shape or list(SIM_SHAPES), DTYPES[options.dtype], configs, options.target)

@@ -18,7 +18,7 @@ registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
-performance            `explain`, `Trace`, `timeline`, `region`, `last_profile`
+performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
 =====================  ===========================================================================================
@@ -51,7 +51,7 @@ _HOME = {
     "axis_index": "context", "axis_size": "context", "cdiv": "arith", "fit_slots": "_budget",
     "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
     "to_device": "launch.placement", "pinned_empty": "launch.placement",
-    "region": "profiling", "explain": "model", "verify": "verification", "Verification": "verification",
+    "region": "profiling", "explain": "model", "autotune": "tune", "verify": "verification", "Verification": "verification",
     "ascontiguous": "launch.contiguous",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
@@ -87,6 +87,7 @@ __all__ = [
     "WarpSpecializedPipeline",
     "ascontiguous",
     "async_prefetch",
+    "autotune",
     "axis_index",
     "axis_size",
     "barrier_arrive",
@@ -179,6 +180,7 @@ if TYPE_CHECKING:
     from .traces import Trace
     from .traces.drawing import timeline
     from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
+    from .tune import autotune
     from .verification import Verification, verify
 
 

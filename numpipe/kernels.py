@@ -517,6 +517,14 @@ class Kernel:
         with self._lock:
             return self.built(asked.unit_key, asked.obstacles)
 
+    def adopt(self, compiled: launch.Compiled, asked: Described) -> None:
+        """Launch machine code that another process made of this kernel for such a call; one that is prepared stays as it is."""
+        with self._lock:
+            if asked.unit_key not in self._prepared:
+                arrays, kinds, _ = asked.unit_key
+                self._prepared[asked.unit_key] = launch.Prepared(compiled, asked.infos, kinds, sum(a.output for a in arrays),
+                                                                 self.options.attributes)
+
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, shapes: bool = False) -> Described:
         """What a call with these arguments would compile, and run on; an ArrayType may stand for an array.
 

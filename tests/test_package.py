@@ -118,7 +118,7 @@ LAYERS = (
     {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
     {"results", "targets", "repeats", "bound"}, {"kernels"},
-    {"_fresh"}, {"verification"}, {"testing"}, {"model"}, {"bench"}, {"__init__", "__main__"},
+    {"_fresh"}, {"verification"}, {"testing"}, {"model"}, {"bench"}, {"tune"}, {"__init__", "__main__"},
 )
 
 

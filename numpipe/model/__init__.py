@@ -7,6 +7,7 @@
 `limits`       the time, what each unit of the GPU needs of it, what is lost to what
 `explanation`  figures and their table
 `explaining`   the function
+`products`     the time of a tiled matrix product in closed form: a millisecond, to choose a configuration by
 =============  =====================================================================================
 
 >>> from numpipe.model import H200
@@ -17,5 +18,7 @@
 from .device import H200, Clock, DeviceModel
 from .explaining import explain
 from .explanation import Explanation, Measured, Registers, Slots
+from .limits import Prediction
+from .products import product
 
-__all__ = ["H200", "Clock", "DeviceModel", "Explanation", "Measured", "Registers", "Slots", "explain"]
+__all__ = ["H200", "Clock", "DeviceModel", "Explanation", "Measured", "Prediction", "Registers", "Slots", "explain", "product"]
