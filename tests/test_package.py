@@ -38,7 +38,7 @@ def python(code: str) -> str:
 
 # ---- requirements
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("extra", ["", "test", "plot", "bench", "docs", "dev"])
+@pytest.mark.parametrize("extra", ["", "test", "plot", "bench", "tune", "docs", "dev"])
 def test_cuda_wheels_are_asked_for_only_where_they_exist(machine: str, extra: str) -> None:
     markers, cuda = MACHINES[machine]
     required = {r.name for r in map(Requirement, importlib.metadata.requires("numpipe") or [])

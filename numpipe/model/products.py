@@ -65,13 +65,13 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
         raise SpecError(f"product: {slots=}, {itemsize=} and {num_compute_wgs=} are positive, {store_slots=} is not negative")
     rows = 64 * (num_compute_wgs if schedule == "cooperative" else 1)
     if tile[0] < 1 or tile[0] % rows or not 8 <= tile[1] <= 256 or tile[1] % 8 or depth < 16 or depth % 16:
-        raise SpecError(f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of 8, "
-                        "8…256, depth of 16")
+        raise SpecError(f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of "
+                        "8, up to 256, depth of 16")
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     if (total := HEADER + slots * stage + staging) > SMEM_BYTES:
-        raise SpecError(f"product: shared memory: {total} B, but a CTA has {SMEM_BYTES} B: {slots} slots x {stage} B, {staging} B of "
-                        f"staging, {HEADER} B of barriers: use fewer slots (numpipe.fit_slots says how many fit)")
+        raise SpecError(f"product: shared memory: {total} B, but a CTA has {SMEM_BYTES} B: {slots} slots x {stage} B, {staging} B "
+                        f"of staging, {HEADER} B of barriers: use fewer slots (numpipe.fit_slots says how many fit)")
 
 
 def _work(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,

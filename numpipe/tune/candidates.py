@@ -16,7 +16,7 @@ from ..kernels import Described, Kernel
 from .space import Factory
 
 
-@dataclass(frozen=True)
+@dataclass
 class Code:
     """A compiled kernel without its compiler: what a launch needs (`numpipe.launch.Compiled`), in a form that can be pickled."""
 
@@ -73,7 +73,7 @@ def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], 
                                 "kernel, as @numpipe.kernel makes it")
             params = kernel.options.compiler_params
             if params.debug or params.profile_space:
-                raise SpecError(f"kernel {kernel.name}: built with debug=True or profile_space, it is slower than what it stands for")
+                raise SpecError(f"kernel {kernel.name}: built with debug=True or profile_space, it has another speed")
             found.append(Candidate(name, config, kernel, kernel.described(args, dict(named), shapes=True)))
         except (SpecError, CompileError) as error:
             refused[name] = Refused.by(error)
@@ -98,8 +98,7 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
 
     if workers == 0:
         for candidate in candidates:
-            done(candidate.name, _compile(lambda _, kernel=candidate.kernel: kernel, None, candidate.asked.unit_key,
-                                          candidate.asked.obstacles))
+            done(candidate.name, _build(candidate.kernel, candidate.asked.unit_key, candidate.asked.obstacles))
         return codes, refused
     most = min(workers or os.cpu_count() or 1, max(1, len(candidates)))
     with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn")) as pool:
@@ -120,7 +119,11 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
 
 def _compile(factory: Factory, config: Any, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Code | Refused:
     """One candidate, in a worker."""
+    return _build(factory(config), unit_key, obstacles)
+
+
+def _build(kernel: Kernel, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Code | Refused:
     try:
-        return Code.of(factory(config).built(unit_key, obstacles))
+        return Code.of(kernel.built(unit_key, obstacles))
     except (SpecError, CompileError) as error:
         return Refused.by(error)

@@ -69,7 +69,7 @@ def _copy(arg: Any) -> Any:
     for method in ("clone", "copy"):  # PyTorch's name, CuPy's and JAX's
         if hasattr(arg, method):
             return getattr(arg, method)()
-    raise SpecError(f"autotune: a {type(arg).__name__} on the GPU has neither clone() nor copy(), and inputs are measured on copies: "
+    raise SpecError(f"autotune: a {type(arg).__name__} on the GPU has neither clone() nor copy(), and copies are measured: "
                     "pass a NumPy array, or one of PyTorch, CuPy or JAX")
 
 

@@ -44,8 +44,8 @@ def origin(factory: Factory) -> str:
     function = inspect.unwrap(factory)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not callable(factory) or not module or not name or not name.isidentifier():
-        raise SpecError(f"autotune: the factory {factory!r} is compiled in worker processes, which import it by its name: write it at "
-                        "module level as ``def kernel(cfg): …``, which returns a numpipe kernel")
+        raise SpecError(f"autotune: the factory {factory!r} is compiled in worker processes, which import it by its name: write it "
+                        "at module level as ``def kernel(cfg): …``, which returns a numpipe kernel")
     if not _file(module):
         raise SpecError(f"autotune: the factory {name} is of {module}, which is no file that worker processes could import "
                         "(a prompt, a notebook, 'python -c'): move it to a module")

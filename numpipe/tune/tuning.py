@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -76,9 +76,10 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         tuned = numpipe.autotune(kernel, CONFIGS, a, b)
         c = tuned.kernel(a, b)
 
-    A candidate that cannot be (too much shared memory, no such wgmma shape, a source that does not compile) is skipped; how many, and
-    why, is printed and in the result. An answer holds for one GPU model, driver, version of numpipe and numba-cuda, source file of the
-    factory, and space; ``NUMPIPE_CACHE_DIR`` says where answers are kept. A corrupt file is measured again, with a RuntimeWarning.
+    A candidate that cannot be (too much shared memory, no such wgmma shape, a source that does not compile) is skipped; how many,
+    and why, is printed and in the result. An answer holds for one GPU model, driver, version of numpipe and numba-cuda, source file
+    of the factory, and space; ``NUMPIPE_CACHE_DIR`` says where answers are kept. A corrupt file is measured again, with a
+    RuntimeWarning.
 
     Raises TargetError where there is no GPU and no `measure`, SpecError for a factory that cannot be imported and where all
     candidates are refused, CompileError where a worker dies, LaunchError where a candidate's launch fails: after that the CUDA
@@ -89,8 +90,8 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         raise SpecError(f"autotune: workers is a number of processes, 0 for none, got {workers!r}")
     state = launch.gpu_state()
     if measure is None and state.status != "ok":
-        raise TargetError(f"autotune measures on a Hopper GPU: {state.reason}; {state.mend}. Without one numpipe.explain predicts the "
-                          "time of a candidate, or pass measure=")
+        raise TargetError(f"autotune measures on a Hopper GPU: {state.reason}; {state.mend}. Without one numpipe.explain predicts "
+                          "the time of a candidate; or pass measure=")
     question = identity(factory, configs, key, args, named, measure)
     file = winners.path(winners.directory(), question)
     known = None if again else winners.load(file, question)
@@ -99,7 +100,8 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         return Tuned(name, configs[name], factory(configs[name]), known["seconds"], known["skipped"], file, measured=False)
 
     on_gpu = state.status == "ok"
-    chosen, refused = candidates.describe(factory, configs, args, named)
+    given = contest.buffers(args, named, on_gpu)
+    chosen, refused = candidates.describe(factory, configs, *given.sets[0])
     if toolchain() is None:
         with _Bar(len(chosen), "compile", progress) as bar:
             codes, more = candidates.compiled(factory, chosen, workers, bar.done)
@@ -107,7 +109,6 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         chosen = [one for one in chosen if one.name in codes]
         for one in chosen if on_gpu else ():
             one.kernel.adopt(codes[one.name], one.asked)
-    given = contest.buffers(args, named, on_gpu)
     if on_gpu:
         chosen, more = contest.tried(chosen, given)
         refused |= more

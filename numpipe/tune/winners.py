@@ -73,7 +73,7 @@ def save(file: Path, identity: dict[str, Any], winner: str, seconds: dict[str, f
         if part is not None:
             with contextlib.suppress(OSError):
                 os.unlink(part)
-        warnings.warn(f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured again, unless {VARIABLE} "
-                      "names a folder that can be written", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured again, unless "
+                      f"{VARIABLE} names a folder that can be written", RuntimeWarning, stacklevel=3)
         return False
     return True

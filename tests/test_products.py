@@ -1,0 +1,84 @@
+"""numpipe.model.product: in closed form, what numpipe.explain counts."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemm_tuned
+import numpipe
+from gemm_tuned import Config
+from numpipe import ArrayType, SpecError
+from numpipe.model import H200, explaining, product, products
+from numpipe.orders import Column, Grouped
+
+FEW = dataclasses.replace(H200, sms=5)
+CASES = {
+    "cooperative": Config(128, 64, slots=3, panels=1, group=2),
+    "ping-pong": Config(64, 64, slots=3, schedule="pingpong", panels=1, group=2),
+    "one slot in turns": Config(64, 128, slots=1, schedule="pingpong", panels=2, group=1),
+    "wide": Config(256, 192, slots=2, panels=1, group=4)}
+
+
+def options(cfg: Config) -> dict[str, Any]:
+    return {"tile": (cfg.tm, cfg.tn), "depth": cfg.tk, "slots": cfg.depth, "schedule": cfg.schedule, "order": Grouped(cfg.group),
+            "store_slots": cfg.panels or 1}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("shape", [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40)])
+def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg, works = CASES[name], []
+    for module in (explaining, products):
+        def seen(work: Any, *args: Any, predict: Any = module.predict) -> Any:
+            works.append(work)
+            return predict(work, *args)
+        monkeypatch.setattr(module, "predict", seen)
+    m, n, k = shape
+    a, b = ArrayType((m, k), np.float16), ArrayType((n, k), np.float16)
+    told = numpipe.explain(gemm_tuned.kernel(cfg), a, b, compiled=False, device=FEW)
+    mine = product(shape, **options(cfg), device=FEW)
+    counted, closed = works
+
+    def total(work: Any) -> dict[Any, int]:
+        """by key, a ring's name left out"""
+        found: collections.Counter[Any] = collections.Counter()
+        for key, amount in work.total.items():
+            found[key[:1] if key[0] == "fills" else key] += amount
+        return dict(+found)
+
+    assert total(closed) == total(counted)
+    assert (closed.ctas, closed.footprint) == (counted.ctas, counted.footprint)
+    whole = m % cfg.tm == n % cfg.tn == 0  # explain counts bytes of what CTAs share, product tiles: alike but for those at the edges
+    if whole:
+        assert closed.distinct == pytest.approx(counted.distinct)
+        assert closed.distinct_beside == pytest.approx(counted.distinct_beside)
+    assert mine.seconds == pytest.approx(told.predicted_seconds, rel=1e-9 if whole else 0.03) and mine.limiter == told.limiter
+
+
+def test_what_costs_more_takes_longer() -> None:
+    shape, best = (4096, 4096, 4096), options(gemm_tuned.CONFIGS["cooperative 128x256"])
+    seconds = product(shape, **best).seconds
+    assert product(shape, **{**best, "slots": 1}).seconds > 1.3 * seconds  # tiles come late
+    assert product(shape, **{**best, "tile": (128, 64)}).seconds > 1.2 * seconds  # L2
+    assert product((4096, 4096, 8192), **best).seconds > 1.9 * seconds
+    assert product((17 * 128, 8 * 256, 4096), **best).seconds > 1.7 * product((16 * 128, 8 * 256, 4096), **best).seconds  # waves
+    large = 8192, 8192, 16384
+    assert product(large, **{**best, "order": Column()}).hbm_bytes > 1.5 * product(large, **best).hbm_bytes
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"slots": 5}, "shared memory: 263168 B, but a CTA has 232448 B: 5 slots x 49152 B, 16384 B of staging, 1024 B of barriers"),
+    ({"tile": (64, 256)}, r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows are a multiple of 128"),
+    ({"tile": (128, 264)}, "columns of 8, up to 256"), ({"depth": 24}, "depth of 16"), ({"schedule": "turns"}, "got 'turns'"),
+    ({"slots": 0}, "slots=0, .* positive"), ({"store_slots": -1}, "store_slots=-1 is not negative"),
+    ({"shape": (0, 8, 8)}, "at least 1"),
+    ({"clock": "fast"}, "clock is 'burst', 'settled'")])
+def test_what_no_kernel_has_is_refused(change: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"shape": (256, 256, 256), **options(gemm_tuned.CONFIGS["cooperative 128x256"]), **change}
+    with pytest.raises(SpecError, match=words):
+        product(given.pop("shape"), **given)
