@@ -51,9 +51,10 @@ def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, int
             found[key[:1] if key[0] == "fills" else key] += amount
         return dict(+found)
 
-    assert total(closed) == total(counted)
+    whole = m % cfg.tm == n % cfg.tn == 0  # of tiles at the edges explain tells some from others
+    assert total(closed) == (total(counted) if whole else pytest.approx(total(counted), rel=0.03))
+    assert closed.total["store", "c"] == 2 * m * n
     assert (closed.ctas, closed.footprint) == (counted.ctas, counted.footprint)
-    whole = m % cfg.tm == n % cfg.tn == 0  # explain counts bytes of what CTAs share, product tiles: alike but for those at the edges
     if whole:
         assert closed.distinct == pytest.approx(counted.distinct)
         assert closed.distinct_beside == pytest.approx(counted.distinct_beside)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tune_kernels
+from launch_fakes import CudaArray, FakeDriver
 from tune_kernels import Config, product
 
 import numpipe
 from numpipe import SpecError, TargetError
 from numpipe.kernels import Kernel
-from numpipe.launch import device
+from numpipe.launch import device, driver
 from numpipe.tune import candidates, contest, space, tuning, winners
 
 A, B = np.ones((64, 64), np.float16), np.ones((128, 64), np.float16)
@@ -46,7 +48,6 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(winners.VARIABLE, str(tmp_path))
     monkeypatch.setattr(device, "gpu_state", lambda: device.GpuState("none", None, "no GPU is asked for here", "ask a test on one"))
     monkeypatch.setattr(tuning.launch, "gpu_state", device.gpu_state)
-    monkeypatch.setattr(tuning, "toolchain", lambda: "not asked for here")
 
 
 tune = functools.partial(numpipe.autotune, product, SPACE, A, B, progress=False)
@@ -131,7 +132,7 @@ def test_another_question_is_measured_anew(changed: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(tuning.launch, "gpu_state", lambda: device.GpuState("ok", gpu, ""))
         after = asked()
     else:
-        monkeypatch.setattr(space, "__version__", "9.9")
+        monkeypatch.setattr(space, "versions", lambda: {"numpipe": "9.9", "numba-cuda": "0.30.4"})
         after = asked()
     assert winners.path(folder, after) != before
 
@@ -225,6 +226,7 @@ def test_candidates_that_cannot_be_are_skipped_and_told(monkeypatch: pytest.Monk
         refused = candidates.Refused("CompileError", "no registers left\nand more")
         return {one.name: None for one in found if one.name != "deep"}, {"deep": refused}
 
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")
     monkeypatch.setattr(tuning, "toolchain", lambda: None)
     monkeypatch.setattr(candidates, "compiled", compiled)
     measure = Measured(wide=1e-6)
@@ -290,3 +292,86 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     one.kernel.adopt(code, one.asked)
     prepared = one.kernel._prepared[one.asked.unit_key]
     assert prepared.compiled is code and code.smem_bytes > 2 * 2 * 8192
+
+
+# ---- on a GPU, which is pretended
+class Pretended(FakeDriver):
+    """Refuses the machine code that `broken` names, when it is launched; `launched` has what was, in order."""
+
+    broken = b""
+
+    def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
+        self.code = 700 if self.broken and kernel == f"kernel {self.broken.decode()}" else 0
+        self.calls.append(("launched", kernel))
+        return super().launch(config, kernel, params, ordinal)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
+    """A GPU, and a compiler whose code is the candidate's name; kernels are made anew, without plans of other tests."""
+    found = device.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
+    state = device.GpuState("ok", found, "", gpus=(found,))
+    for module in (device, tuning.launch):
+        monkeypatch.setattr(module, "gpu_state", lambda: state)
+    fake = Pretended()
+    fake.sizes = [128, *[8] * 15]
+    monkeypatch.setattr(driver, "_opened", fake)
+    monkeypatch.setattr(candidates, "compiled", lambda factory, found, workers, told: ({
+        one.name: candidates.Code("multiply", one.name.encode(), one.name, 256, 40000, (), ("a", "b", "c"), ("row",) * 3)
+        for one in found}, {}))
+    product.cache_clear()
+    yield fake
+    product.cache_clear()
+
+
+def test_candidates_are_launched_from_the_workers_code_on_copies(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "MOST_SETS", 3)
+    monkeypatch.setattr(Kernel, "built", lambda *_: pytest.fail("compiled here"))
+    x = numpipe.to_device(A)
+
+    def measure(calls: contest.Competitors) -> Mapping[str, float]:
+        del gpu.calls[:]
+        outputs = [[call(number) for number in range(4)] for call in calls.values()]
+        assert [name for name, in gpu.named("launched")] == [f"kernel {name}" for name in calls for _ in range(4)]
+        for of_it in outputs:
+            assert of_it[0] is of_it[3] is outputs[0][0] and len({id(out) for out in of_it}) == 3
+        return dict.fromkeys(calls, 1e-6)
+
+    tuned = numpipe.autotune(product, SPACE, x, B, measure=measure, progress=False)
+    assert list(tuned.seconds) == list(SPACE)
+
+
+def test_inputs_are_copied_as_often_as_l2_asks_for(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+    y = numpipe.to_device(B)
+    given = contest.buffers((A, 2.0), {"b": y}, on_gpu=True)
+    assert len(given.sets) == contest.MOST_SETS
+    pointers = {array.info().ptr for args, named in given.sets for array in (args[0], named["b"])}
+    assert len(pointers - {y.info().ptr}) == 2 * contest.MOST_SETS and all(args[1] == 2.0 for args, _ in given.sets)
+    np.testing.assert_array_equal(np.asarray(given.sets[5][1]["b"]), B)
+    monkeypatch.setattr(contest, "H200", dataclasses.replace(contest.H200, l2_bytes=len(B) * 128))
+    assert len(contest.buffers((B,), {}, on_gpu=True).sets) == 3, "two L2 of as many bytes between two uses of one"
+
+
+def test_a_gpu_array_that_cannot_be_copied_is_refused(gpu: Pretended) -> None:
+    with pytest.raises(SpecError, match="a CudaArray on the GPU has neither"):
+        contest.buffers((CudaArray(4096, (8, 8), "<f2"),), {}, on_gpu=True)
+
+
+def test_a_launch_that_fails_ends_it(gpu: Pretended, tmp_path: Path) -> None:
+    gpu.broken = b"wide"
+    with pytest.raises(numpipe.LaunchError, match="multiply"):
+        tune(measure=Measured())
+    assert not (tmp_path / "tuning").exists()
+
+
+def test_a_candidate_that_refuses_the_call_is_skipped(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = contest.Buffers.call
+
+    def refusing(self: contest.Buffers, kernel: Kernel, number: int) -> Any:
+        if kernel is product(SPACE["wide"]):
+            raise SpecError("not this grid")
+        return call(self, kernel, number)
+
+    monkeypatch.setattr(contest.Buffers, "call", refusing)
+    measure = Measured()
+    assert tune(measure=measure).skipped == {"wide": "SpecError: not this grid"} and measure.asked == [["narrow", "deep"]]

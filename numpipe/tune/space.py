@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import inspect
 import re
 import sys
@@ -11,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, launch
+from .. import launch
+from ..bench.device import versions
 from ..errors import SpecError
 from ..results import is_array
 from ..specs import ArrayType
 
 Factory = Callable[[Any], Any]
-_MAKERS = ("numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
+_MAKERS = ("numpipe", "numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
 """packages that decide what machine code a kernel becomes"""
 
 
@@ -68,19 +68,10 @@ def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[A
         "space": {name: repr(config) for name, config in space.items()},
         "arguments": _key(key, args, named),
         "device": device.name if device else "none", "sms": device.sm_count if device else 0,
-        "driver": device.driver_version if device else 0, "versions": {"numpipe": __version__, **_versions()},
+        "driver": device.driver_version if device else 0,
+        "versions": {name: version for name, version in versions().items() if name in _MAKERS},
         "measure": "interleaved" if measure is None else f"{measure.__module__}.{getattr(measure, '__qualname__', '?')}",
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _MAKERS:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:

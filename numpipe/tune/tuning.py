@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
                  (``lambda a, b: (a.shape[1], a.dtype.name)``); default: all shapes, types and scalars. A later call in the same
                  bucket takes the winner without measuring
     measure      what times the candidates: a function from calls by name to seconds by name. Default: `numpipe.bench`, all in
-                 turn under load, on buffers that L2 does not hold. With one of your own no GPU is needed
+                 turn under load, on buffers that L2 does not hold. With one of your own no GPU is needed; then candidates
+                 are compiled where the toolchain is installed, unless NUMPIPE_COMPILE_CHECK is 0
     plan         durations of the default measurement (`numpipe.bench.Plan`)
     workers      processes that compile; default: a CPU each; 0: none, this process compiles
     again        measure even where the winner is known
@@ -102,7 +104,7 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     on_gpu = state.status == "ok"
     given = contest.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *given.sets[0])
-    if toolchain() is None:
+    if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
         with _Bar(len(chosen), "compile", progress) as bar:
             codes, more = candidates.compiled(factory, chosen, workers, bar.done)
         refused |= more

@@ -24,7 +24,7 @@ def directory() -> Path:
         import platformdirs
     except ImportError:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numpipe" / "tuning"
-    return platformdirs.user_cache_path("numpipe", appauthor=False) / "tuning"
+    return Path(platformdirs.user_cache_path("numpipe", appauthor=False)) / "tuning"
 
 
 def path(folder: Path, identity: dict[str, Any]) -> Path:
@@ -36,26 +36,24 @@ def path(folder: Path, identity: dict[str, Any]) -> Path:
 def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     """What was found before; None where nothing was. A file that says nothing legal is warned of, and will be written again."""
     try:
-        text = file.read_text(encoding="utf8")
+        return _read(file, identity)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        return _corrupt(file, str(error))
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        return _corrupt(file, f"it is no JSON ({error})")
+    except (OSError, ValueError) as error:
+        warnings.warn(f"numpipe.autotune: {file} is corrupt: {error}; it is measured and written again", RuntimeWarning, stacklevel=4)
+        return None
+
+
+def _read(file: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """A file's answer; ValueError where it has none to this question."""
+    found = json.loads(file.read_text(encoding="utf8"))
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or found.get("identity") != identity:
-        return _corrupt(file, f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
+        raise ValueError(f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
     seconds, skipped = found.get("seconds"), found.get("skipped")
     if not isinstance(seconds, dict) or not isinstance(skipped, dict) or found.get("winner") not in seconds \
             or not set(seconds) <= set(identity["space"]) or not all(type(t) in (int, float) for t in seconds.values()):
-        return _corrupt(file, f"its winner is {found.get('winner')!r}, which it has no time of")
+        raise ValueError(f"its winner is {found.get('winner')!r}, which it has no time of")
     return found
-
-
-def _corrupt(file: Path, why: str) -> None:
-    warnings.warn(f"numpipe.autotune: {file} is corrupt: {why}; it is measured and written again", RuntimeWarning, stacklevel=4)
 
 
 def save(file: Path, identity: dict[str, Any], winner: str, seconds: dict[str, float], skipped: dict[str, str]) -> bool:
@@ -74,6 +72,6 @@ def save(file: Path, identity: dict[str, Any], winner: str, seconds: dict[str, f
             with contextlib.suppress(OSError):
                 os.unlink(part)
         warnings.warn(f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured again, unless "
-                      f"{VARIABLE} names a folder that can be written", RuntimeWarning, stacklevel=3)
+                      f"{VARIABLE} names a folder that can be written", RuntimeWarning, stacklevel=4)
         return False
     return True
