@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -10,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +157,7 @@ def _winner_of_nothing(text: str) -> str:
 
 @pytest.mark.parametrize("broken", [
     lambda text: text[:len(text) // 2], lambda text: "[1]", lambda text: "\0", _winner_of_nothing,
-    lambda text: json.dumps(json.loads(text) | {"schema": "other"}),
+    lambda text: json.dumps(json.loads(text) | {"schema": "other"}), lambda text: json.dumps(json.loads(text) | {"winner": []}),
     lambda text: json.dumps(json.loads(text) | {"seconds": {"narrow": "fast"}, "winner": "narrow"}),
     lambda text: json.dumps(json.loads(text) | {"identity": {}})])
 def test_a_corrupt_file_is_warned_of_and_written_again(broken: Any, tmp_path: Path) -> None:
@@ -292,6 +294,32 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     one.kernel.adopt(code, one.asked)
     prepared = one.kernel._prepared[one.asked.unit_key]
     assert prepared.compiled is code and code.smem_bytes > 2 * 2 * 8192
+
+
+def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Local(Config):
+        pass
+
+    found, _ = candidates.describe(product, {"local": Local()}, (A, B), {})
+    with pytest.raises(SpecError, match="candidate 'local' cannot be sent to a worker process: .*Local.*workers=0"):
+        candidates.compiled(product, found, 1, print)
+
+
+def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead(concurrent.futures.ThreadPoolExecutor):
+        def __init__(self, *_: Any) -> None:
+            super().__init__(1)
+
+        def submit(self, *_: Any) -> Any:
+            future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            future.set_exception(BrokenProcessPool("gone"))
+            return future
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Dead)
+    found, _ = candidates.describe(product, SPACE, (A, B), {})
+    with pytest.raises(numpipe.CompileError, match="compiles candidates of product died: .*__main__.*workers=0"):
+        candidates.compiled(product, found, None, print)
 
 
 # ---- on a GPU, which is pretended

@@ -40,7 +40,8 @@ def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        warnings.warn(f"numpipe.autotune: {file} is corrupt: {error}; it is measured and written again", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"numpipe.autotune: {file} is corrupt: {error}; it is measured and written again", RuntimeWarning,
+                      stacklevel=4)
         return None
 
 
@@ -49,10 +50,10 @@ def _read(file: Path, identity: dict[str, Any]) -> dict[str, Any]:
     found = json.loads(file.read_text(encoding="utf8"))
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or found.get("identity") != identity:
         raise ValueError(f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
-    seconds, skipped = found.get("seconds"), found.get("skipped")
-    if not isinstance(seconds, dict) or not isinstance(skipped, dict) or found.get("winner") not in seconds \
+    seconds, skipped, winner = found.get("seconds"), found.get("skipped"), found.get("winner")
+    if not isinstance(seconds, dict) or not isinstance(skipped, dict) or not isinstance(winner, str) or winner not in seconds \
             or not set(seconds) <= set(identity["space"]) or not all(type(t) in (int, float) for t in seconds.values()):
-        raise ValueError(f"its winner is {found.get('winner')!r}, which it has no time of")
+        raise ValueError(f"its winner is {winner!r}, which it has no time of")
     return found
 
 
