@@ -159,6 +159,7 @@ def _winner_of_nothing(text: str) -> str:
     lambda text: text[:len(text) // 2], lambda text: "[1]", lambda text: "\0", _winner_of_nothing,
     lambda text: json.dumps(json.loads(text) | {"schema": "other"}), lambda text: json.dumps(json.loads(text) | {"winner": []}),
     lambda text: json.dumps(json.loads(text) | {"seconds": {"narrow": "fast"}, "winner": "narrow"}),
+    lambda text: json.dumps(json.loads(text) | {"seconds": {"gone": 1e-9}, "winner": "gone"}),
     lambda text: json.dumps(json.loads(text) | {"identity": {}})])
 def test_a_corrupt_file_is_warned_of_and_written_again(broken: Any, tmp_path: Path) -> None:
     measure = Measured(wide=1e-6)

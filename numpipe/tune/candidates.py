@@ -105,8 +105,8 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
         try:
             pickle.dumps((factory, one.config, one.asked.unit_key))
         except Exception as error:
-            raise SpecError(f"autotune: candidate {one.name!r} cannot be sent to a worker process: {error}: use configs of a class at "
-                            "module level, or workers=0") from error
+            raise SpecError(f"autotune: candidate {one.name!r} cannot be sent to a worker process: {error}: use configs of a class "
+                            "at module level, or workers=0") from error
     most = min(workers or os.cpu_count() or 1, max(1, len(candidates)))
     with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(_compile, factory, one.config, one.asked.unit_key, one.asked.obstacles): one.name
