@@ -74,6 +74,8 @@ class FakeDriver:
 
     def stream_device(self, stream: int) -> int:
         self.calls.append(("stream_device", stream))
+        if stream in self.captured:
+            raise driver.DriverError("cuStreamGetDevice", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
         if stream not in self.streams:
             raise driver.DriverError("cuStreamGetDevice", 400, "CUDA_ERROR_INVALID_HANDLE")
         return self.streams[stream]

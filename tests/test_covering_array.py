@@ -21,6 +21,9 @@ from numpipe import SimulationError
 from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 
+ALWAYS = 3
+"""arrays that are run each time: a pair of choices meets in each of them, in other company; the others with ``-m soak``"""
+
 
 @pytest.fixture(autouse=True)
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +55,7 @@ def test_a_rule_may_be_judged_early() -> None:
 
 def test_every_pair_of_choices_meets_in_every_array() -> None:
     wanted = {pair for pair in all_pairs(FACTORS) if possible(pair, FACTORS, RULES)}
-    for number in range(ARRAYS):
+    for number in range(ALWAYS):
         assert {p for plan in array(number) for p in pairs({name: getattr(plan, name) for name in FACTORS}, FACTORS)} == wanted
         assert all(allowed(plan) for plan in array(number))
 
@@ -66,10 +69,6 @@ def test_there_are_enough_plans_and_not_too_many() -> None:
 
 
 # ---- the plans ----------------------------------------------------------------------------------------------------------
-ALWAYS = 4
-"""arrays that are run each time: a pair of choices meets in each of them, in other company; the others with ``-m soak``"""
-
-
 @pytest.mark.parametrize("number", [n if n < ALWAYS else pytest.param(n, marks=pytest.mark.soak) for n in range(ARRAYS)])
 def test_plans_compute_what_numpy_does_in_any_schedule(number: int) -> None:
     for n, plan in enumerate(array(number)):

@@ -60,7 +60,7 @@ def synchronisation(kernel: Any, *args: Any, **statics: Any) -> list[str]:
     return SYNCHRONISES.findall(kernel.inspect("sass", *args, **statics))
 
 
-@pytest.mark.parametrize("cfg", [Config(128, 256, 64, 3), Config(64, 64, 32, 2)], ids=str)
+@pytest.mark.parametrize("cfg", [pytest.param(Config(128, 256, 64, 3), marks=pytest.mark.soak), Config(64, 64, 32, 2)], ids=str)
 def test_both_forms_compile_to_the_same_ring(cfg: Config) -> None:
     half = ArrayType((8, 8), HALF)
     loop, body = (synchronisation(k, half, half, cfg=cfg) for k in (gemm_loop, KERNELS[0]))

@@ -38,8 +38,10 @@ def test_simulated_both_forms_have_the_same_error() -> None:
 
 
 @pytest.mark.parametrize("cfg, dtype", [
-    (gemm.Config(), np.float16), (gemm.Config(), ml_dtypes.bfloat16), (gemm.Config(128, 192, 64, 4, 1), np.float16),
-    (gemm.Config(128, 256, 64, 3, group=4), ml_dtypes.bfloat16)], ids=str)
+    (gemm.Config(), np.float16), (gemm.Config(128, 192, 64, 4, 1), ml_dtypes.bfloat16),
+    pytest.param(gemm.Config(), ml_dtypes.bfloat16, marks=pytest.mark.soak),
+    pytest.param(gemm.Config(128, 192, 64, 4, 1), np.float16, marks=pytest.mark.soak),
+    pytest.param(gemm.Config(128, 256, 64, 3, group=4), ml_dtypes.bfloat16, marks=pytest.mark.soak)], ids=str)
 def test_both_forms_have_the_same_ring_code(cfg: gemm.Config, dtype: type) -> None:
     forms = [gemm_body.synchronisation(kernel, np.dtype(dtype), cfg) for kernel in gemm_body.FORMS.values()]
     assert forms[0] == forms[1]

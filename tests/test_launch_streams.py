@@ -146,6 +146,16 @@ def test_the_first_call_may_be_captured_it_allocates_and_waits_on_no_stream_of_t
     assert {call[0] for call in fake.calls} <= {"load", "allow_shared", "config", "launch"}
 
 
+def test_a_captured_stream_is_not_asked_for_its_gpu_which_would_end_its_capture(fake: FakeDriver) -> None:
+    several(fake)
+    fake.captured = {8192}
+    doubled()(*arrays(), stream=8192)
+    assert not fake.named("stream_device") and len(fake.named("launch")) == 1
+    fake.captured = set()
+    with pytest.raises(SpecError, match="one of GPU 1, and the arrays are on GPU 0"):
+        streams.check(8192, 0, "k")  # what was not asked is not remembered
+
+
 def host() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
 

@@ -99,11 +99,14 @@ def as_stream(stream: Any) -> int:
 
 def check(stream: int, device: int, kernel: str) -> None:
     """Raise SpecError for a stream of another GPU than that of a call's arrays. The driver is asked once for each stream, and only
-    where there are several GPUs."""
-    if stream <= _PER_THREAD or driver.get().count == 1 or _device_of.get(stream) == device:
+    where there are several GPUs; not of one that is captured into a graph, whose capture ends by the question."""
+    cuda = driver.get()
+    if stream <= _PER_THREAD or cuda.count == 1 or _device_of.get(stream) == device:
         return
     try:
-        found = driver.get().stream_device(stream)
+        if cuda.capturing(stream, device):
+            return
+        found = cuda.stream_device(stream)
     except driver.DriverError as error:
         raise SpecError(f"kernel {kernel}: stream {stream:#x} is not one that the driver knows ({error.name}): it was destroyed, "
                         "or is no handle of a stream") from error

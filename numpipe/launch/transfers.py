@@ -239,8 +239,6 @@ class Transfers:
         most = min(CHUNK, max(_SMALLEST_CHUNK, sum(buffer.nbytes for _, buffer in jobs) // (4 * len(lanes))))
         parts = [part for array, buffer in jobs
                  for part in cut(array.view(f"u{array.itemsize}"), buffer.ptr, _pitch(buffer, array), most)]
-        last = [small for part in parts[-len(lanes):] for small in cut(*part, max(1, most // 4))]
-        parts[-len(lanes):] = last  # what all threads finish together goes over PCIe alone, so it is little
 
         def in_a_thread(queue: copy_threads.Parts[Part]) -> None:
             with driver.get().on(self.device):
