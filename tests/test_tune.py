@@ -47,9 +47,9 @@ class Measured:
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    monkeypatch.delenv("NUMPIPE_TARGET", raising=False)
     monkeypatch.setenv(winners.VARIABLE, str(tmp_path))
     monkeypatch.setattr(device, "gpu_state", lambda: device.GpuState("none", None, "no GPU is asked for here", "ask a test on one"))
-    monkeypatch.setattr(tuning.launch, "gpu_state", device.gpu_state)
 
 
 tune = functools.partial(numpipe.autotune, product, SPACE, A, B, progress=False)
@@ -108,8 +108,8 @@ def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
 
 @pytest.mark.parametrize("changed", ["shape", "dtype", "scalar", "order", "space", "source", "device", "version", "key"])
 def test_another_question_is_measured_anew(changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder, asked = winners.directory(), lambda *args, space_=SPACE, key=None, **named: space.identity(
-        product, space_, key, args or (A, B), named, None)
+    folder, asked = winners.directory(), lambda *args, space_=SPACE, key=None, gpu=None, **named: space.identity(
+        product, space_, key, args or (A, B), named, None, gpu)
     before = winners.path(folder, asked())
     assert before == winners.path(folder, asked())
     if changed == "shape":
@@ -130,9 +130,7 @@ def test_another_question_is_measured_anew(changed: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(tune_kernels, "__file__", str(other))
         after = asked()
     elif changed == "device":
-        gpu = device.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
-        monkeypatch.setattr(tuning.launch, "gpu_state", lambda: device.GpuState("ok", gpu, ""))
-        after = asked()
+        after = asked(gpu=device.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
     else:
         monkeypatch.setattr(space, "versions", lambda: {"numpipe": "9.9", "numba-cuda": "0.30.4"})
         after = asked()
@@ -184,7 +182,7 @@ def test_where_nothing_can_be_written_the_winner_is_told_and_not_kept(tmp_path: 
 
 
 def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
-    question = space.identity(product, SPACE, None, (A, B), {}, None)
+    question = space.identity(product, SPACE, None, (A, B), {}, None, None)
     file = winners.path(tmp_path / "tuning", question)
     stop, torn = threading.Event(), list[str]()
 
@@ -247,7 +245,7 @@ def test_where_none_can_run_all_are_named() -> None:
 
 
 def test_without_a_gpu_and_a_measure_it_says_so() -> None:
-    with pytest.raises(TargetError, match="autotune measures on a Hopper GPU: no GPU is asked for here; .*numpipe.explain"):
+    with pytest.raises(TargetError, match="autotune measures on a Hopper GPU, .*: no GPU is asked for here.*numpipe.explain"):
         tune()
 
 
@@ -340,8 +338,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
     """A GPU, and a compiler whose code is the candidate's name; kernels are made anew, without plans of other tests."""
     found = device.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
     state = device.GpuState("ok", found, "", gpus=(found,))
-    for module in (device, tuning.launch):
-        monkeypatch.setattr(module, "gpu_state", lambda: state)
+    monkeypatch.setattr(device, "gpu_state", lambda: state)
     fake = Pretended()
     fake.sizes = [128, *[8] * 15]
     monkeypatch.setattr(driver, "_opened", fake)
@@ -384,6 +381,14 @@ def test_inputs_are_copied_as_often_as_l2_asks_for(gpu: Pretended, monkeypatch: 
 def test_a_gpu_array_that_cannot_be_copied_is_refused(gpu: Pretended) -> None:
     with pytest.raises(SpecError, match="a CudaArray on the GPU has neither"):
         contest.buffers((CudaArray(4096, (8, 8), "<f2"),), {}, on_gpu=True)
+
+
+def test_where_simulated_calls_are_asked_for_a_gpu_is_left_alone(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    with pytest.raises(TargetError, match="simulated here: NUMPIPE_TARGET='sim' was asked for"):
+        tune()
+    tuned = tune(measure=lambda calls: {name: float(call(0)[0, 0]) for name, call in calls.items()})
+    assert set(tuned.seconds.values()) == {64.0} and not gpu.calls
 
 
 def test_a_launch_that_fails_ends_it(gpu: Pretended, tmp_path: Path) -> None:

@@ -57,12 +57,14 @@ def _file(module: str) -> str | None:
 
 
 def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[Any, ...], named: Mapping[str, Any],
-             measure: Callable[..., Any] | None) -> dict[str, Any]:
-    """All that the fastest candidate depends on, for JSON: another value of any of these is another question."""
+             measure: Callable[..., Any] | None, device: launch.Device | None) -> dict[str, Any]:
+    """All that the fastest candidate depends on, for JSON: another value of any of these is another question.
+
+    `device`: the GPU, None where calls are simulated.
+    """
     place = origin(factory)
     file = _file(place.partition(":")[0])
     assert file is not None
-    device = launch.gpu_state().device
     return {
         "factory": place.replace("__main__", Path(file).stem), "source": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
         "space": {name: repr(config) for name, config in space.items()},

@@ -90,18 +90,18 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     configs = by_name(space)
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
         raise SpecError(f"autotune: workers is a number of processes, 0 for none, got {workers!r}")
-    state = launch.gpu_state()
-    if measure is None and state.status != "ok":
-        raise TargetError(f"autotune measures on a Hopper GPU: {state.reason}; {state.mend}. Without one numpipe.explain predicts "
-                          "the time of a candidate; or pass measure=")
-    question = identity(factory, configs, key, args, named, measure)
+    choice = launch.choose_target()
+    on_gpu = choice.target == "gpu"
+    if measure is None and not on_gpu:
+        raise TargetError(f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. Without one "
+                          "numpipe.explain predicts the time of a candidate; or pass measure=")
+    question = identity(factory, configs, key, args, named, measure, choice.device)
     file = winners.path(winners.directory(), question)
     known = None if again else winners.load(file, question)
     if known is not None:
         name = known["winner"]
         return Tuned(name, configs[name], factory(configs[name]), known["seconds"], known["skipped"], file, measured=False)
 
-    on_gpu = state.status == "ok"
     given = contest.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *given.sets[0])
     if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
