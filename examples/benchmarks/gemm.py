@@ -127,7 +127,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--profile", dest="against", action="store_const", const="gemm_profile",
                         help="with a profile against without")
     parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
-                        help="tile sizes and slots of a shape; others take Config()")
+                        help="tile sizes and slots of a shape for examples/gemm.py; others run gemm_tuned.py")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
     parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
