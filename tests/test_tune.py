@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tune_kernels
 from launch_fakes import CudaArray, FakeDriver
-from tune_kernels import Config, product
+from tune_kernels import Config, Measured, product
 
 import numpipe
 from numpipe import SpecError, TargetError
@@ -29,19 +29,6 @@ from numpipe.tune import candidates, contest, space, tuning, winners
 
 A, B = np.ones((64, 64), np.float16), np.ones((128, 64), np.float16)
 SPACE = {"narrow": Config(64), "wide": Config(128), "deep": Config(64, 4)}
-
-
-class Measured:
-    """Seconds by candidate, as told; `asked` has what was to be measured, each time."""
-
-    __module__, __qualname__ = "test_tune", "Measured"
-
-    def __init__(self, **seconds: float) -> None:
-        self.seconds, self.asked = seconds, list[list[str]]()
-
-    def __call__(self, calls: contest.Competitors) -> Mapping[str, float]:
-        self.asked.append(list(calls))
-        return {name: self.seconds.get(name, 3e-6) for name in calls}
 
 
 @pytest.fixture(autouse=True)
