@@ -264,6 +264,7 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(monk
 
 
 # ---- compiling
+@pytest.mark.soak  # and on a GPU: tests/gpu/test_tune_on_gpu.py
 def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One compiles, the other has more shared memory than there is: in a process of its own, this one compiles nothing."""
     configs = {"narrow": Config(64), "huge": Config(64, 40)}
