@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from variants import VARIANTS
 
 # before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each other on a busy machine cost
 # twenty times what they save
@@ -147,9 +148,12 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return GpuFile.from_parent(parent, path=module_path)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reason = why_no_gpu()
     for item in items:
+        if f"{item.path.name}::{item.name}" in VARIANTS:
+            item.add_marker(pytest.mark.soak)
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
         if reason and item.get_closest_marker("gpu"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import GPU_TESTS, TIME_LIMIT, said, turn
+from variants import VARIANTS
 
 pytest.importorskip("fcntl", reason="files take turns by flock")
 
@@ -105,3 +106,12 @@ def test_a_failure_shows_what_the_file_s_own_process_printed(printed: str) -> No
 def test_a_file_that_hangs_is_killed(tmp_path: Path) -> None:
     printed = ran(tmp_path, {"hung": "import time\n\ndef test_one(): time.sleep(600)\n"}, 1)
     assert "test_hung.py still ran after 1 s (NUMPIPE_GPU_TEST_TIMEOUT)" in printed
+
+
+def test_what_is_left_to_soak_runs_there() -> None:
+    """Each name of `variants` is that of a test."""
+    folder = Path(__file__).parent
+    files = sorted({folder / name.partition("::")[0] for name in VARIANTS})
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n0", "--collect-only", "-m", "soak", "-p", "no:cacheprovider",
+                           *map(str, files)], stdout=subprocess.PIPE, text=True, check=True, cwd=folder.parent)
+    assert {line.rpartition("/")[2] for line in done.stdout.splitlines()} >= VARIANTS

@@ -1,0 +1,28 @@
+"""Tests of compiled code that run with ``-m soak``: each has a sibling, of other parameters, that runs each time.
+
+Compiling is what the default run spends its minutes on. The simulated tests of all variants run always, and so do those on a GPU.
+"""
+
+VARIANTS = frozenset({
+    "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[in_place-2-0]",
+    "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[sent-2-1]",
+    "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[turned-2-0]",
+    "test_compiler_params.py::test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel[body-2]",
+    "test_compiler_params.py::test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel[single-1]",
+    "test_drain.py::test_the_code_has_more_waits_and_passes_the_gate[unequal]",
+    "test_example_batched_gemm.py::test_it_passes_the_build_gate[bfloat16-Config(tm=128, tn=128, tk=64, slots=4)]",
+    "test_example_batched_gemm.py::test_it_passes_the_build_gate[float16-Config(tm=128, tn=256, tk=64, slots=3)]",
+    "test_example_copy.py::test_it_passes_the_build_gate[float16]",
+    "test_functions.py::test_a_ring_in_a_helper_continues[1]",
+    "test_lane_bodies.py::test_tiles_that_lanes_write_are_stored_by_the_pipeline[int32]",
+    "test_memory_thread.py::test_the_code_asks_for_that_warpgroup_and_passes_the_gate[1]",
+    "test_output_code.py::test_it_passes_the_build_gate[alone, 3 slots]",
+    "test_output_code.py::test_it_passes_the_build_gate[copy float32]",
+    "test_profiling.py::test_a_profile_is_in_the_code_where_it_is_asked_for_and_nowhere_else[gemm_single]",
+    "test_random_pipelines.py::test_chosen_plans_pass_the_build_gate[nested, steered, delayed]",
+    "test_shared_helpers.py::test_each_kernel_has_its_own_options_in_the_helpers[m n first-nested functions]",
+    "test_single.py::test_nested_pipelines_compile_clean[in_a_single_loop]",
+    "test_single.py::test_the_machine_code_is_clean_and_products_stay_in_flight[body-False-0]",
+    "test_steps.py::test_passes_the_build_gate[one behind]",
+    "test_watch.py::test_debug_bounds_every_wait_and_jitter_precedes_every_transition[gemm_single]",
+})
