@@ -74,7 +74,8 @@ def ran(root: Path, files: dict[str, str], limit: float) -> str:
     """What pytest prints of files of tests/gpu, on a machine that seems to have a GPU and two cores."""
     (root / "tests" / "gpu").mkdir(parents=True)
     (root / "setup.cfg").write_text("[tool:pytest]\nmarkers =\n    gpu: x\n")
-    shutil.copy(Path(__file__).with_name("conftest.py"), root / "tests")
+    for name in ("conftest.py", "variants.py"):
+        shutil.copy(Path(__file__).with_name(name), root / "tests")
     with (root / "tests" / "conftest.py").open("a") as conftest:
         conftest.write("\n\ndef why_no_gpu():\n    return ''\n\n\nos.cpu_count = lambda: 2\n")
     for name, text in files.items():
