@@ -110,6 +110,19 @@ def test_one_lane_fills_a_half_while_the_other_is_copied(monkeypatch: pytest.Mon
         assert calls == ["synchronize", "copy_out"] + ["copy_out", "await_mark"] * 15 + ["await_mark"]
 
 
+def test_a_lane_that_fills_again_waits_for_what_it_had_not_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, QueuedDriver(), limit=pinned.PAGE)  # room for one lane
+    arrays = [np.full(24, value, np.int16) for value in (1, 2)]  # three chunks each, of eight slots
+    with launch.Staging(0, 0) as staging:
+        infos = [launch.describe(array, "a") for array in arrays]
+        for info in infos:
+            staging.upload([info])
+        for array in arrays:
+            array[...] = 0
+        staging.download(infos)
+    assert [set(array) for array in arrays] == [{1}, {2}]
+
+
 def test_several_threads_share_a_copy(cuda: QueuedDriver) -> None:
     """All three are at work at once: each waits for the others before its first copy."""
     together, seen = threading.Barrier(3, timeout=20), set()

@@ -26,7 +26,7 @@ _KINDS = ("jax", "dlpack")
 
 
 def foreign(infos: Sequence[ArrayInfo]) -> bool:
-    """Whether a call on these arrays needs `order` and `retain`: some are on a GPU and of a library without the kernel's stream.
+    """Whether a call on these arrays needs `order` and `settle`: some are on a GPU and of a library without the kernel's stream.
 
     >>> foreign([])
     False

@@ -5,7 +5,7 @@ What the GPU copies by itself, it copies at PCIe's speed; it does so from page-l
 ==========  ===========================  ==========================================================================
 in place    page-locked arrays           one copy by the GPU
 plain       arrays below `PLAIN` bytes   one copy by the driver, whose single thread copies 7 GB/s to the GPU and 12
-                                         back: as quick as starting threads
+                                         back: quicker than starting threads
 staged      all others                   chunks, through page-locked staging memory, by several threads
 ==========  ===========================  ==========================================================================
 
@@ -106,19 +106,25 @@ class _Lane:
         """Queue a copy of this slot, to the GPU or from there."""
         self.cuda.queue_chunk(self.block.address + slot * CHUNK, part.address, part.nbytes, inwards, self.stream)
         if awaited:
-            events, key = self.block.events, (self.device, slot)
-            events[key] = self.cuda.mark_chunk(events.get(key), self.stream)
-            self.queued.add(slot)
+            self.mark(slot)
+
+    def mark(self, slot: int) -> None:
+        """Note an event for this slot, behind all that was queued so far."""
+        events, key = self.block.events, (self.device, slot)
+        events[key] = self.cuda.mark_chunk(events.get(key), self.stream)
+        self.queued.add(slot)
 
     def fill(self, parts: copy_threads.Parts[Part]) -> None:
         """To the GPU; the last copies may still be under way."""
-        half = SLOTS // 2
+        half, slot = SLOTS // 2, -1
         for turn, part in enumerate(parts):
             slot = turn % SLOTS
             if slot % half == 0:
                 self.wait(slot + half - 1)
             np.copyto(self.view(slot, part), part.host)
             self.copy(slot, part, True, slot % half == half - 1)
+        if slot >= 0 and slot % half < half - 1:
+            self.mark(slot - slot % half + half - 1)  # of a half that is not full: this lane may fill again
 
     def empty(self, parts: copy_threads.Parts[Part]) -> None:
         """To the host; nothing is under way behind it."""
