@@ -6,6 +6,7 @@
     python examples/benchmarks/gemm.py --forms --out result.json    # examples/gemm_body.py against examples/gemm.py
     python examples/benchmarks/gemm.py --chain --out result.json    # examples/gemm.py against itself, drained after each tile
     python examples/benchmarks/gemm.py --profile --out result.json  # examples/gemm.py that records what it does against itself
+    python examples/benchmarks/gemm.py --ladder --dtype bf16 --out result.json --table result.md    # examples/gemm_ladder.py
 
 A row takes about 12 s a process, and 4 s more for each peer; every raw run goes into the JSON file as soon as it is there. Peers
 that are not installed, or do not take a product, are left out with a word. Beside the times the file holds the relative error of
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                         help="one ring through all tiles against a ring that is drained after each")
     parser.add_argument("--profile", dest="against", action="store_const", const="gemm_profile",
                         help="with a profile against without")
+    parser.add_argument("--ladder", dest="against", action="store_const", const="gemm_ladder",
+                        help="each rung of examples/gemm_ladder.py against cuBLAS")
+    parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
                         help="tile sizes and slots of a shape for examples/gemm.py; others run gemm_tuned.py")
     parser.add_argument("--processes", type=int, default=3)
@@ -148,7 +153,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     if options.against != "gemm" and any(gemm_suite.dimensions(shape)[0] for shape in options.shapes):
-        parser.error("--forms, --chain and --profile take plain products, M,N,K")
+        parser.error("--forms, --chain, --profile and --ladder take plain products, M,N,K")
     return options
 
 
@@ -157,11 +162,36 @@ def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
             for shape in options.shapes for dtype in options.dtype]
 
 
+def ladder(rows: Sequence[bench.Row]) -> str:
+    """Markdown: rungs, from the first one up, and each product's TFLOPS after a pause and ratios to cuBLAS."""
+    shapes = list(dict.fromkeys(row.case["shape"] for row in rows))
+    names = [name for name in reversed(dict.fromkeys(row.name for row in rows)) if name != gemm_suite.REFERENCE]
+    heads = ["rung", *(f"{shape}: {what}" for shape in shapes for what in ("TFLOPS, burst", "ratio, burst", "ratio, alone"))]
+    found = {(row.name, row.case["shape"], row.protocol): row for row in rows}
+    lines = [heads, ["---"] * len(heads)]
+    for name in names:
+        cells = [name]
+        for shape in shapes:
+            burst, alone = (found.get((name, shape, protocol)) for protocol in ("burst", "alone"))
+            cells += [f"{burst.rate:.0f}" if burst else "", f"{burst.ratio.median:.2f}" if burst else "",
+                      f"{alone.ratio.median:.2f}" if alone else ""]
+        lines.append(cells)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def main() -> int:
     options = parse()
+
+    def tell(rows: Sequence[bench.Row]) -> str:
+        if options.against == "gemm":
+            return gemm_suite.verdict(rows)
+        if options.table is not None:
+            options.table.write_text(ladder(rows) + "\n", encoding="utf8")
+        return ladder(rows)
+
     return bench.main(options.against, cases(options), lambda process, case: measure(process, dict(case), options),
                       processes=options.processes, out=options.out, method=vars(options.plan),
-                      tell=gemm_suite.verdict if options.against == "gemm" else None)
+                      tell=tell if options.against in ("gemm", "gemm_ladder") else None)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ class InPlace:
 
 def competitors(against: str, inputs: Inputs, config: str | None, peers: list[str]) -> dict[str, Competitor]:
     """Name -> competitor; the first is numpipe's, the last the reference. Peers that do not run here are left out, with a word."""
+    if against == "gemm_ladder":
+        return {name: InPlace(inputs, function) for name, function in (*rungs().items(), (REFERENCE, cublas(inputs)))}
     if against != "gemm":
         return {name: InPlace(inputs, function) for name, function in _kernels(against, config).items()}
     found: dict[str, Competitor] = {OURS: InPlace(inputs, ours(inputs, config))}
@@ -113,6 +115,14 @@ def ours(inputs: Inputs, config: str | None) -> Function:
         return lambda a, b, out: gemm_tuned.matmul(a, b, out=out)
     module = importlib.import_module("batched_gemm" if inputs.batches else "gemm")  # of examples/
     return _call(module.batched_matmul if inputs.batches else module.matmul, module.Config, config)
+
+
+def rungs() -> dict[str, Function]:
+    """Those of examples/gemm_ladder.py, the last one first: it is the one that has to be right to the bit."""
+    import gemm_ladder
+
+    return {name: lambda a, b, out, cfg=cfg: gemm_ladder.kernel(cfg)(a, b, out=out)  # type: ignore[misc]
+            for name, cfg in reversed(gemm_ladder.RUNGS.items())}
 
 
 def cublas(inputs: Inputs) -> Function:

@@ -166,8 +166,8 @@ class Driver(Contexts, HostMemory):
                      swizzle: int, nan: bool) -> bytes:
         """128-byte CUtensorMap, innermost dimension first; `strides` (bytes) leave the innermost out.
 
-        `dtype` is the end of a CU_TENSOR_MAP_DATA_TYPE_* name. Interleaving is none. L2 promotion is 128 B, a row of a tile of 16-bit
-        elements: with 256 B, rows that start anywhere but at a multiple of it take a third longer to load (an H200; rows that do,
+        `dtype` is the end of a CU_TENSOR_MAP_DATA_TYPE_* name. Interleaving is none. L2 promotion is 128 B, a row of a 16-bit
+        tile: with 256 B, rows that start anywhere but at a multiple of it take a third longer to load (an H200; rows that do,
         and copies, are as fast or faster).
         """
         api = self._api
