@@ -50,10 +50,13 @@ class TableType(nb.types.Type):  # type: ignore[misc]
 @nb.register_model(TableType)
 class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: TableType) -> None:
+        self._cluster = fe_type.unit.cluster if fe_type.unit.clustered else None
         words = 16 * max(1, len(fe_type.unit.maps))  # asked for when the entry is lowered, after all code it calls
         super().__init__(manager, fe_type, nb.ir.PointerType(nb.ir.ArrayType(nb.i64, words)))
 
     def from_argument(self, builder: Any, value: Any) -> Any:
+        if self._cluster is not None:
+            nb.cluster_dims(builder, value, self._cluster)
         return nb.grid_constant(builder, value)
 
 
