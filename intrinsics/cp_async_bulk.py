@@ -69,6 +69,22 @@ def load(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, eviction
 
 
 @op
+def multicast(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, ctas: int, eviction_policy: str | None = None) -> None:
+    """`load` to several CTAs of the cluster: to the same shared address `dst` in each, completing on each one's mbarrier `mbar`.
+
+    `ctas` has a bit for each rank, ``0b11`` for the first two: CTAs of this cluster, which are running. Each of them announces
+    the bytes that it gets, from whomever. Scope: one elected lane::
+
+        mbarrier.arrive_expect_tx(ready, 2 * 64 * 64 * 2)       # this CTA's half and the other one's
+        cp_async_bulk.multicast(slot + 8192 * rank, a_map, (m + 64 * rank, k), ready, 0b11)
+
+    PTX ISA: cp.async.bulk.tensor, ".multicast::cluster".
+    """
+    check_policy("cp_async_bulk.multicast", constant("cp_async_bulk.multicast", "eviction_policy", eviction_policy))
+    current().tma_multicast(dst, tensor_map, _coordinates("multicast", tensor_map, coords), mbar, ctas)
+
+
+@op
 def store(tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: str | None = None) -> None:
     """Start copying shared address `src` to the box at `coords` in GMEM. Scope: one elected lane.
 

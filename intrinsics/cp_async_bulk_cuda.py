@@ -56,6 +56,24 @@ def _load(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, evict
     return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
 
 
+@cuda_meaning(cp_async_bulk.multicast)
+def _multicast(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, ctas: Any, eviction_policy: Any = None) -> Any:
+    rank = _rank("multicast", coords)
+    i32 = nb.types.int32
+    policy = eviction_policy or nb.types.none
+    text = _hinted("cp_async_bulk.multicast", policy,
+                   f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster$hint "
+                   f"[$0], [$1, {{{_innermost_first(4, rank)}}}], [$2], mask$policy;")
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        destination, address, coordinates, barrier, mask = args[:5]
+        nb.emit_asm(builder, nb.void, [destination, address, barrier, mask, *_unpacked(builder, coordinates, rank)],
+                    f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}", ",".join(["r,l,r,r", *"r" * rank, "~{memory}"]))
+        return nb.nothing(context)
+
+    return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, i32, policy), codegen
+
+
 @cuda_meaning(cp_async_bulk.store)
 def _store(_typing: Any, tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) -> Any:
     rank = _rank("store", coords)

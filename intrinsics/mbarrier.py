@@ -52,6 +52,20 @@ def arrive(addr: int) -> None:
     current().mbar_arrive(addr)
 
 
+@ptx("mbarrier.arrive.shared::cluster.b64 _, [$addr];", addr="r")
+def arrive_remote(addr: int) -> None:
+    """Arrive once on a barrier of any CTA of the cluster, at an address of `cluster.map_shared`. Scope: a lane.
+
+    ::
+
+        mbarrier.arrive_remote(cluster.map_shared(consumed, peer))
+
+    Written with .release.cluster the same instruction waits for a fence of the whole GPU, at half the speed of a loop; this one
+    releases to who waits for the barrier. PTX ISA: mbarrier.arrive, ".shared::cluster".
+    """
+    current().mbar_arrive_remote(addr)
+
+
 @ptx("mbarrier.arrive.shared::cta.b64 _, [$addr], $count;", addr="r", count="r")
 def arrive_count(addr: int, count: int) -> None:
     """Arrive `count` times at once: one lane for several. Scope: a lane; otherwise `arrive`. PTX ISA: mbarrier.arrive."""

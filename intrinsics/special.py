@@ -115,10 +115,9 @@ def grid_size_z() -> Any:
 
 @ptx("mov.u32 $ret, %cluster_ctarank;", returns="r", memory=False)
 def cluster_rank() -> Any:
-    """Rank of the CTA in its cluster, int32; 0 on the simulator, whose clusters have one CTA. PTX ISA:
-    %cluster_ctarank."""
-    current()
-    return np.int32(0)
+    """Rank of the CTA in its cluster, int32. Simulator: 0 in kernels that do not name the axes of their clusters, whose CTAs
+    it runs one by one. PTX ISA: %cluster_ctarank."""
+    return np.int32(current().rank)
 
 
 @ptx("mov.u32 $ret, %smid;", returns="r", memory=False)

@@ -42,6 +42,8 @@ class Block:
     elements  whether the contiguous dimension starts at an element of the index map's choice, which may be a wrong one
     fill      what lies outside the array reads as
     policy    eviction policy of its copies' lines in L2 (`intrinsics.cp_async_bulk`), or None
+    along     dimensions of the cluster along which CTAs load the same block, each a share of it: its n-th part in `shares`, cut
+              across the dimension that is not contiguous (`_cluster`)
     """
 
     layout: Layout
@@ -51,6 +53,8 @@ class Block:
     elements: bool
     fill: Literal["zeros", "nan"]
     policy: str | None = None
+    along: tuple[int, ...] = ()
+    shares: int = 1
 
     @property
     def rank(self) -> int:
@@ -61,11 +65,21 @@ class Block:
         """The array's contiguous dimension."""
         return self.axes[self.layout.inner]
 
+    @property
+    def across(self) -> int:
+        """The array's dimension that the tile has beside the contiguous one."""
+        return self.axes[1 - self.layout.inner]
+
+    @property
+    def share_rows(self) -> int:
+        """Rows of the tile, lines along the contiguous dimension, that one CTA loads."""
+        return self.layout.shape[1 - self.layout.inner] // self.shares
+
     @functools.cached_property
     def box(self) -> tuple[int, ...]:
-        """What one copy moves, a panel, in memory order."""
+        """What one copy moves, a panel or a share of it, in memory order."""
         sides = [1] * self.rank
-        sides[self.axes[1 - self.layout.inner]] = self.layout.shape[1 - self.layout.inner]
+        sides[self.across] = self.share_rows
         sides[self.contiguous] = self.layout.per_panel
         return self.in_memory(sides)
 

@@ -102,6 +102,8 @@ class Machine(Protocol):
     """blockIdx (x, y, z)"""
     grid: tuple[int, int, int]
     """gridDim (x, y, z)"""
+    rank: int
+    """of the CTA in its cluster"""
     unit: Any
     """what the kernel knows of itself: axes, rings, slots, staging (numpipe._unit.Unit)"""
 
@@ -118,7 +120,8 @@ class Machine(Protocol):
     def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
         """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before any warpgroup runs.
 
-        By every warpgroup that uses it, as it meets it; a different count at the same address is an error. `observed`: so is a
+        In all CTAs of the cluster, by every warpgroup that uses it, as it meets it; a different count at the same address is an
+        error. `observed`: so is a
         phase that completes before anybody has waited for the one before, and at the end one that nobody has waited for, or
         that has begun.
         """
@@ -127,6 +130,9 @@ class Machine(Protocol):
 
     def mbar_arrive(self, address: int, count: int = 1) -> None:
         """Every executing lane arrives `count` times (128, 4 or 1 lanes). More arrivals than pending is an error."""
+
+    def mbar_arrive_remote(self, address: int) -> None:
+        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it counts some time later."""
 
     def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
         """Add nbytes to the phase's expected bytes, then arrive once (per executing lane)."""
@@ -141,6 +147,18 @@ class Machine(Protocol):
         one is a stale (or missed) phase and raises PipelineRace. All executing lanes' warps acquire. `step` is the ring's
         step counter, for reports (-1: not a ring).
         """
+
+    # ---- clusters
+    def map_shared(self, address: int, rank: int) -> int:
+        """The address in the cluster's window of what lies at `address` in the CTA of this rank."""
+
+    def cluster_arrive(self) -> None: ...
+
+    def cluster_wait(self) -> None:
+        """Block until every warpgroup of the cluster has arrived, or ended."""
+
+    def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
+        """Report unless as many CTAs of the cluster that come here with this key bring the same value."""
 
     # ---- fences and named barriers
     def fence_mbarrier_init(self) -> None: ...
@@ -161,6 +179,9 @@ class Machine(Protocol):
     # ---- TMA (cp.async.bulk.tensor)
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane."""
+
+    def tma_multicast(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int) -> None:
+        """`tma_load` to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are bits of `ctas`."""
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.

@@ -310,6 +310,16 @@ def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
     return value
 
 
+def cluster_dims(builder: Any, value: Any, dims: Sequence[int]) -> None:
+    """Say of the kernel whose parameter `value` is how many CTAs its clusters have: ptxas leaves out code for none at all."""
+    function = builder.function
+    if isinstance(value, ir.Argument) and value.parent is function:
+        module = builder.module
+        for axis, size in zip("xyz", dims, strict=True):
+            node = module.add_metadata((function, ir.MetaDataString(module, f"cluster_dim_{axis}"), const(size)))
+            cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(node)
+
+
 # ---- compiling without a GPU ----------------------------------------------------------------------------------
 class _Hopper:
     """The device every numpipe kernel is compiled for, whatever this machine holds."""

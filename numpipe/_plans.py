@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from ._block import Block
+from ._cluster import ALONE, Dims, freed_by
 from ._layout import Layout
 from .errors import SpecError
 
@@ -74,6 +75,7 @@ class RingPlan:
     labels  how messages call the operands
     dims    grid dimensions, counted from the first, whose indices say which block is loaded: a slot is filled when one of them
             changes; None: all of the grid's
+    cluster  CTAs of the cluster along x, y, z, which may fill each other's slots
     """
 
     name: str
@@ -94,6 +96,7 @@ class RingPlan:
     """compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one"""
     labels: tuple[str, ...] = ()
     dims: int | None = None
+    cluster: Dims = ALONE
     written: ClassVar[bool] = False
     """whether the body writes the tiles"""
 
@@ -144,10 +147,20 @@ class RingPlan:
             return not loaded
         return loaded and part == len(self.parts) - 1
 
+    @functools.cached_property
+    def peers(self) -> tuple[tuple[Dims, ...], ...]:
+        """By part: from a CTA to those that fill its slots, and whose slots it fills: itself first, alone without multicast.
+
+        A part that shares its consumed barrier waits for, and is released to, the CTAs of all those that do.
+        """
+        return tuple(freed_by(self.cluster, [self.blocks[n] for n in (operands if self.manual_consumed else range(len(self.args)))])
+                     for operands in self.parts)
+
     def check_shared(self, where: str, own: RingPlan, slots: int, manual: tuple[bool, bool]) -> None:
         """Raise SpecError where another pipeline's ring, `own`, cannot use this one's slots and barriers."""
         for what, have, want in (("slots", self.slots, slots), ("blocks in shared memory", spell(self.layouts), spell(own.layouts)),
-                                 ("barriers, which the body uses itself (ready, consumed),", self.manual, manual)):
+                                 ("barriers, which the body uses itself (ready, consumed),", self.manual, manual),
+                                 ("peers in the cluster (collective_axes)", self.peers, own.peers)):
             if have != want:
                 raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {own.name}: {have}, "
                                 f"and it needs {want}; pipelines that share them have the same")

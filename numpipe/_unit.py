@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from ._axes import Axes
 from ._block import Block, cut
 from ._budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows, too_much
+from ._cluster import ALONE, Dims
 from ._layout import ATOM
 from ._plans import COUNTERS, PHASES, ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
-from ._schedule import Scheduled
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .errors import SpecError
 from .specs import CompilerParams
@@ -36,7 +37,7 @@ _serials = itertools.count()
 
 
 @dataclass
-class Unit(Scheduled):
+class Unit(Axes):
     """One compile or one simulation of one kernel."""
 
     kernel: str
@@ -74,6 +75,9 @@ class Unit(Scheduled):
     """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
     schedule: str = "cooperative"
     """whether the compute warpgroups share a tile, or have whole tiles in turn: one of SCHEDULES"""
+    cluster: Dims = ALONE
+    """CTAs of a cluster along x, y, z, where the kernel names its axes; else (1, 1, 1): they share nothing then"""
+    cluster_axes: tuple[str, ...] = ()
     handed: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """simulated: the counters that were handed to each compute warpgroup, which may be those of rings met so far"""
 
@@ -86,6 +90,7 @@ class Unit(Scheduled):
             raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
                             f"got {self.compute_wgs}")
         self.check_schedule()
+        self.check_cluster()
         if not self.warp_specialized:
             return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
@@ -194,6 +199,9 @@ class Unit(Scheduled):
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
         blocks, offsets, stride = self._blocks(where, wanted, labels)
+        if single and (together := [label for label, block in zip(labels, blocks, strict=True) if block.along]):
+            raise SpecError(f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one warpgroup: "
+                            "CTAs share what a memory role loads; leave it out, or use numpipe.pipeline in a kernel with a memory role")
         names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
         if shared is not None:
             own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=delay, args=tuple(arg for arg, *_ in wanted),
@@ -207,7 +215,7 @@ class Unit(Scheduled):
             blocks=blocks, offsets=offsets, stage_bytes=sum(block.layout.nbytes for block in blocks),
             stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
-            labels=labels, dims=dims, private=self.compute_wgs if single else 0)
+            labels=labels, dims=dims, cluster=self.cluster, private=self.compute_wgs if single else 0)
         room = self.barrier_room - self.scratch_barrier_bytes
         if ready + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold")
@@ -264,10 +272,10 @@ class Unit(Scheduled):
                 labels: tuple[str, ...]) -> tuple[tuple[Block, ...], tuple[int, ...], int]:
         """The blocks of a slot, their offsets in it, and its bytes."""
         blocks, offsets, stride = [], [], 0
-        for label, (arg, shape, fill, known, transforms, policy) in zip(labels, wanted, strict=True):
+        for label, (arg, shape, fill, known, transforms, policy, shared) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
-            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy)
+            block = self.shared_block(cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy), shared, what)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:
@@ -341,7 +349,7 @@ class Unit(Scheduled):
             for part in plan.consumed_parts:
                 whose = self.whose(plan, part, plan.manual_consumed) + who
                 for slot in range(plan.slots):
-                    yield first + plan.consumed_at(part) + 8 * slot, arrivals, f"consumed[{slot}]{whose}"
+                    yield first + plan.consumed_at(part) + 8 * slot, arrivals * len(plan.peers[part]), f"consumed[{slot}]{whose}"
 
     def scratch_barriers(self) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""
@@ -381,14 +389,6 @@ class Unit(Scheduled):
         for plan in (*self.rings.values(), *self.outputs.values(), *self.sharing):
             yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
                    "output": plan.written, "turns": self.turns > 1 and not plan.private}
-
-    # ---- axes
-    def axis(self, name: str) -> int:
-        """Grid dimension (0, 1, 2) of a named axis."""
-        if name not in self.axes:
-            raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'} and "
-                            f"the warpgroup axis is {self.wg_axis!r}")
-        return self.axes.index(name)
 
 
 def barrier_name(plan: BarrierPlan, copy: int, number: int) -> str:

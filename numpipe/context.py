@@ -41,7 +41,7 @@ class Context:
 
 @op
 def axis_index(name: str) -> Any:
-    """Index of this CTA along a named grid axis, or of this warpgroup along the warpgroup axis (`wg_axis`).
+    """Index of this CTA along a named axis of the grid, or of its cluster, or of this warpgroup along the warpgroup axis (`wg_axis`).
 
     With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
     memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
@@ -50,14 +50,20 @@ def axis_index(name: str) -> Any:
     unit = machine.unit
     if name == unit.wg_axis:  # reached from plain helpers; kernels are rewritten to `warpgroup_part`
         return np.int32(unit.number(machine.warpgroup) % unit.tile_wgs)
+    if name in unit.cluster_axes:
+        axis = unit.cluster_axes.index(name)
+        return np.int32(machine.cta[axis] % unit.cluster[axis])
     return np.int32(machine.cta[unit.axis(name)])
 
 
 @op
 def axis_size(name: str) -> Any:
-    """Size of a named grid axis; of the warpgroup axis the number of compute warpgroups that share a tile (folded)."""
+    """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis, the compute warpgroups that share
+    a tile. The last two are compile-time constants."""
     machine = current()
     unit = machine.unit
+    if name in unit.cluster_axes:
+        return np.int32(unit.cluster[unit.cluster_axes.index(name)])
     return np.int32(unit.tile_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
 
 

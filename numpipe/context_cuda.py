@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _numba as nb
 from . import context as source
+from ._cluster import Dims
 from ._op import cuda_meaning
 from ._plans import COUNTERS, PHASES, TURN
 from ._unit import Unit
@@ -73,10 +74,21 @@ def define_axes(module: Any, unit: Unit) -> None:
         for prefix, register in (("np_axis_index_", "ctaid"), ("np_axis_size_", "nctaid")):
             with nb.define(module, prefix + name, nb.i32) as (builder, _):
                 builder.ret(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dim}", nb.i32))
+    for axis, name in enumerate(unit.cluster_axes):
+        with nb.define(module, "np_axis_index_" + name, nb.i32) as (builder, _):
+            builder.ret(cluster_place(builder, unit.cluster)[axis])
+        with nb.define(module, "np_axis_size_" + name, nb.i32) as (builder, _):
+            builder.ret(nb.const(unit.cluster[axis]))
     with nb.define(module, "np_axis_index_" + unit.wg_axis, nb.i32) as (builder, _):
         builder.ret(tile_part(builder, unit))
     with nb.define(module, "np_axis_size_" + unit.wg_axis, nb.i32) as (builder, _):
         builder.ret(nb.const(unit.tile_wgs))
+
+
+def cluster_place(builder: Any, dims: Dims) -> list[Any]:
+    """Where this CTA is in its cluster, along x, y and z: a grid is a whole number of clusters in each dimension."""
+    return [nb.const(0) if of == 1 else builder.urem(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{dim}", nb.i32), nb.const(of))
+            for dim, of in zip("xyz", dims, strict=True)]
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:

@@ -82,13 +82,18 @@ def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hin
     lines = [where]
     for party in waiting:
         at = f" at {' <- '.join(map(str, party.lines))}" if party.lines else ""
-        lines.append(f"  {party.name}: {party.did}{at}")
+        lines.append(f"  {_name(party, waiting)}: {party.did}{at}")
     for barrier in barriers:
         lines.append(f"  {barrier.name}: phase {barrier.phase}, {barrier.pending} of {barrier.count} arrivals missing, "
                      f"{barrier.missing_bytes} bytes missing" + (f"; arrived: {_arrived(barrier)}" if barrier.arrived else ""))
     lines += [f"  {hint.text}" for hint in hints]
     lines += [f"  mend:   {mend}" for mend in dict.fromkeys(hint.mend for hint in hints) if mend]
     return "\n".join(lines)
+
+
+def _name(party: Party, waiting: Sequence[Party]) -> str:
+    """Of a warpgroup, with its CTA where there are several."""
+    return party.name if len({other.cta for other in waiting}) < 2 else f"{party.name} of CTA {party.cta}"
 
 
 def _arrived(barrier: Barrier) -> str:
@@ -155,10 +160,10 @@ def _waits(party: Party, barrier: Barrier) -> bool:
 def _not_released(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     """A slot that somebody still holds: who has gone on to later steps, or has finished, has not given it back."""
     some, done = barrier.pending < barrier.count, [who for who, times in barrier.arrived for _ in range(times)]
-    missing = [party for party in waiting if party.role == "compute" and done.count(party.name) < 4]
+    missing = [party for party in waiting if party.role == "compute" and done.count(_name(party, waiting)) < 4]
     late = [party for party in missing if party.did == FINISHED or (
         party.ring == barrier.ring and party.step is not None and barrier.step is not None and party.step > barrier.step)]
-    names = [party.name for party in late or missing] if done or not some else []
+    names = [_name(party, waiting) for party in late or missing] if done or not some else []
     who, has, gives = (", ".join(names), "have", "release") if len(names) > 1 else (
         names[0] if names else "one of the compute warpgroups", "has", "releases")
     slot = f"slot {barrier.slot} of {barrier.ring} after step {barrier.step}"
@@ -173,7 +178,7 @@ def _not_loaded(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     """A slot that nobody has filled; what keeps the memory role from it is the cause, unless it has finished."""
     loaders = [party for party in waiting if party.role == "memory"]
     over = any(party.did == FINISHED for party in loaders)
-    who = ", ".join(f"{party.name} {'has' if over else 'is'} {party.did}" for party in loaders) or "nobody loads"
+    who = ", ".join(f"{_name(party, waiting)} {'has' if over else 'is'} {party.did}" for party in loaders) or "nobody loads"
     return Hint("too-few-arrivals", f"{_misses(barrier)}step {barrier.step} was never loaded into slot {barrier.slot} of "
                 f"{barrier.ring}: {who}",
                 "load as many steps as are computed: both roles go through the same pipelines, with the same grids" if over else "",

@@ -40,7 +40,7 @@ from .options import Options, names
 from .repeats import MISS, Repeats
 from .results import Results
 from .shapes import Signature
-from .specs import ArrayType, CompilerParams
+from .specs import ArrayType, CompilerParams, Persistent
 from .tiled import Tiled, tiled
 
 _REMEMBERED = 512
@@ -105,8 +105,9 @@ class Described:
 def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
            out_type: Any = None, signature: str | None = None, num_compute_wgs: int | None = None, wg_axis: str | None = None,
            memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
-           compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None, cooperative: bool = False,
-           programmatic: bool | None = None, schedule: str = "cooperative") -> Any:
+           compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None,
+           cluster_names: Sequence[str] = (), cooperative: bool = False, programmatic: bool | None = None,
+           schedule: str = "cooperative") -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
@@ -136,6 +137,8 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
     cluster           CTAs of a cluster, an int or up to 3 along the grid's dimensions: they run at the same time on the SMs of one
                       GPC. The grid is a multiple of it in each dimension; at most 8 CTAs, 16 where they fit
+    cluster_names     names of the cluster's axes, for `axis_index` and for the `collective_axes` of a BlockSpec: its CTAs may load
+                      blocks for each other. Loops over `tiles` deal tiles to clusters then, not to CTAs.
     cooperative       True: all CTAs run at the same time, or the launch is refused
     programmatic      programmatic dependent launch: the kernel may be launched while the one before it in the stream ends, and
                       waits for that end before it touches global memory. False: not before that end. Default: True, for
@@ -157,7 +160,8 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
 
     def make(function: Callable[..., Any]) -> Kernel:
         given = attributes.given(getattr(function, "__name__", repr(function)), cluster, cooperative, programmatic)
-        return Kernel(function, dataclasses.replace(options, attributes=given))
+        named = attributes.axis_names(getattr(function, "__name__", repr(function)), cluster, cluster_names)
+        return Kernel(function, dataclasses.replace(options, attributes=given, cluster_names=named))
 
     return make if function is None else make(function)
 
@@ -419,6 +423,8 @@ class Kernel:
                          choice.device.ordinal if choice.device else 0, outputs)
             if choice.target == "gpu" and not plan.empty:
                 plan.prepared = self._prepare(unit_key, infos, obstacles)
+                if isinstance(self.options.grid, Persistent) and self.options.grid.ctas is None:
+                    plan.grid = plan.prepared.function.fitting(grid, plan.device if infos[0].kind == "host" else infos[0].device)
             if len(self._plans) >= _REMEMBERED:
                 self._plans.clear()
             self._plans[key] = plan
@@ -436,7 +442,8 @@ class Kernel:
             split = self._splits[unit_key] = asked_of.split(self.source, self._known(unit_key), options.split, default)
         return Unit(self.name, unit_key[0], options.grid_names, split.wg_axis, split.num_compute_wgs, split.memory_registers,
                     options.compiler_params, simulated=simulated, obstacles=obstacles or {},
-                    memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized, schedule=options.schedule)
+                    memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized, schedule=options.schedule,
+                    **options.cluster)
 
     @staticmethod
     def _known(unit_key: tuple[Any, ...]) -> dict[str, Any]:

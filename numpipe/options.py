@@ -44,6 +44,7 @@ class Options:
     schedule: str = "cooperative"
     attributes: Attributes = PLAIN
     """of each launch"""
+    cluster_names: tuple[str, ...] = ()
 
     @property
     def takes(self) -> set[str]:
@@ -73,7 +74,7 @@ class Options:
         self._check_schedule(kernel)
         least = LEAST.given(self.split)
         Unit(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,  # warpgroups, registers
-             warp_specialized=self.warp_specialized)
+             warp_specialized=self.warp_specialized, **self.cluster)
         if not callable(self.grid):
             dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
             self.check_names(dims, kernel)
@@ -82,6 +83,11 @@ class Options:
             elif self.attributes.cluster[1:] != (1, 1):
                 raise SpecError(f"kernel {kernel}: a grid of numpipe.persistent() has CTAs along x only, and the cluster "
                                 f"{self.attributes.cluster} has them along y or z: use cluster={self.attributes.size}")
+
+    @property
+    def cluster(self) -> dict[str, Any]:
+        """What a Unit is told of the cluster: nothing where its axes have no names, for then CTAs share nothing."""
+        return {"cluster": self.attributes.cluster, "cluster_axes": self.cluster_names} if self.cluster_names else {}
 
     def _check_schedule(self, kernel: str) -> None:
         """The schedule is one, and there is something to schedule."""

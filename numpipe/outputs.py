@@ -94,7 +94,7 @@ def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
 @op
 def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
     """Issue the TMA stores of a slot, one a panel of each operand, to where its index map says; one bulk group."""
-    for tensor, at, address in copies_of(ring, range(len(ring.refs)), indices, int(slot), stored_map):
+    for _, tensor, at, address in copies_of(ring, range(len(ring.refs)), indices, int(slot), stored_map):
         current().tma_store(tensor, at, address, once=True)
     cp_async_bulk.commit_group()
 
@@ -141,6 +141,9 @@ def check_specs(where: str, specs: Sequence[Any], labels: Sequence[str]) -> None
     for spec, label in zip(specs, labels, strict=True):
         if not spec.loaded:
             continue
+        if spec.block[5]:
+            raise SpecError(f"{where}: {label}: collective_axes={spec.block[5]} is for inputs, which CTAs of a cluster load for each "
+                            "other; each stores blocks of its own: leave collective_axes out")
         if spec.delay_release is not None:
             raise SpecError(f"{where}: {label}: delay_release={spec.delay_release} is for inputs; a slot of an output is free as "
                             "soon as its TMA store has read it: leave delay_release out")

@@ -79,7 +79,7 @@ def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
-        for place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
+        for _, place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
                                                                 args[2], source.stored_map):
             nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy),
                     (tensor, coords, address, nb.nothing(context)))

@@ -25,6 +25,8 @@ The counter runs on over tiles and pipelines: a ring need not be empty between t
 for that), and phase numbers tell a waiter which use of the slot it means (the GPU waits for the number's parity, the simulator
 checks that the number is the one reached).
 
+In a cluster CTAs may fill slots for each other (`multicast`): then a slot is freed by the warpgroups of all of them.
+
 Both executions run the functions below as they stand. Tiles that leave a kernel go through the store ring (`store_ring`) or the
 slots of outputs (`outputs`).
 """
@@ -37,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from ._block import wrong_indices
+from ._block import Block, wrong_indices
 from ._machine import TensorMap, current, failure
 from ._op import helper, op
 from ._plans import MapRequest, RingPlan
@@ -45,8 +47,8 @@ from ._unit import Unit
 from .arith import quotient, remainder
 from .context import Context, counter, set_counter
 from .errors import PipelineDeadlock, PipelineRace, SimulationError
-from .intrinsics import cp_async_bulk, mbarrier
-from .lanes import each_warp
+from .intrinsics import mbarrier
+from .multicast import agree, arrive_at_peers, load, own_share
 from .profiling import mark
 from .refs import GmemRef, SmemTile
 
@@ -63,6 +65,8 @@ class Ring:
                  grid: tuple[Any, ...], steps: Any) -> None:
         self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
         self.first = counter(np_, plan.index)
+        self.step = 0
+        """the newest that was told of (`note`)"""
         self.released: set[tuple[int, int]] = set()
         """(part, step) of what the body of this loop has released"""
         machine = current()
@@ -275,6 +279,7 @@ def blocks_in(ring: Ring, steps: Any) -> Any:
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
     """Tell the simulator's trace and reports what is going on; on the GPU the profile, where one is asked for."""
     plan = ring.plan
+    ring.step = step
     which = {"operand": part} if plan.one_by_one(event) else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 
@@ -297,20 +302,25 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
-    for tensor, at, address in copies_of(ring, ring.plan.parts[part], indices, slot, ring.np.unit.load_map):
-        cp_async_bulk.load(address, tensor, at, ready(ring, slot, part))
+    for block, tensor, at, address in copies_of(ring, ring.plan.parts[part], indices, slot, ring.np.unit.load_map):
+        load(ring, block, tensor, at, address, ready(ring, slot, part))
 
 
 def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any,
-              request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[TensorMap, tuple[Any, ...], Any]]:
-    """(tensor map, coordinates, address in the slot) of the TMA copies of some operands: one a panel."""
+              request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Block, TensorMap, tuple[Any, ...], Any]]:
+    """(block, tensor map, coordinates, address in the slot) of the TMA copies of some operands: one a panel, or its share."""
     plan, stage = ring.plan, stage_of(ring, slot)
     for number in operands:
         block, start = plan.blocks[number], start_of(ring, number, indices)
-        layout, inner, tensor = block.layout, block.contiguous, tensor_map(ring.refs[number], request(plan, number))
+        layout, tensor = block.layout, tensor_map(ring.refs[number], request(plan, number))
+        agree(ring, number, start, index_map_of(ring.np.unit, plan, number))
+        rows = own_share(ring, block) * block.share_rows
+        start[block.across] += rows
         for panel in range(layout.panels):
-            at = block.in_memory([*start[:inner], start[inner] + panel * layout.per_panel, *start[inner + 1:]])
-            yield tensor, at, stage + plan.offsets[number] + panel * layout.panel_stride
+            at = list(start)
+            at[block.contiguous] += panel * layout.per_panel
+            yield (block, tensor, block.in_memory(at),
+                   stage + plan.offsets[number] + panel * layout.panel_stride + rows * layout.width)
 
 
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
@@ -387,7 +397,7 @@ def release(ring, part, step):  # type: ignore[no-untyped-def]
     """Give a part of the slot of `step` back: every warp for itself, because wgmma.wait_group is a wait per warp."""
     each(ring, "ready", part, await_ready, step)  # the body may have left it out
     note(ring, "release", step, part)
-    each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step), part))
+    arrive_at_peers(ring, part, consumed(ring, slot_of(ring, step), part))
 
 
 @helper

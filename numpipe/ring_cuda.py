@@ -14,11 +14,11 @@ from .context_cuda import ContextType, compute_warpgroup, counter_pointer
 from .errors import CompileError
 from .inert import REASON
 from .inert_cuda import STEERLESS
-from .intrinsics import cp_async_bulk
+from .multicast_cuda import load, own_share
 from .profiling_cuda import of_ring
 from .refs_cuda import SmemType, gmem_value
 
-I32, I64 = nb.types.int32, nb.types.int64
+I32 = nb.types.int32
 
 
 class RingType(nb.types.Type):  # type: ignore[misc]
@@ -284,20 +284,18 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = ring_value(context, builder, ring, args[0])
         barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
-        for place, tensor, coords, address, policy in copies_of(
-                context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1], args[2],
-                ring.context.unit.load_map):
-            nb.call(context, builder, cp_async_bulk.load, (I32, I64, place, I32, policy),
-                    (address, tensor, coords, barrier, nb.nothing(context)))
+        for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
+                                      args[2], ring.context.unit.load_map):
+            load(context, builder, ring, block, copy, barrier)
         return nb.nothing(context)
 
     return nb.types.void(ring, indices, I32, part), codegen
 
 
 def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
-              slot: Any, request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
-    """`ring.copies_of`: (type of the coordinates, tensor map, coordinates, address, type of the eviction policy); `operands`: what
-    their index maps return."""
+              slot: Any, request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Any, ...]]:
+    """`ring.copies_of`: (block, type of the coordinates, tensor map, coordinates, address, type of the eviction policy);
+    `operands`: what their index maps return."""
     plan, stage = ring.plan, stage_of(builder, ring, slot)
     for number, kinds in operands.items():
         block = plan.blocks[number]
@@ -306,11 +304,15 @@ def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: 
         policy = nb.types.none if block.policy is None else nb.types.literal(block.policy)
         ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
         tensor = builder.add(ref.table, nb.const(128 * ring.context.unit.map_slot(request(plan, number)), nb.i64))
+        rows = builder.mul(own_share(builder, plan.cluster, block.along), nb.const(block.share_rows)) if block.along else nb.const(0)
+        if block.along:
+            start[block.across] = builder.add(start[block.across], rows)
         for panel in range(layout.panels):
             at = list(start)
             at[block.contiguous] = builder.add(at[block.contiguous], nb.const(panel * layout.per_panel))
-            yield (place, tensor, context.make_tuple(builder, place, block.in_memory(at)),
-                   builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride)), policy)
+            to = builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride))
+            to = builder.add(to, builder.mul(rows, nb.const(layout.width))) if block.along else to
+            yield block, place, tensor, context.make_tuple(builder, place, block.in_memory(at)), to, policy
 
 
 @cuda_meaning(source.tiles_of)

@@ -12,7 +12,7 @@ from ._budget import SMEM_BYTES
 from ._machine import Machine
 from ._unit import Unit
 from .context import Context
-from .intrinsics import griddep, setmaxnreg
+from .intrinsics import cluster, griddep, setmaxnreg
 from .lanes import one_lane
 from .refs import GmemRef
 from .store_ring import drain_stores
@@ -32,6 +32,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
 
     try:
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
+                     cluster=unit.cluster,
                      staging_bytes=SMEM_BYTES,  # kept apart: see Unit.plan_staging
                      fresh=arrays[len(arrays) - fresh:], programmatic=True)
     finally:
@@ -58,3 +59,6 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
         if unit.turns > 1:
             finish_turns(np_)
         one_lane(drain_stores, np_)
+    if unit.clustered:
+        cluster.arrive()
+        cluster.wait()

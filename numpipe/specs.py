@@ -92,6 +92,9 @@ class BlockSpec:
     buffer_count   slots of this operand (None: 1 where its block never changes, else the pipeline's max_concurrent_steps).
     eviction_policy  what the L2 cache does with its lines: "evict_first", they are the first to make room, "evict_last", the
                    last; None: neither. It changes no result.
+    collective_axes  name of an axis of the kernel's cluster, or a tuple of such: all CTAs along it load the same block. Each
+                   loads its share, rows across the contiguous dimension (a multiple of 8), and multicasts it to all of them.
+                   For these CTAs the index map returns the same, and they run the same steps (the simulator checks both).
 
     An operand is loaded when its block changes, and only then. Which grid dimensions its index map reads is known from the map's
     source, if it is a lambda or a nested function: ``lambda m, k: (m, 0)`` of a grid (M, K) has a new block every K steps, and
@@ -114,6 +117,7 @@ class BlockSpec:
     oob_fill: Literal["zeros", "nan"] = "zeros"
     buffer_count: int | None = None
     eviction_policy: Literal["evict_first", "evict_last"] | None = None
+    collective_axes: str | tuple[str, ...] | None = None
     _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
     _depends: tuple[bool, ...] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
@@ -130,7 +134,8 @@ class BlockSpec:
     @property
     def block(self) -> tuple[Any, ...]:
         """What the plan of a ring depends on: all but the index map, of which only what it returns as a constant, and slots."""
-        return self.block_shape, self.oob_fill, self._known, self.transforms, self.eviction_policy
+        return (self.block_shape, self.oob_fill, self._known, self.transforms, self.eviction_policy,
+                axis_names("BlockSpec", self.collective_axes))
 
     def __post_init__(self) -> None:
         shape = self.block_shape
@@ -160,6 +165,7 @@ class BlockSpec:
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
         check_policy("BlockSpec", self.eviction_policy)
+        axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
         """Two dimensions are left for the tile, of an array that TMA can address."""
@@ -176,10 +182,19 @@ class BlockSpec:
     def _check_passed_on(self) -> None:
         """Nothing is loaded of an operand in global memory, so nothing may be said of how."""
         for name, unsaid in (("block_shape", None), ("index_map", None), ("delay_release", None), ("buffer_count", None),
-                             ("transforms", ()), ("oob_fill", "zeros"), ("eviction_policy", None)):
+                             ("transforms", ()), ("oob_fill", "zeros"), ("eviction_policy", None), ("collective_axes", None)):
             if getattr(self, name) != unsaid:
                 raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
                                 f"out {name}={getattr(self, name)!r}")
+
+
+def axis_names(what: str, given: Any) -> tuple[str, ...]:
+    """`collective_axes` as a tuple of names; SpecError for what are none."""
+    names = () if given is None else given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or (given is not None and not names):
+        raise SpecError(f"{what}: collective_axes must be the name of an axis of the cluster (cluster_names= of the kernel), or a "
+                        f"tuple of different ones, got {given!r}")
+    return names
 
 
 def spelled(shape: tuple[Side, ...]) -> str:
@@ -201,17 +216,19 @@ def _is_int(value: Any) -> bool:
 
 @op
 def block_spec(block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any, oob_fill: Any,
-               buffer_count: Any, eviction_policy: Any, known: Any, depends: Any) -> BlockSpec:
+               buffer_count: Any, eviction_policy: Any, collective_axes: Any, known: Any, depends: Any) -> BlockSpec:
     """`BlockSpec(...)` inside a kernel.
 
     `memory_space` is its name. `known`: what the index map returns, None where it is no constant; `depends`: which grid indices
     it reads.
     """
     for name, value in (("block_shape", block_shape), ("delay_release", delay_release), ("oob_fill", oob_fill),
-                        ("buffer_count", buffer_count), ("eviction_policy", eviction_policy)):
+                        ("buffer_count", buffer_count), ("eviction_policy", eviction_policy),
+                        ("collective_axes", collective_axes)):
         constant("BlockSpec", name, value)
     spec = BlockSpec(block_shape, index_map, memory_space=GMEM if memory_space == "GMEM" else None, transforms=transforms,
-                     delay_release=delay_release, oob_fill=oob_fill, buffer_count=buffer_count, eviction_policy=eviction_policy)
+                     delay_release=delay_release, oob_fill=oob_fill, buffer_count=buffer_count, eviction_policy=eviction_policy,
+                     collective_axes=collective_axes)
     object.__setattr__(spec, "_known", known)
     object.__setattr__(spec, "_depends", depends)
     return spec

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _numba as nb
 from ._op import Op, cuda_meaning, immediate
-from .specs import GMEM, RECORDS, BlockSpec, block_spec
+from .specs import GMEM, RECORDS, BlockSpec, axis_names, block_spec
 
 
 class RecordType(nb.types.Type):  # type: ignore[misc]
@@ -53,19 +53,20 @@ for _kind, _operation in RECORDS.items():
 
 @cuda_meaning(block_spec)
 def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any,
-                oob_fill: Any, buffer_count: Any, eviction_policy: Any, known: Any, depends: Any) -> Any:
+                oob_fill: Any, buffer_count: Any, eviction_policy: Any, collective_axes: Any, known: Any, depends: Any) -> Any:
     shape = immediate("BlockSpec", "block_shape", block_shape)
     made = immediate("BlockSpec", "transforms", transforms)
     delay = immediate("BlockSpec", "delay_release", delay_release)
     fill = immediate("BlockSpec", "oob_fill", oob_fill)
     count = immediate("BlockSpec", "buffer_count", buffer_count)
     policy = immediate("BlockSpec", "eviction_policy", eviction_policy)
+    axes = immediate("BlockSpec", "collective_axes", collective_axes)
     nowhere = isinstance(index_map, nb.types.NoneType)
     function: Any = None if nowhere else (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
     same = BlockSpec(shape, function, memory_space=GMEM if nb.literal(memory_space) == "GMEM" else None,
                      transforms=made, delay_release=delay, oob_fill=fill,
-                     buffer_count=count, eviction_policy=policy)  # the same validation as on the host
-    spec = SpecType((shape, fill, nb.literal(known), made, policy), index_map, delay, count, same.loaded,
+                     buffer_count=count, eviction_policy=policy, collective_axes=axes)  # the same validation as on the host
+    spec = SpecType((shape, fill, nb.literal(known), made, policy, axis_names("BlockSpec", axes)), index_map, delay, count, same.loaded,
                     () if nowhere else nb.literal(depends))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -73,5 +74,5 @@ def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: A
         value.index_map = args[1]
         return value._getvalue()
 
-    return spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill, buffer_count, eviction_policy, known,
-                depends), codegen
+    return spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill, buffer_count, eviction_policy,
+                collective_axes, known, depends), codegen

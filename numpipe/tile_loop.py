@@ -7,12 +7,14 @@ computed: its way from memory would otherwise lie before the tile's first load.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ._machine import current
 from ._op import op
+from .context import Context
 from .errors import SpecError
 from .orders.order import NAMES, misfit
 from .refs import GmemRef
@@ -33,7 +35,9 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16) -> NoReturn:
     "row" takes one to three counts, the other orders two, or three: planes one after the other. With a host table the counts are
     the grid whose tiles it lists, or one count is the number of its rows, and the loop has as many indices as it unpacks.
 
-    CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a SM loops over its share.
+    CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a SM loops over its share. In a kernel that names the
+    axes of its clusters (`cluster_names`) that is true of clusters: all CTAs of one go through the same tiles, and
+    ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a CTA computes.
     """
     raise RuntimeError("numpipe.tiles works inside a kernel only: call it from a @numpipe.kernel function")
 
@@ -50,11 +54,12 @@ def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
 
 
 @op
-def before_first_tile() -> Any:
-    """Linear index of this CTA, less the number of CTAs: the loop adds that at its top."""
-    machine = current()
-    x, y, z = machine.cta
-    return np.int32(x + machine.grid[0] * (y + machine.grid[1] * z)) - tile_stride()
+def before_first_tile(np_: Context) -> Any:
+    """Linear index of this CTA's cluster, less the number of clusters: the loop adds that at its top."""
+    machine, cluster = current(), np_.unit.cluster
+    x, y, z = (at // of for at, of in zip(machine.cta, cluster, strict=True))
+    width, height, _ = (n // of for n, of in zip(machine.grid, cluster, strict=True))
+    return np.int32(x + width * (y + height * z)) - tile_stride(np_)
 
 
 @op
@@ -73,10 +78,9 @@ def no_table(got: str) -> str:
 
 
 @op
-def tile_stride() -> Any:
-    """Number of CTAs."""
-    x, y, z = current().grid
-    return np.int32(x * y * z)
+def tile_stride(np_: Context) -> Any:
+    """Number of CTAs, or of clusters where the kernel names their axes: the CTAs of one go through the same tiles."""
+    return np.int32(math.prod(current().grid) // math.prod(np_.unit.cluster))
 
 
 @op

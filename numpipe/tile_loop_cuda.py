@@ -21,15 +21,21 @@ def _special(builder: Any, name: str) -> Any:
     return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", nb.i32)
 
 
+def _grid(builder: Any, np_: Any, register: str) -> list[Any]:
+    """A special register's x, y and z, counted in clusters."""
+    return [value if of == 1 else builder.udiv(value, nb.const(of)) for value, of in zip(
+        (_special(builder, f"{register}.{d}") for d in "xyz"), np_.unit.cluster, strict=True)]
+
+
 @cuda_meaning(source.before_first_tile)
-def _before_first_tile(_context: Any) -> Any:
+def _before_first_tile(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = (_special(builder, f"ctaid.{d}") for d in "xyz")
-        width, height, depth = (_special(builder, f"nctaid.{d}") for d in "xyz")
+        x, y, z = _grid(builder, np_, "ctaid")
+        width, height, depth = _grid(builder, np_, "nctaid")
         linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
         return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
 
-    return I32(), codegen
+    return I32(np_), codegen
 
 
 @cuda_meaning(source.check_count)
@@ -40,12 +46,12 @@ def _check_count(_context: Any, number: Any, count: Any) -> Any:
 
 
 @cuda_meaning(source.tile_stride)
-def _tile_stride(_context: Any) -> Any:
+def _tile_stride(_context: Any, np_: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = (_special(builder, f"nctaid.{d}") for d in "xyz")
+        x, y, z = _grid(builder, np_, "nctaid")
         return builder.mul(x, builder.mul(y, z))
 
-    return I32(), codegen
+    return I32(np_), codegen
 
 
 @cuda_meaning(source.check_table)

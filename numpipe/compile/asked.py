@@ -80,7 +80,7 @@ class _Search(ast.NodeVisitor):
     def __init__(self, source: Source, known: dict[str, Any], kernel: str, active: tuple[Any, ...] = ()) -> None:
         self.source, self.kernel, self.active = source, kernel, active
         self.tree: ast.FunctionDef = source.parse()  # type: ignore[assignment]  # `read` has looked at it
-        self.constants = Constants(source.namespace, known, "", 0)
+        self.constants = Constants(source.namespace, known)
         self.scopes: list[list[str]] = []
         self.found: list[tuple[str, Any, Position]] = []
 

@@ -212,8 +212,10 @@ class Calls(Loops):
         axis = self.value(argument)
         if not isinstance(axis, str):
             self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
-        if axis != self.constants.wg_axis and axis not in self.unit.axes:
+        if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
             named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
+            if self.unit.cluster_axes:
+                named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
             self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
                              f"{self.constants.wg_axis!r}")
         return axis

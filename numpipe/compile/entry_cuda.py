@@ -7,6 +7,7 @@
         the next kernel of the stream may be launched; wait for the one before (both overlap only launches)
         memory warpgroup   setmaxnreg.dec; one lane runs the kernel function as the memory role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
+        in a cluster whose CTAs fill each other's slots: all its threads meet (also at the beginning, instead of the CTA's)
 
 Without a memory role all warpgroups do what the others do here, with the registers of the launch.
 """
@@ -23,7 +24,7 @@ from .._unit import Unit
 from ..context_cuda import define_axes, new_context
 from ..division_cuda import define_division
 from ..fragment.order_cuda import define_order
-from ..intrinsics import barrier, fence, griddep, mbarrier, setmaxnreg
+from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
 from ..profiling_cuda import begin_profile, define_profile, end_profile
@@ -49,10 +50,13 @@ class TableType(nb.types.Type):  # type: ignore[misc]
 @nb.register_model(TableType)
 class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: TableType) -> None:
+        self._cluster = fe_type.unit.cluster if fe_type.unit.clustered else None
         words = 16 * max(1, len(fe_type.unit.maps))  # asked for when the entry is lowered, after all code it calls
         super().__init__(manager, fe_type, nb.ir.PointerType(nb.ir.ArrayType(nb.i64, words)))
 
     def from_argument(self, builder: Any, value: Any) -> Any:
+        if self._cluster is not None:
+            nb.cluster_dims(builder, value, self._cluster)
         return nb.grid_constant(builder, value)
 
 
@@ -90,12 +94,21 @@ def _start(unit: Unit) -> Op[..., Any]:
                 nb.call(context, builder, fence.mbarrier_init, (), ())
                 if unit.params.debug:
                     define_control(builder, smem(builder, 0))
-            nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
+            if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
+                meet(context, builder)
+            else:
+                nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
             return nb.nothing(context)
 
         return nb.types.void(), codegen
 
     return Op(start, typer)
+
+
+def meet(context: Any, builder: Any) -> None:
+    """All threads of the cluster."""
+    nb.call(context, builder, cluster.arrive, (), ())
+    nb.call(context, builder, cluster.wait, (), ())
 
 
 def _is_memory(unit: Unit) -> Op[..., Any]:
@@ -186,5 +199,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
                   "    else:",
                   f"        inc({unit.compute_registers})"]
     lines += [" " * (8 if unit.warp_specialized else 4) + line for line in compute]
+    if unit.clustered:  # no CTA leaves while others arrive on its barriers
+        lines += ["    arrive()", "    leave()"]
+        ns["arrive"], ns["leave"] = cluster.arrive, cluster.wait
     exec("\n".join(lines), ns)
     return ns[unit.kernel], argtypes

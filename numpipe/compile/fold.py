@@ -68,12 +68,14 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
 class Constants:
     """Evaluates expressions whose value is known before compilation.
 
+    `wg_axis` is the warpgroups', `sizes` of those axes whose sizes are known.
     `failed` has the expressions that are made of constants and raise, e.g. a division by a Static that is 0.
     """
 
-    def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str, tile_wgs: int) -> None:
+    def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str = "",
+                 sizes: dict[str, int] | None = None) -> None:
         self.namespace, self.known = namespace, dict(known)
-        self.wg_axis, self.tile_wgs = wg_axis, tile_wgs
+        self.wg_axis, self.sizes = wg_axis, sizes or {}
         self.failed: dict[ast.AST, Exception] = {}
 
     def name(self, name: str, local: set[str]) -> Any:
@@ -147,8 +149,8 @@ class Constants:
             return MISSING
         if evaluated(function):
             return _called(function, args, {})
-        if function is context.axis_size and args == [self.wg_axis]:
-            return self.tile_wgs
+        if function is context.axis_size and len(args) == 1 and args[0] in self.sizes:
+            return self.sizes[args[0]]
         if function is arith.cdiv:
             return int(arith.cdiv(*args))
         try:

@@ -9,7 +9,8 @@ resources              spills, stack, C75xx notes: serialised wgmma, ignored set
 entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs. Without a memory
                        role: more registers than there are for so many threads
 local memory           registers that went to memory without being called spills
-memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA
+memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, or say no scope. A cluster's
+                       barriers have one each, at the beginning and at the end
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
 tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
 roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream
@@ -73,12 +74,20 @@ class Sass:
         """Instructions whose opcode matches."""
         return [i for i in self.instructions if re.match(pattern, i.opcode)]
 
-    def reachable(self, first: Instruction) -> list[Instruction]:
-        """Everything that can run after `first`, itself included, in the order of addresses; calls are followed."""
+    def in_loop(self, instruction: Instruction) -> bool:
+        """Whether it can run again after it has run."""
+        at = self.instructions.index(instruction)
+        return any(instruction in self.reachable(self.instructions[i]) for i in self._successors(at))
+
+    def reachable(self, first: Instruction, until: str = "never") -> list[Instruction]:
+        """Everything that can run after `first`, itself included, in the order of addresses; calls are followed.
+
+        `until`: a pattern of opcodes that end it, before them.
+        """
         todo, seen = [self.instructions.index(first)], set[int]()
         while todo:
             at = todo.pop()
-            if at in seen or at >= len(self.instructions):
+            if at in seen or at >= len(self.instructions) or re.match(until, self.instructions[at].opcode):
                 continue
             seen.add(at)
             todo.extend(self._successors(at))
@@ -104,13 +113,13 @@ def highest_register(code: list[Instruction]) -> int:
 
 
 def memory_role(sass: Sass) -> list[Instruction]:
-    """What the memory role runs: from its ``setmaxnreg.dec`` on."""
-    return [i for start in sass.find(r"USETMAXREG\.DEALLOC") for i in sass.reachable(start)]
+    """What the memory role runs: from its ``setmaxnreg.dec`` on, to the cluster's barrier if there is one."""
+    return [i for start in sass.find(r"USETMAXREG\.DEALLOC") for i in sass.reachable(start, BEYOND)]
 
 
 def compute_role(sass: Sass) -> list[Instruction]:
-    """What a compute warpgroup runs: from its ``setmaxnreg.inc`` on."""
-    return [i for start in sass.find(r"USETMAXREG\.TRY_ALLOC") for i in sass.reachable(start)]
+    """What a compute warpgroup runs: from its ``setmaxnreg.inc`` on, to the cluster's barrier if there is one."""
+    return [i for start in sass.find(r"USETMAXREG\.TRY_ALLOC") for i in sass.reachable(start, BEYOND)]
 
 
 # ---- rules ------------------------------------------------------------------------------------------------------
@@ -136,10 +145,18 @@ def local_memory(sass: Sass) -> Iterator[str]:
         yield f"local memory: {instruction}"
 
 
+BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
+
+
 def memory_barriers(sass: Sass) -> Iterator[str]:
-    """No fence beyond the CTA."""
-    for instruction in sass.find(r"MEMBAR\.\w+\.(GPU|SYS)"):
-        yield f"a memory barrier beyond the CTA: {instruction}"
+    """No fence beyond the CTA, but for those of the cluster's two barriers, which stand in no loop."""
+    for instruction in sass.find(BEYOND):
+        at = sass.instructions.index(instruction)
+        arrives = any(other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1:at + 5])
+        if not arrives or sass.in_loop(instruction):
+            yield f"a memory barrier beyond the CTA: {instruction}"
+    if (meetings := len(sass.find("UCGABAR_ARV"))) not in (0, 2):
+        yield f"{meetings} arrivals at the cluster's barrier: one at the beginning and one at the end"
 
 
 def waterfalls(sass: Sass) -> Iterator[str]:

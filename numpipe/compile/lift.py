@@ -102,7 +102,7 @@ def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays:
          unit: Unit) -> Lifted:
     """The kernel function rewritten for these Statics and array types and the options of `unit`."""
     begin = time.perf_counter()
-    constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.tile_wgs)
+    constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.sizes)
     lifted = _Lift(source, constants, Session(unit)).kernel(parameters)
     return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
 
@@ -132,7 +132,7 @@ class _Lift(LaneCode, Arithmetic, Debugging, Functions):
         source = read(function.function)
         rebound = {name for name, where in stores(source.parse()) if not isinstance(where, ast.arg)}  # type: ignore[arg-type]
         known = {name: value for name, value in known.items() if name not in rebound}
-        constants = Constants(source.namespace, known, self.unit.wg_axis, self.unit.tile_wgs)
+        constants = Constants(source.namespace, known, self.unit.wg_axis, self.unit.sizes)
         return _Lift(source, constants, self.session).function()
 
     def function(self) -> Bound:

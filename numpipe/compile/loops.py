@@ -295,8 +295,8 @@ class Loops(TileOrders, Turns):
         for other in loads[1:]:
             total = self.call(arith.mul, [total, other], node)
         stride, end = self.temporary("stride"), self.temporary("tiles")
-        before: ast.expr = self.call(tile_loop.before_first_tile, [], node)
-        own: ast.expr = self.call(tile_loop.tile_stride, [], node)
+        before: ast.expr = self.call(tile_loop.before_first_tile, [self.context_name(node)], node)
+        own: ast.expr = self.call(tile_loop.tile_stride, [self.context_name(node)], node)
         if in_turns:
             cta = self.temporary("cta")
             setup.append(ast.Assign([ast.Name(cta, ast.Store())], own))

@@ -34,7 +34,7 @@ class _Stores:
 
     def __init__(self, source: Source, surely: bool) -> None:
         self.surely = surely
-        self.constants = Constants(source.namespace, {}, "", 0)
+        self.constants = Constants(source.namespace, {})
 
     def of(self, function: Node, outer: dict[str, Any], active: tuple[Any, ...]) -> set[str]:
         """Names that `function` stores to, those that it binds itself included.

@@ -87,7 +87,7 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
     made = [[_spec(spec, f"kernel {source.name}: {kind}[{number}]", grid, names, f"{kind}_{number}")
              for number, spec in enumerate(given) if spec.loaded] for kind, given in (("in_specs", ins), ("out_specs", outs))]
     tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]  # others are captured as they are
-    constants = Constants(source.namespace, {}, "", 0)
+    constants = Constants(source.namespace, {})
 
     def wrap(node: ast.FunctionDef) -> ast.FunctionDef:
         for part in own_nodes(node)[0]:

@@ -45,8 +45,9 @@ class Attributes:
             raise SpecError(f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} dimension{'s' * (len(grid) > 1)}, and a "
                             f"cluster {self.cluster} needs {3 if self.cluster[2] > 1 else 2}")
 
-    def limit(self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str) -> int | None:
-        """How many CTAs a launch on a device, which is current, may have; None: any number. `kernel` is the driver's handle.
+    def at_once(self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str) -> int | None:
+        """How many CTAs run at once on a device, which is current; None where a launch may have any number. `kernel` is the driver's
+        handle.
 
         Raises LaunchError where not even one cluster fits.
         """
@@ -60,20 +61,33 @@ class Attributes:
                 raise LaunchError(f"kernel {name!r}: a cluster of {self.size} CTAs, each of {threads} threads and {nbytes} bytes "
                                   f"of shared memory, does not fit on GPU {device}: a cluster runs on the SMs of one GPC, "
                                   "at most 18; use a smaller cluster, fewer slots or fewer warpgroups")
-            return clusters * self.size if self.cooperative else None
+            return clusters * self.size
         return cuda.ctas_at_once(kernel, threads, nbytes, device) if self.cooperative else None
 
     def check_at_once(self, grid: Grid, limit: int | None, threads: int, nbytes: int, device: int, name: str) -> None:
         """Raise LaunchError for a grid that is no number of clusters, or a cooperative one of more CTAs than run at once."""
         if self.size > 1:
             self.check_grid(grid, name)
-        if limit is not None and math.prod(grid) > limit:
+        if self.cooperative and limit is not None and math.prod(grid) > limit:
             raise LaunchError(f"kernel {name!r}: cooperative=True needs all CTAs to run at once, and the grid {grid} has "
                               f"{math.prod(grid)}; GPU {device} holds {limit} of {threads} threads and {nbytes} bytes of shared "
                               "memory: use fewer CTAs, e.g. grid=numpipe.persistent(), or smaller tiles and fewer slots")
 
 
 PLAIN = Attributes()
+
+
+def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
+    """`cluster_names` as a tuple; SpecError unless they name the dimensions of `cluster`, which `given` has checked."""
+    found = (names,) if isinstance(names, str) else tuple(names)
+    dims = () if cluster is None else cluster if isinstance(cluster, (tuple, list)) else (cluster,)
+    if not all(isinstance(name, str) for name in found) or len(set(found)) < len(found):
+        raise SpecError(f"kernel {kernel}: cluster_names must be different strings, got {found}")
+    if found and len(found) != len(dims):
+        mend = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
+        raise SpecError(f"kernel {kernel}: cluster_names {found} name {len(found)} dimension{'s' * (len(found) > 1)}, and the cluster "
+                        f"has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {mend}")
+    return found
 
 
 def given(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -> Attributes:

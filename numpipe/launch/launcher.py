@@ -86,7 +86,7 @@ class Function:
         self._lock = threading.RLock()
         self._parameters = list(parameters)
         self._ready: dict[int, int | None] = {}
-        """device -> how many CTAs may be launched there, where that is limited"""
+        """device -> how many CTAs run there at once, where that was asked for"""
         self._configs: dict[tuple[Grid, int], Any] = {}
 
     def config(self, grid: Grid, stream: int, device: int) -> Any:
@@ -107,6 +107,15 @@ class Function:
                 bounded(self._configs, (grid, stream), config)
             return config
 
+    def fitting(self, grid: Grid, device: int) -> Grid:
+        """The grid of a persistent kernel: as given, or of as many whole clusters as the GPU runs at once. Raises LaunchError."""
+        if self.attributes.size == 1:
+            return grid
+        with self._lock:
+            if device not in self._ready:
+                self._prepare(device)
+            return min(grid[0], self._ready[device] or grid[0]), *grid[1:]
+
     def _prepare(self, device: int) -> None:
         try:
             cuda = driver.get()
@@ -117,7 +126,7 @@ class Function:
                     self._check_parameters(cuda.parameter_sizes(kernel, len(self._parameters)))
                     self.kernel = kernel
                 cuda.allow_shared(self.kernel, self.smem_bytes, device)
-                limit = self.attributes.limit(cuda, self.kernel, self.threads, self.smem_bytes, device, self.name)
+                limit = self.attributes.at_once(cuda, self.kernel, self.threads, self.smem_bytes, device, self.name)
                 for watched, by in self.observers:
                     by.arm(watched, self.kernel, device)
             if timed:

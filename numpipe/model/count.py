@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import _machine
+from .._cluster import place_of, rank_of
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
 
 Work = collections.Counter[tuple[Any, ...]]
@@ -56,6 +57,7 @@ class Counter:
 
     def __init__(self, work: Work, unit: Any, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
+        self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
         self.role: Role = "compute"
         self.lanes: Lanes = "all"
         self.live = self.accumulators = 0
@@ -77,6 +79,17 @@ class Counter:
     def mbar_inval(self, address: int) -> None: ...
 
     def mbar_arrive(self, address: int, count: int = 1) -> None: ...
+
+    def mbar_arrive_remote(self, address: int) -> None: ...
+
+    def map_shared(self, address: int, rank: int) -> int:
+        return address
+
+    def cluster_arrive(self) -> None: ...
+
+    def cluster_wait(self) -> None: ...
+
+    def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None: ...
 
     def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None: ...
 
@@ -122,6 +135,11 @@ class Counter:
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         self.work["load", tensor.name] += self._inside(tensor, coords)
         self.work["copied",] += self._maps[tensor][1]
+
+    def tma_multicast(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int) -> None:
+        """As much comes to this CTA as goes out from it."""
+        self.tma_load(dst, tensor, coords, mbar)
+        self.work["copied",] += self._maps[tensor][1] * (bin(ctas).count("1") - 1) if tensor in self._maps else 0
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         self.work["store", tensor.name] += self._inside(tensor, coords)

@@ -12,6 +12,7 @@ file           concept
 ``schedule``   who is next, and the cycles of the virtual-time model
 ``clocks``     happens-before: vectors of counters, per warp and proxy
 ``memory``     shared memory: bytes, and who wrote and read each of them
+``cluster``    remote arrivals, the barrier of a cluster
 ``barriers``   mbarriers; ``named``: named barriers and the register pool
 ``tma``        boxes and swizzles; ``bulk``: copies in flight
 ``mma``        matrix descriptors, accumulators, groups
@@ -26,7 +27,9 @@ their array, and arrays are touched behind a griddepcontrol.wait. (A kernel's en
 `simulate` and never wait are not checked.) What is ``.aligned`` is executed by all lanes: narrower scopes, branches by lane, and
 lanes of a warp that do not come to a shuffle are reported.
 
-What is not modelled: clusters and multicast, atomics of the lanes, bank conflicts, waits of one CTA for another (flags in global
+CTAs of a cluster run at the same time, and what orders them is in the vectors as within a CTA.
+
+What is not modelled: loads and stores to other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of one CTA for another (flags in global
 memory), the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a warpgroup
 stored an element: two ordinary stores of one warpgroup to an array count as ordered.
 """
@@ -42,10 +45,11 @@ import numpy as np
 from .._machine import TensorMap
 from ..errors import SpecError
 from ..traces import Event, Trace
+from .clocks import Clocks
 from .gmem import GlobalMemory
 from .mma import Plan
 from .schedule import Costs, Schedule
-from .sm import SM, Body
+from .sm import SM, Body, run
 from .tma import Box
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
@@ -66,7 +70,7 @@ def default_registers(warpgroups: int) -> int:
 def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
              seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (),
-             programmatic: bool = False) -> None:
+             programmatic: bool = False, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -81,6 +85,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     fresh        arrays that hold nothing before the kernel writes them
     programmatic  the launch is a programmatic dependent one: every access to an array comes after a griddepcontrol.wait. Else
                  that is asked of kernels that execute one.
+    cluster      CTAs along x, y, z that run at the same time; `grid` is a multiple
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -98,8 +103,12 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     gmem = GlobalMemory(fresh, programmatic)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
-        for cta in schedule.ctas(grid):
+        for ctas in schedule.clusters(grid, cluster):
             gmem.begin()
-            SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
-               registers=default_registers(warpgroups) if registers is None else registers, scheduler=schedule.scheduler(),
-               costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem).run()
+            scheduler, clocks = schedule.scheduler(), Clocks(4 * warpgroups * len(ctas), len(ctas))
+            peers: list[SM] = []
+            for cta in ctas:
+                SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
+                   registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler, clocks=clocks,
+                   peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem)
+            run(peers)

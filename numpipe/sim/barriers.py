@@ -16,7 +16,7 @@ import numpy as np
 
 from ..reports import Party
 from . import report
-from .clocks import GENERIC, INITIALISED
+from .clocks import GENERIC, INITIALISED, Vector
 from .memory import Access
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Mbarrier:
     """One live mbarrier."""
 
     __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
-                 "expected", "landed", "last", "name", "observed", "pending", "phase", "seen_by", "site", "sm", "time", "tx",
+                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "seen_by", "site", "sm", "time", "tx",
                  "used", "waited", "waiters", "warp")
 
     def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
@@ -53,14 +53,14 @@ class Mbarrier:
         """the newest phase somebody waited for"""
         self.observed = False
         """whether a phase may complete only after somebody has waited for the one before"""
-        self.arrivals: list[tuple[int, int]] = []
+        self.arrivals: list[tuple[Warpgroup, int]] = []
         self.waiters: list[tuple[Warpgroup, int]] = []
         self.landed = sm.add_mbarrier_counter()  # before the vectors: it may widen them
         self.current = sm.clocks.vector()
         self.done = sm.clocks.vector()
         self.time = self.done_time = 0
         self.site = report.user_site()
-        self.warp, self.epoch = owner.first_warp, epoch
+        self.owner, self.warp, self.epoch = owner, owner.first_warp, epoch
         self.seen_by: set[tuple[int, bool]] = set()
         self.used: dict[int, tuple[int, Warpgroup, report.Site]] = {}
         """by warp, the epoch of its newest operation on it; not of an mbarrier of the entry, which is never invalidated"""
@@ -80,41 +80,59 @@ class Mbarrier:
     def by_warpgroup(self) -> tuple[tuple[str, int], ...]:
         """(warpgroup's name, arrivals) in this phase."""
         found: dict[str, int] = {}
-        for number, times in self.arrivals:
-            name = self.sm.warpgroups[number].name
+        for who, times in self.arrivals:
+            name = who.name if len(self.sm.peers) == 1 else f"{who.name} of CTA {who.cta}"
             found[name] = found.get(name, 0) + times
         return tuple(found.items())
 
     def party(self) -> Party:
         """Who initialised it, for reports."""
-        owner = self.sm.warpgroups[self.warp // 4]
+        owner = self.owner
         return Party(f"initialises {self.name}", owner.warpgroup, owner.role, owner.cta,
                      () if self.site is None else (report.line_of(self.site),), barrier=self.name)
 
     def arrived(self) -> Party | None:
         """Who has arrived last in this phase, for reports; its line is not kept."""
-        who = self.sm.warpgroups[self.arrivals[-1][0]] if self.arrivals else None
+        who = self.arrivals[-1][0] if self.arrivals else None
         return None if who is None else Party(f"arrived on {self.name}", who.warpgroup, who.role, who.cta, barrier=self.name,
                                               phase=self.phase)
 
     # ---- phases
     def arrive(self, who: Warpgroup, count: int) -> None:
+        """Arrivals of the executing lanes."""
+        if count > self.pending or (self.phase and who.knows(self.landed) < self.phase):
+            raise self._unwanted(who, count)
+        who.release_into(self.current)
+        self.pending -= count
+        self.arrivals.append((who, count))
+        self.settle(who.time)
+
+    def count_arrival(self, who: Warpgroup, count: int, known: list[int], vector: Vector, time: int, site: report.Site) -> None:
+        """Arrivals that have been under way, from lanes that knew `known` each, and `vector` together."""
+        if count > self.pending or known[self.landed] < self.phase:
+            raise self._unwanted(who, count, site)
+        self.learn(vector)
+        self.pending -= count
+        self.arrivals.append((who, count))
+        self.settle(time)
+
+    def learn(self, vector: Vector) -> None:
+        """What came with something that has been under way; vectors may have grown since."""
+        np.maximum(self.current, self.sm.clocks.widen(vector) if len(vector) < len(self.current) else vector, out=self.current)
+
+    def _unwanted(self, who: Warpgroup, count: int, site: report.Site = None) -> SimulationError:
+        """Why arrivals cannot count for the phase that is going on."""
         if count > self.pending:
-            raise report.violation(
+            return report.violation(
                 who, f"{count} arrival{'s' * (count > 1)} on {self.name}, but phase {self.phase} has only "
                      f"{self.pending} of {self.count} pending (arrived: {self.who_arrived() or 'nobody'}): either this slot was "
                 f"passed on twice, or the phase before was not waited for, or the barrier's count is too small{self.counted}; "
-                f"{self._once(self.phase)}", hazard="too-many-arrivals", mbar=self, before=self.arrived())
-        if self.phase and who.knows(self.landed) < self.phase:
-            raise report.race(
-                who, f"arrives on {self.name} in phase {self.phase}, but nothing orders this after the end of phase "
-                f"{self.phase - 1}, so it may count for either (arrived so far: {self.who_arrived() or 'nobody'}): "
-                f"this slot was passed on twice, or the phase before was not waited for; {self._once(self.phase - 1)}",
-                hazard="too-many-arrivals", mbar=self)
-        who.release_into(self.current)
-        self.pending -= count
-        self.arrivals.append((who.warpgroup, count))
-        self.settle(who.time)
+                f"{self._once(self.phase)}", site, hazard="too-many-arrivals", mbar=self, before=self.arrived())
+        return report.race(
+            who, f"arrives on {self.name} in phase {self.phase}, but nothing orders this after the end of phase "
+            f"{self.phase - 1}, so it may count for either (arrived so far: {self.who_arrived() or 'nobody'}): "
+            f"this slot was passed on twice, or the phase before was not waited for; {self._once(self.phase - 1)}",
+            site, hazard="too-many-arrivals", mbar=self)
 
     def _once(self, phase: int) -> str:
         """What to write instead of an arrival that counts for phase `phase`, or the one behind it."""
@@ -161,7 +179,7 @@ class Mbarrier:
                 f"announced {self.expected} bytes, fewer than the copies bring; announce the bytes of all of them",
                 hazard="wrong-expect-tx", mbar=self)
         if self.observed and self.phase - 1 > self.waited:
-            raise report.race(self.sm.warpgroups[self.arrivals[-1][0]], (
+            raise report.race(self.arrivals[-1][0], (
                 f"phase {self.phase} of {self.name} completes, but nobody has waited for phase {self.phase - 1}: a later wait "
                 "could not tell the two apart; wait for each phase before the next one can complete"),
                               hazard="phase-unobserved", mbar=self)
@@ -185,14 +203,15 @@ class Mbarrier:
 
 
 # ---- operations of a warpgroup ----------------------------------------------------------------------------------
-def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = False) -> Mbarrier:
-    """The live mbarrier at `address`, seen initialised by the executing warps (`asynchronous`: also by the TMA)."""
-    mbar = who.sm.mbarriers.get(address)
+def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = False, of: SM | None = None) -> Mbarrier:
+    """The live mbarrier at `address`, of another CTA's SM if it is said `of` which, seen initialised by the executing warps
+    (`asynchronous`: also by the TMA)."""
+    mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
         raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; "
                                "initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
-    key = (who.warpgroup, asynchronous) if who.lanes != "one" else (~who.warpgroup, asynchronous)
+    key = (who.first_warp, asynchronous) if who.lanes != "one" else (~who.first_warp, asynchronous)
     if key not in mbar.seen_by:
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
@@ -222,9 +241,12 @@ def init(who: Warpgroup, address: int, count: int, name: str) -> None:
 
 
 def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed: bool) -> None:
-    """What the entry of a compiled kernel does with all its mbarriers, before any warpgroup runs."""
+    """What the entries of a compiled kernel do with all its mbarriers, before any warpgroup of the cluster runs."""
     old = who.sm.mbarriers.get(address)
     if old is None:
+        for sm in who.sm.peers:
+            if sm is not who.sm and address not in sm.mbarriers:
+                _create(sm.warpgroups[who.warpgroup], address, count, name, 0).observed = observed
         _create(who, address, count, name, 0).observed = observed  # epoch 0: everybody has seen it
     elif old.count != count or old.epoch:
         raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
@@ -301,7 +323,8 @@ class Waiting:
         self.step = step
 
     def text(self) -> str:
-        return f"{self.mbar.name} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
+        of = "" if len(self.mbar.sm.peers) == 1 else f" of CTA {self.mbar.sm.cta}"
+        return f"{self.mbar.name}{of} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
 
 
 class Polling(Waiting):

@@ -12,29 +12,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._machine import TensorMap
-from . import barriers, report, tma
+from . import barriers, cluster, report, tma
 from .clocks import BULK_READ
 from .memory import Access
 
 if TYPE_CHECKING:
+    from .barriers import Mbarrier
     from .port import Warpgroup
+    from .schedule import Task
+    from .sm import SM
 
 
-def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int) -> None:
-    who.one_lane("tma_load")
+def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int, ctas: int = 0) -> None:
+    """A load, to the CTAs of the cluster whose ranks are bits of `ctas`; 0: to the warpgroup's own."""
+    operation = "tma_multicast" if ctas else "tma_load"
+    who.one_lane(operation)
     sm = who.sm
     box = tma.checked(who, tensor)
-    where, index, touched = tma.place(who, "tma_load", box, coords, dst)
-    mbar = barriers.find(who, address, "tma_load", asynchronous=True)
-    nbytes = box.nbytes
-    access = Access(who, "TMA load", tensor.name, ((mbar.landed, mbar.phase + 1),), None, mbar, mbar.phase)
-    access.box, access.where = box, where
-    known = who.known()
-    sm.gmem.load(access, box, where, known)
-    for lo, hi in touched:
-        sm.memory.write(access, lo, hi, known, True)
-    mbar.copies += 1
-    mbar.last = access
+    where, index, touched = tma.place(who, operation, box, coords, dst)
+    nbytes, known = box.nbytes, who.known()
+    landings = []
+    for to in cluster.members(who, ctas) if ctas else (sm,):
+        mbar = barriers.find(who, address, operation, asynchronous=True, of=to)
+        access = Access(who, "TMA load", tensor.name, ((mbar.landed, mbar.phase + 1),), None, mbar, mbar.phase)
+        access.box, access.where = box, where
+        if not landings:
+            sm.gmem.load(access, box, where, known)
+        cluster.reach(to, who, f"{operation} of {tensor.name}", (), access.site)
+        for lo, hi in touched:
+            to.memory.write(access, lo, hi, known, True)
+        mbar.copies += 1
+        mbar.last = access
+        landings.append((to, mbar, access))
     who.elapse(sm.costs.tma_issue)
     started, left = sm.copy_port(who.time, nbytes)
     done = left + sm.scheduler.takes(sm.costs.tma_latency)
@@ -43,11 +52,20 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
         sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=mbar.name,
                      step=None if who.note_ is None else who.note_[1].get("step"))
 
-    def land(_: int) -> None:
-        sm.memory.chunks[index] = box.fetch(where)
-        mbar.land(access, nbytes, done)
+    def landing(to: SM, mbar: Mbarrier, access: Access) -> Task:
+        told = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
 
-    sm.scheduler.push(done, land, "load")
+        def land(_: int) -> None:
+            if told is not None:
+                cluster.reach(to, who, f"{operation} of {tensor.name}", (), access.site)
+                mbar.learn(told)
+            to.memory.chunks[index] = box.fetch(where)
+            mbar.land(access, nbytes, done)
+
+        return land
+
+    for landed in landings:
+        sm.scheduler.push(done, landing(*landed), "load")
     who.breathe()
 
 
@@ -94,7 +112,7 @@ class Groups:
         for lo, hi in touched:
             sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
         access.box, access.where = box, where
-        sm.gmem.store(access, box, where, known, (sm.clocks.written(who.warpgroup), group), reduction)
+        sm.gmem.store(access, box, where, known, (sm.clocks.written(who.first_warp), group), reduction)
         store = Store(access)
         self._open.append(store)
         who.elapse(sm.costs.tma_issue)
@@ -170,7 +188,7 @@ class Groups:
         who.elapse(who.sm.costs.wait)
         # only the lane that stored learns it: warps 1 to 3 hear of it through a barrier
         lane, clocks = who.vectors[0], who.sm.clocks
-        for counter in (clocks.index(BULK_READ, who.first_warp), *[clocks.written(who.warpgroup)][:not read]):
+        for counter in (clocks.index(BULK_READ, who.first_warp), *[clocks.written(who.first_warp)][:not read]):
             lane[counter] = max(int(lane[counter]), self._until)
         if not read:
             del self._groups[:self._until - self._first]

@@ -1,4 +1,4 @@
-"""Happens-before on the SM, as vectors of monotone counters.
+"""Happens-before on the SM, or on those of a cluster, as vectors of monotone counters.
 
 Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same bytes are ordered
 exactly when the later one's vector covers the counters of the earlier one. The counters:
@@ -12,7 +12,7 @@ INITIALISED   warp       the mbarriers it initialised up to epoch v are visible 
 DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as *this warp* waited
 BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
 written       warpgroup  the first v bulk groups of its elected lane are in global memory
-grid          CTA        1: the kernels ahead in the stream have ended (griddepcontrol.wait)
+grid          cluster    1: the kernels ahead in the stream have ended (griddepcontrol.wait)
 named         barrier    uses 1 … v of the named barrier are over
 landed        mbarrier   copies that completed on phases 0 … v - 1 have written their bytes
 ============  =========  ===========================================================================================
@@ -44,23 +44,24 @@ NAMED_BARRIERS = 16
 class Clocks:
     """Where each counter lies in the vectors of one SM; vectors widen as mbarriers are initialised."""
 
-    def __init__(self, warps: int) -> None:
+    def __init__(self, warps: int, ctas: int = 1) -> None:
+        """`warps` of all `ctas` of a cluster."""
         self.warps = warps
-        self.grid = _KINDS * warps + NAMED_BARRIERS
+        self.grid = _KINDS * warps + NAMED_BARRIERS * ctas
         self.used = self.grid + 1 + warps // 4
         self.width = self.used + 32
 
     def index(self, kind: int, warp: int) -> int:
-        """Index of a per-warp counter; `warp` counts over the CTA."""
+        """Index of a per-warp counter; `warp` counts over the CTA, or all of the cluster's CTAs."""
         return kind * self.warps + warp
 
-    def named(self, barrier: int) -> int:
-        """Index of a named barrier's counter."""
-        return _KINDS * self.warps + barrier
+    def named(self, barrier: int, rank: int) -> int:
+        """Index of the counter of a CTA's named barrier."""
+        return _KINDS * self.warps + NAMED_BARRIERS * rank + barrier
 
-    def written(self, warpgroup: int) -> int:
+    def written(self, first_warp: int) -> int:
         """Index of a warpgroup's counter of bulk groups in global memory."""
-        return self.grid + 1 + warpgroup
+        return self.grid + 1 + first_warp // 4
 
     def vector(self) -> Vector:
         return np.zeros(self.width, np.int64)
@@ -79,6 +80,6 @@ class Clocks:
         return grown
 
     def warps_of(self, kind: int, needs: Iterable[Need], known: list[int]) -> list[int]:
-        """CTA-wide numbers of the warps whose counter of this kind is not covered by `known`."""
+        """Numbers of the warps, as `index` counts them, whose counter of this kind is not covered by `known`."""
         base = kind * self.warps
         return [i - base for i, value in needs if base <= i < base + self.warps and known[i] < value]

@@ -62,7 +62,8 @@ class Agent(NamedTuple):
 class Touch:
     """An access to global memory, remembered while the grid runs.
 
-    `number` is of the CTA in the order of the run, `needs` what another access of that CTA must know to come after a write.
+    `number` is of the cluster (of a CTA, where there are none) in the order of the run, `needs` what another access of that cluster
+    must know to come after a write.
     """
 
     __slots__ = ("agent", "code", "flipped", "index", "kind", "needs", "note_", "number", "phase", "reduction", "site", "wait_",
@@ -106,11 +107,11 @@ class GlobalMemory:
 
     def __init__(self, fresh: Sequence[npt.NDArray[Any]] = (), programmatic: bool = False) -> None:
         self.number = -1
-        """of the running CTA"""
+        """of the running cluster"""
         self._fresh = [bounds(array) for array in fresh]
         self._touches: list[Touch] = []
         self._foreign = _FIRST
-        """codes above are of CTAs before the running one"""
+        """codes above are of CTAs before those of the running cluster"""
         self._regions: list[Region] = []
         self._places: dict[tuple[Any, ...], Place] = {}
         self._cuts: dict[TensorMap, Cut] = {}
@@ -119,7 +120,7 @@ class GlobalMemory:
         """an access before a griddepcontrol.wait"""
 
     def begin(self) -> None:
-        """Another CTA runs from here on."""
+        """Another CTA, or cluster, runs from here on."""
         self.number += 1
         self._foreign = _FIRST - len(self._touches)
 
@@ -251,17 +252,18 @@ class GlobalMemory:
                 continue
             if earlier.number != self.number:
                 raise _conflict(access, touch, earlier, written)
+            together = earlier.agent.cta == touch.agent.cta
             if earlier.kind == STORE != touch.kind:
-                raise _other_proxy(access, touch, earlier, written)
-            if earlier.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup:
+                raise (_other_proxy if together else _conflict)(access, touch, earlier, written)
+            if earlier.kind == STORE and together and earlier.agent.warpgroup == touch.agent.warpgroup:
                 continue
             if any(known[counter] < value for counter, value in earlier.needs):
-                raise (_unordered if earlier.kind == STORE else _in_transfer)(access, touch, earlier, written)
+                raise _conflict(access, touch, earlier, written) if not together else (_unordered if earlier.kind == STORE else _in_transfer)(access, touch, earlier, written)
         return met
 
     def _loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """PipelineRace if a TMA load of this CTA may still be reading what is written."""
-        for load in access.agent.sm.memory.loads():
+        """PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading what is written."""
+        for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
             assert load.box is not None
             other = self._cuts[load.box.tensor].place
             if other.region is not place.region or not any(known[counter] < value for counter, value in load.needs):

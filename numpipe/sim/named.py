@@ -62,7 +62,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     if generation is None:
         generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
     over = generation.before
-    if over is not None and who.knows(sm.clocks.named(barrier)) < over.number:
+    if over is not None and who.knows(sm.clocks.named(barrier, sm.rank)) < over.number:
         users = ", ".join(w.name for w in over.arrived)
         raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
                           f"barrier at {report.place(over.site)} by {users}: its warps may be counted there; take another "
@@ -78,7 +78,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     generation.time = max(generation.time, who.time)
     if 128 * len(generation.arrived) == threads:
         generation.complete = True
-        generation.vector[sm.clocks.named(barrier)] = generation.number
+        generation.vector[sm.clocks.named(barrier, sm.rank)] = generation.number
         generation.before = None
         sm.progress += 1
         sm.named_over[barrier] = generation

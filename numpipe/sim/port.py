@@ -14,7 +14,7 @@ import numpy as np
 from greenlet import GreenletExit, greenlet
 
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
-from . import barriers, bulk, generic, lane, mma, named, report
+from . import barriers, bulk, cluster, generic, lane, mma, named, report
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
 from .gmem import Agent
 
@@ -45,7 +45,14 @@ class Warpgroup:
         self.cta = sm.cta
         self.grid = sm.grid
         self.unit = sm.unit
-        self.first_warp = 4 * number
+        self.rank = sm.rank
+        self.first_warp = 4 * (number + sm.wide * sm.rank)
+        """counted over the CTAs of the cluster"""
+        self.over = False
+        self.remote: list[cluster.Sent] = []
+        """arrivals on other CTAs' mbarriers that are under way"""
+        self.met: cluster.Meeting | None = None
+        """the use of the cluster's barrier that it has arrived at, and not waited for"""
         self.time = 0
         self.blocked: Blocked | None = None
         self.ready = False
@@ -165,8 +172,9 @@ class Warpgroup:
     def poll(self, what: Blocked) -> None:
         """A test of `what` failed: everybody else goes first. Polling for ever with nobody else left is a deadlock."""
         sm, self.blocked = self.sm, what
-        if sm.progress != sm.polled_at:
-            sm.polled_at, sm.polls = sm.progress, 0
+        progress = sum(peer.progress for peer in sm.peers)
+        if progress != sm.polled_at:
+            sm.polled_at, sm.polls = progress, 0
         sm.polls += 1
         if sm.polls > sm.poll_limit:
             raise report.deadlock(sm, f"{sm.polls} tests in a row failed while nothing else happened")
@@ -219,6 +227,9 @@ class Warpgroup:
     def mbar_arrive(self, address: int, count: int = 1) -> None:
         barriers.arrive(self, int(address), int(count))
 
+    def mbar_arrive_remote(self, address: int) -> None:
+        cluster.arrive_remote(self, int(address))
+
     def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
         barriers.arrive_expect_tx(self, int(address), int(nbytes))
 
@@ -227,6 +238,19 @@ class Warpgroup:
 
     def mbar_wait(self, address: int, phase: int, step: int = -1) -> None:
         barriers.wait(self, int(address), int(phase), int(step))
+
+    # ---- clusters
+    def map_shared(self, address: int, rank: int) -> int:
+        return cluster.window(self, int(address), int(rank))
+
+    def cluster_arrive(self) -> None:
+        cluster.arrive(self)
+
+    def cluster_wait(self) -> None:
+        cluster.wait(self)
+
+    def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
+        cluster.agree(self, key, value, parties, what)
 
     # ---- fences, named barriers, registers
     def fence_mbarrier_init(self) -> None:
@@ -261,6 +285,9 @@ class Warpgroup:
     # ---- TMA
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
         bulk.load(self, int(dst), tensor, coords, int(mbar))
+
+    def tma_multicast(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int) -> None:
+        bulk.load(self, int(dst), tensor, coords, int(mbar), int(ctas))
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         self.bulk.store(tensor, coords, int(src), reduction, once)

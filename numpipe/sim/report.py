@@ -199,10 +199,11 @@ def _failure(error: type[SimulationError], who: Any, message: str, site: Site, h
 # ---- nobody can run ---------------------------------------------------------------------------------------------
 def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
     """Who waits for what, the state of the mbarriers they wait for, and what is probably missing."""
+    which = f"CTA {sm.cta}" if len(sm.peers) == 1 else f"the cluster of CTAs {', '.join(str(peer.cta) for peer in sm.peers)}"
     found = deadlocks.deadlock(
-        f"CTA {sm.cta}: {why}", [_waiting(agent) for agent in sm.warpgroups],
-        [_state(sm, mbar) for mbar in sm.mbarriers.values() if not mbar.idle or _polling(sm, mbar)],
-        sm.hints(), kernel_of(sm))
+        f"{which}: {why}", [_waiting(agent) for peer in sm.peers for agent in peer.warpgroups],
+        [_state(peer, mbar) for peer in sm.peers for mbar in peer.mbarriers.values() if not mbar.idle or _polling(peer, mbar)],
+        [hint for peer in sm.peers for hint in peer.hints()], kernel_of(sm))
     first = next((line for party in found.waiting for line in party.lines[:1]), None)
     return failed(PipelineDeadlock, found, first)
 
@@ -220,8 +221,13 @@ def _waiting(agent: Warpgroup) -> Party:
     wait: Any = blocked
     at = place_of(sm, mbar)
     return dataclasses.replace(
-        waiting, barrier=mbar.name, phase=wait.phase, step=wait.step if wait.step >= 0 else None,
+        waiting, barrier=_name(sm, mbar), phase=wait.phase, step=wait.step if wait.step >= 0 else None,
         ring=None if at is None or at.plan is None else at.plan.name, slot=None if at is None else at.slot)
+
+
+def _name(sm: SM, mbar: Mbarrier) -> str:
+    """Of an mbarrier, and where there are several its CTA."""
+    return mbar.name if len(sm.peers) == 1 else f"{mbar.name} of CTA {sm.cta}"
 
 
 def _polling(sm: SM, mbar: Mbarrier) -> tuple[int, ...]:
@@ -233,7 +239,7 @@ def _polling(sm: SM, mbar: Mbarrier) -> tuple[int, ...]:
 def _state(sm: SM, mbar: Mbarrier) -> Barrier:
     at = place_of(sm, mbar)
     plan, slot = (None, None) if at is None else (at.plan, at.slot)
-    return Barrier(mbar.name, mbar.phase, mbar.pending, mbar.count, mbar.tx, mbar.expected,
+    return Barrier(_name(sm, mbar), mbar.phase, mbar.pending, mbar.count, mbar.tx, mbar.expected,
                    mbar.by_warpgroup(), tuple(agent.warpgroup for agent, _ in mbar.waiters) + _polling(sm, mbar),
                    "own" if mbar.observed else "" if at is None else at.kind, None if plan is None else plan.name, slot,
                    None if plan is None or slot is None else plan.step_at(slot, mbar.phase))

@@ -26,10 +26,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+Place = tuple[int, int, int]
 Task = Callable[[int], None]
 """Called with the cycle at which it runs."""
-Unit = Literal["load", "read", "write", "wgmma"]
-"""Where an asynchronous operation runs: a TMA load, a TMA store's reading and its writing, a wgmma batch"""
+Unit = Literal["load", "read", "write", "wgmma", "arrive"]
+"""Where an asynchronous operation runs: a TMA load, a TMA store's reading and its writing, a wgmma batch, a remote arrival"""
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,12 @@ class Costs:
     generic_bytes: int = 128
     """bytes a cycle of ordinary shared-memory accesses; half of it to GMEM"""
     registers: int = 40
+    remote: int = 200
+    """from one SM of a cluster to another: a remote arrival, the cluster's barrier"""
 
 
 class Scheduler(Protocol):
-    """One CTA's."""
+    """One CTA's, or one of those of a cluster."""
 
     def push(self, time: int, task: Task, owner: object) -> None:
         """`task` may run from cycle `time` on; `owner` is its warpgroup, or the Unit of an asynchronous operation."""
@@ -240,14 +243,16 @@ class Schedule:
         self._random = None if seed is None else random.Random(operator.index(seed))
         self._make = _KINDS[(seed or 0) % len(_KINDS)][1]
 
-    def ctas(self, grid: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-        """All CTAs, x fastest; with a seed in a random order behind the first, of which a hazard that all have is reported."""
-        ctas = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
-        others = ctas[1:]
+    def clusters(self, grid: Place, cluster: Place) -> list[list[Place]]:
+        """All CTAs, by cluster, x fastest; with a seed clusters come in a random order behind the first, of which a hazard that all
+        have is reported."""
+        found = [[(x + i, y + j, z + k) for k in range(cluster[2]) for j in range(cluster[1]) for i in range(cluster[0])]
+                 for z in range(0, grid[2], cluster[2]) for y in range(0, grid[1], cluster[1]) for x in range(0, grid[0], cluster[0])]
+        others = found[1:]
         if self._random is not None:
             self._random.shuffle(others)
-        return ctas[:1] + others
+        return found[:1] + others
 
     def scheduler(self) -> Scheduler:
-        """The next CTA's."""
+        """The next cluster's."""
         return InOrder() if self._random is None else self._make(self._random)

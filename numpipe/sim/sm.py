@@ -11,7 +11,7 @@ from greenlet import GreenletExit, getcurrent
 
 from .. import _machine
 from ..errors import NumpipeError
-from . import barriers, named, report
+from . import barriers, cluster, named, report
 from .clocks import Clocks
 from .memory import SharedMemory
 from .port import Warpgroup
@@ -29,14 +29,17 @@ Body = Callable[[_machine.Machine], None]
 
 
 class SM:
-    """One CTA on its SM. Nothing outlives it but GMEM, what `gmem` knows of it, and `plans` and `boxes`, derived geometry."""
+    """One CTA on its SM. Nothing outlives it but GMEM, what `gmem` knows of it, and `plans` and `boxes`, derived geometry.
+
+    `peers` are the SMs of its cluster, by rank, itself among them; they have the scheduler and the clocks in common.
+    """
 
     poll_limit = 10_000
     """failed tests in a row, with nothing else happening, that count as a deadlock"""
 
     def __init__(self, body: Body, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int,
-                 smem_bytes: int, registers: int, unit: Any, scheduler: Scheduler, costs: Costs, trace: Trace | None,
-                 context: contextvars.Context, boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan],
+                 smem_bytes: int, registers: int, unit: Any, scheduler: Scheduler, clocks: Clocks, peers: list[SM], costs: Costs,
+                 trace: Trace | None, context: contextvars.Context, boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan],
                  gmem: GlobalMemory) -> None:
         self.body = body
         self.context = context
@@ -55,7 +58,17 @@ class SM:
         """counts everything that can end somebody's wait"""
         self.polls = 0
         self.polled_at = -1
-        self.clocks = Clocks(4 * warpgroups)
+        self.clocks = clocks
+        self.wide = warpgroups
+        self.rank, self.peers = len(peers), peers
+        peers.append(self)
+        self.ended = False
+        self.reached: dict[int, tuple[int, Warpgroup, str, report.Site]] = {}
+        """what warps of other CTAs did last in its memory, by their counters (`cluster.reach`)"""
+        self.agreed: dict[tuple[Any, ...], cluster.Agreed] = {}
+        """of the cluster's first CTA"""
+        self.meeting = cluster.Meeting(self)
+        """of the cluster's first CTA: the use of its barrier that has not come to its end"""
         self.memory = SharedMemory(self, smem_bytes)
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []
@@ -88,13 +101,19 @@ class SM:
         width = self.clocks.width
         index = self.clocks.add_landed()
         if self.clocks.width != width:
-            for warpgroup in self.warpgroups:
-                warpgroup.widen()
-            for mbar in self.mbarriers.values():
-                mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
-            for generation in self.generations():
-                generation.vector = self.clocks.widen(generation.vector)
+            for sm in self.peers:
+                sm.widen()
         return index
+
+    def widen(self) -> None:
+        for warpgroup in self.warpgroups:
+            warpgroup.widen()
+            if warpgroup.met is not None and len(warpgroup.met.vector) < self.clocks.width:
+                warpgroup.met.vector = self.clocks.widen(warpgroup.met.vector)
+        for mbar in self.mbarriers.values():
+            mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
+        for generation in self.generations():
+            generation.vector = self.clocks.widen(generation.vector)
 
     def generations(self) -> set[named.Generation]:
         """Uses of named barriers that somebody still has to acquire."""
@@ -106,19 +125,10 @@ class SM:
         return [*named.hints(self), *self.registers.hints()]
 
     # ---- running
-    def run(self) -> None:
-        """Run the CTA to its end; raises what a warpgroup raised, PipelineRace, SimulationError or PipelineDeadlock."""
-        try:
-            for warpgroup in self.warpgroups:
-                warpgroup.greenlet.gr_context = self.context.copy()
-                warpgroup.wake(0)
-            while (task := self.scheduler.pop()) is not None:
-                task[1](task[0])
-            if not all(w.greenlet.dead for w in self.warpgroups):
-                raise report.deadlock(self)
-            barriers.unfinished(self)
-        finally:
-            self._close()
+    def start(self) -> None:
+        for warpgroup in self.warpgroups:
+            warpgroup.greenlet.gr_context = self.context.copy()
+            warpgroup.wake(0)
 
     def run_body(self, warpgroup: Warpgroup) -> None:
         """The bottom frame of a warpgroup's greenlet."""
@@ -137,8 +147,13 @@ class SM:
         self.progress += 1
         if self.trace is not None:
             self.trace.add(warpgroup, warpgroup.time, warpgroup.time, "end")
+        warpgroup.over = True
+        if len(self.peers) > 1:
+            self.peers[0].meeting.settle()
+            if all(w.over for w in self.warpgroups):
+                cluster.check_reached(self)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """End the warpgroups that are left; their ``finally`` clauses run, but cannot wait any more."""
         self.closing = True
         for warpgroup in self.warpgroups:
@@ -147,3 +162,20 @@ class SM:
                     warpgroup.greenlet.throw(GreenletExit)
                 except Exception:  # the first error is the one that counts
                     continue
+
+
+def run(peers: list[SM]) -> None:
+    """Run the CTAs of a cluster to their ends; raises what a warpgroup raised, PipelineRace, SimulationError or PipelineDeadlock."""
+    scheduler = peers[0].scheduler
+    try:
+        for sm in peers:
+            sm.start()
+        while (task := scheduler.pop()) is not None:
+            task[1](task[0])
+        if not all(w.over for sm in peers for w in sm.warpgroups):
+            raise report.deadlock(next(sm for sm in peers if not all(w.over for w in sm.warpgroups)))
+        for sm in peers:
+            barriers.unfinished(sm)
+    finally:
+        for sm in peers:
+            sm.close()

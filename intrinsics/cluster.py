@@ -1,0 +1,44 @@
+"""Clusters: CTAs that run at the same time, and reach each other's shared memory through one window of addresses.
+
+::
+
+    mbarrier.init(free, 4)                              both CTAs: a release of each warp of the other one
+    fence.mbarrier_init()
+    cluster.arrive()
+    cluster.wait()                                      no remote arrival before the barrier is there
+    mbarrier.arrive_remote(cluster.map_shared(free, other))
+    cluster.arrive()
+    cluster.wait()                                      no CTA leaves while others still arrive
+
+PTX ISA, "Cluster of Cooperative Thread Arrays"; mapa; barrier.cluster.
+"""
+
+from __future__ import annotations
+
+from numpipe._machine import current
+from numpipe._op import ptx
+
+
+@ptx("mapa.shared::cluster.u32 $ret, $addr, $rank;", returns="r", memory=False, addr="r", rank="r")
+def map_shared(addr: int, rank: int) -> int:
+    """The address, in the cluster's window, of what has the shared address `addr` in the CTA of this rank. Scope: a lane.
+
+    For `mbarrier.arrive_remote`, which takes such addresses only. PTX ISA: mapa, ".shared::cluster".
+    """
+    return current().map_shared(addr, rank)
+
+
+@ptx("barrier.cluster.arrive.release;")
+def arrive() -> None:
+    """Arrive at the cluster's barrier: what was done before, remote arrivals too, is done for those who wait. Scope: all lanes.
+
+    Every thread of the cluster arrives and then waits, in turn; those that have ended count as arrived. It is a fence for the
+    whole GPU, so it belongs at a kernel's beginning and end. PTX ISA: barrier.cluster.arrive, ".release".
+    """
+    current().cluster_arrive()
+
+
+@ptx("barrier.cluster.wait.acquire;")
+def wait() -> None:
+    """Block until all threads of the cluster have arrived. Scope: all lanes. PTX ISA: barrier.cluster.wait, ".acquire"."""
+    current().cluster_wait()

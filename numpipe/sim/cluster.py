@@ -1,0 +1,200 @@
+"""Clusters: CTAs that run at once, arrive on each other's mbarriers, and meet at the barrier of the cluster.
+
+A remote arrival is under way for a while, like a copy: it counts at some moment before those who wait for it go on, and at the
+latest when its sender has arrived at the cluster's barrier. What its sender knew when it was sent is what it tells. It touches
+memory of another CTA, which must not have ended: nothing but a barrier that both have come to says so.
+
+PTX ISA, "mbarrier.arrive": .shared::cluster; "barrier.cluster"; "Cluster of Cooperative Thread Arrays".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import SimulationError
+from ..reports import Party
+from . import barriers, report
+from .clocks import GENERIC, Need, Vector
+
+if TYPE_CHECKING:
+    from .barriers import Mbarrier
+    from .port import Warpgroup
+    from .sm import SM
+
+WINDOW = 1 << 24
+"""bytes of the cluster's window for each CTA"""
+
+
+def window(who: Warpgroup, address: int, rank: int) -> int:
+    """mapa"""
+    if not 0 <= rank < len(who.sm.peers):
+        raise report.violation(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
+                                    f"CTA{'s' * (len(who.sm.peers) > 1)}", hazard="illegal-instruction",
+                               mend="a rank of the cluster: 0 … its size - 1")
+    return (rank + 1) * WINDOW + address
+
+
+def members(who: Warpgroup, ctas: int) -> list[SM]:
+    """The SMs of a cluster whose ranks are bits of `ctas`."""
+    if not 0 < ctas < 1 << len(who.sm.peers):
+        raise report.violation(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(who.sm.peers)}",
+                               hazard="illegal-instruction", mend="a bit for each rank of the cluster that is to get a copy")
+    return [sm for rank, sm in enumerate(who.sm.peers) if ctas >> rank & 1]
+
+
+class Sent:
+    """A remote arrival under way: `vector` is what the sender's warps know together, `known` what each of them does."""
+
+    def __init__(self, who: Warpgroup, mbar: Mbarrier) -> None:
+        self.who, self.mbar, self.count = who, mbar, who.lane_count()
+        self.known = who.known()
+        self.vector: Vector = who.sm.clocks.vector()
+        self.site = report.user_site()
+        self.note_, self.wait_ = who.note_, who.wait_
+        self.needs = tuple((who.sm.clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)) for warp in who.warps())
+        who.release_into(self.vector)
+        self.counted = False
+
+    def land(self, time: int) -> None:
+        """It counts."""
+        if self.counted:
+            return
+        self.counted = True
+        self.who.remote.remove(self)
+        reach(self.mbar.sm, self.who, f"mbar_arrive_remote on {self.mbar.name}", self.needs, self.site)
+        self.mbar.count_arrival(self.who, self.count, self.known, self.vector, time, self.site)
+
+
+def arrive_remote(who: Warpgroup, address: int) -> None:
+    rank, offset = divmod(address, WINDOW)
+    if not 0 < rank <= len(who.sm.peers):
+        raise report.violation(who, f"mbar_arrive_remote at address {address}, which is no address in the cluster's window",
+                               hazard="illegal-instruction", mend="cluster.map_shared(address, rank) of the mbarrier's shared address")
+    sm = who.sm.peers[rank - 1]
+    mbar = barriers.find(who, offset, "mbar_arrive_remote", of=sm)
+    who.elapse(who.sm.costs.issue)
+    if who.sm.trace is not None:
+        who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
+    sent = Sent(who, mbar)
+    who.remote.append(sent)
+    if sm is who.sm:
+        sent.land(who.time)
+    else:
+        arrives = who.time + who.sm.scheduler.takes(who.sm.costs.remote)
+        who.sm.scheduler.push(arrives, lambda _: sent.land(arrives), "arrive")
+    who.breathe()
+
+
+# ---- memory of a CTA that may have ended -----------------------------------------------------------------------------
+def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: report.Site) -> None:
+    """A warpgroup of another CTA touches the shared memory of `sm`: what is done there has to be over when it ends."""
+    if sm is who.sm:
+        return
+    if sm.ended:
+        raise _left(sm, who, what, site)
+    for index, value in needs:
+        sm.reached[index] = value, who, what, site  # the newest of a warp comes after its earlier ones
+
+
+def check_reached(sm: SM) -> None:
+    """When a CTA has ended: everything that others did in its memory was known there to be over."""
+    sm.ended = True
+    known = np.maximum.reduce([np.maximum.reduce(w.vectors) for w in sm.warpgroups])
+    for index, (value, who, what, site) in sm.reached.items():
+        if known[index] < value:
+            raise _left(sm, who, what, site)
+
+
+def _left(sm: SM, who: Warpgroup, what: str, site: report.Site) -> SimulationError:
+    return report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this; "
+                            "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends", site,
+                       hazard="exit-in-flight",
+                       before=Party("ends", sm.warpgroups[-1].warpgroup, sm.warpgroups[-1].role, sm.cta))
+
+
+# ---- the barrier of the cluster --------------------------------------------------------------------------------------
+class Meeting:
+    """One use of the cluster's barrier: why a warpgroup is blocked in cluster_wait."""
+
+    kind = "cluster"
+
+    def __init__(self, sm: SM) -> None:
+        self.sm = sm
+        self.arrived: list[Warpgroup] = []
+        self.waiters: list[Warpgroup] = []
+        self.vector = sm.clocks.vector()
+        self.time = 0
+        self.complete = False
+
+    def text(self) -> str:
+        of = sum(len(sm.warpgroups) for sm in self.sm.peers)
+        missing = [f"{w.name} of CTA {w.cta}" for sm in self.sm.peers for w in sm.warpgroups
+                   if w not in self.arrived and not w.greenlet.dead]
+        return f"barrier.cluster: {len(self.arrived)} of {of} warpgroups have arrived, not {', '.join(missing)}"
+
+    def settle(self) -> None:
+        """Complete it if all have arrived who have not ended."""
+        if self.complete or not all(w.over or w in self.arrived for sm in self.sm.peers for w in sm.warpgroups):
+            return
+        self.complete = True
+        for sm in self.sm.peers:
+            sm.meeting = Meeting(sm) if sm is self.sm.peers[0] else sm.peers[0].meeting
+            sm.progress += 1
+        for waiter in self.waiters:
+            waiter.wake(self.time)
+
+
+def arrive(who: Warpgroup) -> None:
+    who.collective("cluster_arrive")
+    who.breathe()
+    if who.met is not None:
+        raise report.violation(who, "cluster_arrive for the second time; cluster_wait before the next cluster_arrive",
+                               hazard="too-many-arrivals")
+    who.elapse(who.sm.costs.issue)
+    for sent in list(who.remote):
+        sent.land(who.time)
+    meeting = who.met = who.sm.peers[0].meeting
+    who.release_into(meeting.vector)
+    meeting.arrived.append(who)
+    meeting.time = max(meeting.time, who.time)
+    meeting.settle()
+
+
+def wait(who: Warpgroup) -> None:
+    who.collective("cluster_wait")
+    meeting, who.met = who.met, None
+    if meeting is None:
+        raise report.violation(who, "cluster_wait without a cluster_arrive; cluster_arrive first", hazard="too-few-arrivals")
+    if not meeting.complete:
+        meeting.waiters.append(who)
+        who.block(meeting)
+    who.acquire(meeting.vector)
+    who.time = max(who.time, meeting.time)
+    who.elapse(who.sm.costs.remote)
+
+
+# ---- what the CTAs of a cluster have in common -----------------------------------------------------------------------
+class Agreed:
+    """What the first of several CTAs brought, and how many are still to come."""
+
+    def __init__(self, who: Warpgroup, value: Any, parties: int) -> None:
+        self.who, self.value, self.left = who, value, parties - 1
+        self.site = report.user_site()
+
+
+def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
+    agreed = who.sm.peers[0].agreed
+    first = agreed.get(key)
+    if first is None:
+        agreed[key] = Agreed(who, value, parties)
+        return
+    if first.value != value:
+        raise report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a share of "
+                               "the block for both: the tile would be of two blocks; the same start for all CTAs along "
+                               "collective_axes, or leave collective_axes out", hazard="multicast-mismatch",
+                          before=report.party(first.who, f"loads a share of the block at {first.value}", first.site))
+    first.left -= 1
+    if not first.left:
+        del agreed[key]
