@@ -230,6 +230,9 @@ class Warpgroup:
     def mbar_arrive_remote(self, address: int) -> None:
         cluster.arrive_remote(self, int(address))
 
+    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None:
+        cluster.arrive_at(self, int(address), ranks, alike)
+
     def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
         barriers.arrive_expect_tx(self, int(address), int(nbytes))
 
