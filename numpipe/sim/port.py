@@ -77,7 +77,7 @@ class Warpgroup:
 
     @property
     def title(self) -> str:
-        return self.name if self.cta == (0, 0, 0) else f"{self.name} of CTA {self.cta}"
+        return self.name if self.cta == (0, 0, 0) and len(self.sm.peers) == 1 else f"{self.name} of CTA {self.cta}"
 
     # ---- vectors
     def _bind(self, vectors: Vector) -> None:
