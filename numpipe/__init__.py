@@ -9,7 +9,7 @@ loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeli
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
-shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `RefUnion`; `barrier_test`
+shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
                        `async_prefetch`
 register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
@@ -42,7 +42,7 @@ _HOME = {
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
-    "SMEM": "allocations", "Barrier": "allocations", "RefUnion": "allocations", "scratch": "shared", "run_scoped": "shared",
+    "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations", "scratch": "shared", "run_scoped": "shared",
     "copy_gmem_to_smem": "copies", "copy_smem_to_gmem": "copies", "commit_smem": "copies",
     "commit_smem_to_gmem_group": "copies", "wait_smem_to_gmem": "copies", "async_prefetch": "copies",
     "set_max_registers": "registers", "program_id": "programs", "num_programs": "programs", "nd_loop": "tile_loop",
@@ -62,6 +62,7 @@ __all__ = [
     "SMEM",
     "ArrayType",
     "Barrier",
+    "ClusterBarrier",
     "BlockSpec",
     "CompileError",
     "CompilerParams",
@@ -133,7 +134,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from ._budget import fit_slots
-    from .allocations import SMEM, Barrier, RefUnion
+    from .allocations import SMEM, Barrier, ClusterBarrier, RefUnion
     from .arith import cdiv
     from .barriers import barrier_arrive, barrier_test, barrier_wait
     from .chains import ComputeContext, PipelineState, WarpSpecializedPipeline

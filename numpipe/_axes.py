@@ -8,6 +8,7 @@ import math
 from ._block import Block
 from ._cluster import ALONE, ROWS, Dims
 from ._schedule import Scheduled
+from .allocations import Barrier, ClusterBarrier
 from .errors import SpecError
 
 
@@ -53,6 +54,11 @@ class Axes(Scheduled):
                          "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))")
                 raise SpecError(f"{what}: collective_axes has {name!r}, which is no axis of the cluster: {known}")
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
+
+    def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
+        """The dimensions of the cluster along which CTAs arrive on each other's barriers: none of a plain Barrier."""
+        axes = self.cluster_dims(barrier.axes, what) if isinstance(barrier, ClusterBarrier) else ()
+        return tuple((axis,) for axis in axes if self.cluster[axis] > 1)
 
     def shared_block(self, block: Block, names: tuple[str, ...], what: str) -> Block:
         """The block, cut into shares, of an operand with these `collective_axes`."""

@@ -134,6 +134,12 @@ class Machine(Protocol):
     def mbar_arrive_remote(self, address: int) -> None:
         """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it counts some time later."""
 
+    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None:
+        """Arrive on the mbarriers at this address in several CTAs, on all of them at one moment.
+
+        `alike`: who arrives on one of them does on all, so they complete their phases together.
+        """
+
     def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
         """Add nbytes to the phase's expected bytes, then arrive once (per executing lane)."""
 

@@ -307,7 +307,7 @@ class Unit(Axes):
             if groups > PHASES:
                 raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
             return BarrierPlan(of, free, 0 if shared else 8 * of.count, groups - 1,
-                               f"{site} ({groups - first - 1})" if several else site)
+                               f"{site} ({groups - first - 1})" if several else site, self.cluster, self.arrive_groups(of, where))
 
         tree = place(kind, base, 0 if shared else size, barrier)
         plan = self.scratch[key] = Scratch(f"{said(kind)} @ {site}", kind, tree, base, size, copies)

@@ -4,6 +4,7 @@
 
     numpipe.SMEM((2, 64, 64), np.float16)      two slots of a 64 x 64 tile, which lies as a block of a pipeline does
     numpipe.Barrier(num_barriers=2)            two mbarriers
+    numpipe.ClusterBarrier("cluster")          an mbarrier in each CTA of a cluster, on which all of them arrive
     numpipe.RefUnion(one, (another, third))    the same bytes as `one`, and as `another` and `third` together
 
 These are types: values are made in a kernel, by `numpipe.scratch` and `numpipe.run_scoped`. A type is a compile-time constant,
@@ -20,9 +21,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ._cluster import ALONE, Dims, shifts
 from ._layout import ATOM, Layout, block_layout
 from ._machine import ELEMENTS
 from .errors import SpecError
+from .specs import axis_names
 from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform
 from .transforms import check as check_transforms
 
@@ -142,6 +145,48 @@ class Barrier:
         return f"Barrier(num_arrivals={self.num_arrivals}, num_barriers={self.num_barriers})"
 
 
+@dataclass(frozen=True)
+class ClusterBarrier(Barrier):
+    """A `Barrier` in each CTA of a cluster: `numpipe.barrier_arrive` arrives on that of every CTA along an axis, its own too.
+
+    collective_axes  name of an axis of the cluster (`cluster_names` of the kernel), or a tuple of such: with (x, y) a CTA's arrival
+                     is for those that differ from it in x only, and those that differ in y only
+    num_arrivals     what completes a phase *of each of these CTAs*: warpgroups that arrive. The mbarrier counts them in all CTAs,
+                     sum of the axes' sizes - number of axes + 1 times as many.
+    num_barriers     as of a `Barrier`
+
+    `numpipe.barrier_wait` waits for its own CTA's. Copies do not arrive on it: they would tell one CTA only. Along one axis, those
+    who have waited for a phase may arrive for the next; along two, others may still be missing in the phase before, and a CTA has to
+    hear of them first (the simulator reports where it has not).
+
+    Raises SpecError for counts and names that cannot be. PTX ISA, "mbarrier.arrive": .shared::cluster.
+
+    >>> ClusterBarrier("cluster", num_barriers=2).axes
+    ('cluster',)
+    """
+
+    collective_axes: str | tuple[str, ...] = ()
+
+    def __init__(self, collective_axes: str | tuple[str, ...], num_barriers: int | tuple[int, ...] = 1, num_arrivals: int = 1) -> None:
+        for name, value in (("collective_axes", collective_axes), ("num_barriers", num_barriers), ("num_arrivals", num_arrivals)):
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+        if not self.axes:
+            raise SpecError("ClusterBarrier: collective_axes must name an axis of the cluster, or several; numpipe.Barrier is one of a "
+                            "CTA alone")
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return axis_names("ClusterBarrier", self.collective_axes)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return "ClusterBarrier", self.axes, *super().parts[1:]
+
+    def __str__(self) -> str:
+        return f"ClusterBarrier({self.axes}, num_arrivals={self.num_arrivals}, num_barriers={self.num_barriers})"
+
+
 @dataclass(frozen=True, init=False)
 class RefUnion:
     """Members that share their bytes: in a kernel, a tuple of references, as many as there are members.
@@ -231,6 +276,8 @@ def _made(parts: tuple[Any, ...]) -> Any:
         return SMEM(rest[0], rest[1], tuple(_TRANSFORMS[kind](value) for kind, value in rest[2]))
     if name == "Barrier":
         return Barrier(rest[0], rest[1])
+    if name == "ClusterBarrier":
+        return ClusterBarrier(rest[0], num_arrivals=rest[1], num_barriers=rest[2])
     members = [_made(part) for part in rest]
     return tuple(members) if name == "tuple" else RefUnion(*members)
 
@@ -258,11 +305,19 @@ class BarrierPlan:
     own: int
     index: int
     name: str
+    cluster: Dims = ALONE
+    groups: tuple[tuple[int, ...], ...] = ()
+    """of a `ClusterBarrier`: dimensions of the cluster along which CTAs arrive for each other"""
+
+    @property
+    def peers(self) -> tuple[Dims, ...]:
+        """From a CTA to those on whose barriers it arrives, itself first."""
+        return shifts(self.cluster, self.groups)
 
     @property
     def arrivals(self) -> int:
         """That complete a phase of the mbarrier: each warp's for its warpgroup."""
-        return ARRIVALS_A_WARPGROUP * self.kind.num_arrivals
+        return ARRIVALS_A_WARPGROUP * self.kind.num_arrivals * len(self.peers)
 
 
 @dataclass(frozen=True)

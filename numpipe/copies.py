@@ -27,7 +27,7 @@ from ._machine import REDUCTIONS
 from ._op import constant, helper, op
 from ._plans import ArrayArg, MapRequest
 from ._unit import Unit
-from .allocations import ARRIVALS_A_WARPGROUP
+from .allocations import ARRIVALS_A_WARPGROUP, BarrierPlan, ClusterBarrier
 from .context import Context
 from .errors import SpecError
 from .fragment.order import before_async
@@ -168,6 +168,13 @@ def check_reduction(reduction: Any, dtype: np.dtype) -> str:
         raise SpecError(f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}"
                         + mend * same)
     return str(reduction)
+
+
+def check_barrier(plan: BarrierPlan) -> None:
+    """A copy's barrier is its CTA's own."""
+    if isinstance(plan.kind, ClusterBarrier):
+        raise SpecError(f"{LOAD}: barrier is {plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives in its own "
+                        "only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that has been waited for")
 
 
 def check_flag(operation: str, name: str, value: Any) -> bool:
@@ -389,6 +396,7 @@ def copy_in(np_: Context, src: Any, dst: Any, barrier: Any, predicate: Any) -> N
     if not isinstance(barrier, BarrierRef):
         raise SpecError(not_a_barrier(type(barrier).__name__))
     one_barrier(LOAD, barrier.shape)
+    check_barrier(barrier.plan)
     boxes = check(LOAD, np_.unit, src.ref.index, src.axes, src.sizes, dst.layout, dst.dtype, dst.writable)
     if not np_.memory:
         check_predicate(LOAD, predicate)

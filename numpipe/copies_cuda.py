@@ -120,6 +120,7 @@ def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, pr
     if not isinstance(barrier, BarriersType):
         raise SpecError(source.not_a_barrier(getattr(barrier, "what", _said(barrier))))
     one_barrier(source.LOAD, barrier.shape)
+    source.check_barrier(barrier.plan)
     transfer = TransferType(_checked(source.LOAD, np_, src, dst), src, barrier)
     memory = np_.role == "memory"
     if not memory:

@@ -63,6 +63,9 @@ _ALL = (
            "mbarrier.arrive"),
     Hazard("named-barrier-mismatch", "a named barrier is used with other threads or another number than its other users think",
            "bar{.cta}, barrier{.cta}"),
+    # ---- clusters
+    Hazard("multicast-mismatch", "CTAs of a cluster load shares of different blocks into one tile, where all are to load the same",
+           "cp.async.bulk.tensor: .multicast::cluster"),
     # ---- whole warpgroups, whole CTAs
     Hazard("divergent-aligned",
            "an instruction for all lanes of a warp or warpgroup is executed by some of them, or one for a single lane by all",

@@ -41,25 +41,22 @@ def peer_of_lane(builder: Any, peers: tuple[Dims, ...], dims: Dims) -> tuple[Any
     return rank(builder, place, dims), builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32)
 
 
-def arrive(typing_context: Any, builder: Any, context: Any, peers: tuple[Dims, ...], dims: Dims, address: Any) -> None:
-    """Lanes of each warp arrive on the mbarrier at a shared address in the CTAs that `peers` lead to."""
-    to, idle = peer_of_lane(builder, peers, dims)
-    remote = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
-    inner, emit = predicated(mbarrier.arrive_remote)(typing_context, I32, I32)
-    emit(context, builder, inner, [remote, idle])
+def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, ...], dims: Dims, address: Any) -> None:
+    """Lanes of each warp arrive on the mbarrier at a shared address: of this CTA, or of all those that `peers` lead to."""
+    alone = len(peers) == 1
+    if alone:
+        idle = builder.and_(nb.thread_index(builder), nb.const(31))
+    else:
+        to, idle = peer_of_lane(builder, peers, dims)
+        address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
+    inner, emit = predicated(mbarrier.arrive if alone else mbarrier.arrive_remote)(typing_context, I32, I32)
+    emit(context, builder, inner, [address, idle])
 
 
 @cuda_meaning(source.arrive_at_peers)
 def _arrive_at_peers(typing_context: Any, ring: Any, part: Any, address: Any) -> Any:
-    peers, dims = ring.plan.peers[nb.literal(part)], ring.plan.cluster
-    alone = len(peers) == 1
-
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if alone:
-            inner, emit = predicated(mbarrier.arrive)(typing_context, I32, I32)
-            emit(context, builder, inner, [args[2], builder.and_(nb.thread_index(builder), nb.const(31))])
-        else:
-            arrive(typing_context, builder, context, peers, dims, args[2])
+        arrive(typing_context, context, builder, ring.plan.peers[nb.literal(part)], ring.plan.cluster, args[2])
         return nb.nothing(context)
 
     return nb.types.void(ring, part, I32), codegen

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ._cluster import place_of, rank_of, shifted
 from ._machine import current
 from ._op import helper, op
 from .inert import Inert
@@ -56,11 +57,23 @@ def wait(barrier):  # type: ignore[no-untyped-def]
     passed(barrier)
 
 
+@op
+def arrive_at_peers(barrier: BarrierRef) -> None:
+    """A warpgroup's arrival: on its CTA's barrier, or on those of all CTAs that it arrives for at once."""
+    plan = barrier.plan
+    if len(plan.peers) == 1:
+        each_warp(mbarrier.arrive, address_of(barrier))
+    else:
+        here = place_of(current().cta, plan.cluster)
+        ranks = tuple(rank_of(shifted(here, shift, plan.cluster), plan.cluster) for shift in plan.peers)
+        current().scoped("warps", current().mbar_arrive_cluster, (barrier.address, ranks, len(plan.groups) == 1))
+
+
 @helper
 def arrive(barrier):  # type: ignore[no-untyped-def]
     """Every warp for itself."""
     named.warp_sync()  # lane 0 releases what the other lanes did before
-    each_warp(mbarrier.arrive, address_of(barrier))
+    arrive_at_peers(barrier)
 
 
 @op

@@ -11,6 +11,7 @@ from ._plans import COUNTERS
 from .context_cuda import counter_pointer
 from .inert_cuda import InertType
 from .intrinsics import mbarrier
+from .multicast_cuda import arrive
 from .shared_cuda import BarriersType, barrier_address, fields_of
 
 I32 = nb.types.int32
@@ -41,6 +42,16 @@ def _passed(_context: Any, barrier: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         pointer, number = _word(context, builder, barrier, args[0])
         builder.store(builder.xor(builder.load(pointer), builder.shl(nb.const(1), number)), pointer)
+        return nb.nothing(context)
+
+    return nb.types.void(barrier), codegen
+
+
+@cuda_meaning(source.arrive_at_peers)
+def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        arrive(typing_context, context, builder, barrier.plan.peers, barrier.plan.cluster,
+               barrier_address(context, builder, barrier, args[0]))
         return nb.nothing(context)
 
     return nb.types.void(barrier), codegen

@@ -102,15 +102,24 @@ def a_squeezed_block_of_8_bytes(a, b, c):
         pass
 
 
-@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
-         "oob_fill='zeros', buffer_count=None, eviction_policy=None): it has no argument 'collective_axes'")
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': collective_axes has 'cluster', which is no axis of the cluster: the "
+         "kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))", kind=SpecError)
 def a_block_for_several_ctas(a, b, c):
-    spec = BlockSpec((64, 64), lambda k: (0, k), collective_axes=("cluster",))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), collective_axes="cluster"),))
+    for _, (x,) in pipe(a):
+    #              ^^^^^^^
+        pass
+
+
+@refused("BlockSpec: collective_axes must be the name of an axis of the cluster (cluster_names= of the kernel), or a tuple of "
+         "different ones, got ('x', 'x')", kind=SpecError)
+def a_block_shared_twice(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k), collective_axes=("x", "x"))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
-         "oob_fill='zeros', buffer_count=None, eviction_policy=None): it has no argument 'pipeline_mode'")
+         "oob_fill='zeros', buffer_count=None, eviction_policy=None, collective_axes=None): it has no argument 'pipeline_mode'")
 def a_mode_of_an_operand(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), pipeline_mode=2)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -111,9 +111,9 @@ def test_only_one_module_imports_numba_and_llvmlite() -> None:
 LAYERS = (
     {"hazards", "reports"}, {"deadlocks"}, {"errors", "_frames", "_source"}, {"_log"}, {"_machine", "_op", "_numba"},
     {"intrinsics"},
-    {"specs", "trees", "params", "transforms", "_layout", "_block", "_format"}, {"allocations", "_budget"},
-    {"_plans", "_schedule", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division"}, {"arith"},
-    {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains", "turns", "orders"},
+    {"specs", "trees", "params", "transforms", "_layout", "_block", "_cluster", "_format"}, {"allocations", "_budget"},
+    {"_plans", "_schedule", "_axes", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division"}, {"arith"},
+    {"refs", "numbers", "lanes", "multicast", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains", "turns", "orders"},
     {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
     {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},

@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from .. import shared
-from ..allocations import SMEM, Barrier, RefUnion, is_allocation, spelled
+from ..allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation, spelled
 from ..closure import Facts
 from ..errors import SpecError
 from ..functions import Function
@@ -79,7 +79,7 @@ class Allocations(Bodies):
         if isinstance(node, ast.Tuple):
             for part in node.elts:
                 self._wrong(part)
-        if not isinstance(node, ast.Call) or self.value(node.func) not in (SMEM, Barrier, RefUnion):
+        if not isinstance(node, ast.Call) or self.value(node.func) not in (SMEM, Barrier, ClusterBarrier, RefUnion):
             return
         for part in (*node.args, *(keyword.value for keyword in node.keywords)):
             self._wrong(part)

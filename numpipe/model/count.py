@@ -82,6 +82,8 @@ class Counter:
 
     def mbar_arrive_remote(self, address: int) -> None: ...
 
+    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None: ...
+
     def map_shared(self, address: int, rank: int) -> int:
         return address
 

@@ -10,6 +10,7 @@ PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +31,7 @@ class Mbarrier:
     """One live mbarrier."""
 
     __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
-                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "seen_by", "site", "sm", "time", "tx",
+                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "seen_by", "site", "sm", "time", "twins", "tx",
                  "used", "waited", "waiters", "warp")
 
     def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
@@ -62,6 +63,8 @@ class Mbarrier:
         self.site = report.user_site()
         self.owner, self.warp, self.epoch = owner, owner.first_warp, epoch
         self.seen_by: set[tuple[int, bool]] = set()
+        self.twins: Sequence[Mbarrier] = ()
+        """in other CTAs, where whoever arrives here arrives there too"""
         self.used: dict[int, tuple[int, Warpgroup, report.Site]] = {}
         """by warp, the epoch of its newest operation on it; not of an mbarrier of the entry, which is never invalidated"""
 
@@ -187,6 +190,8 @@ class Mbarrier:
         self.done_time = self.time
         self.phase += 1
         self.done[self.landed] = self.phase
+        for twin in self.twins:
+            self.done[twin.landed] = self.phase
         self.pending = self.count
         self.expected = 0
         self.arrivals = []

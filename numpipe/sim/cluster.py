@@ -9,6 +9,7 @@ PTX ISA, "mbarrier.arrive": .shared::cluster; "barrier.cluster"; "Cluster of Coo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,26 +46,35 @@ def members(who: Warpgroup, ctas: int) -> list[SM]:
 
 
 class Sent:
-    """A remote arrival under way: `vector` is what the sender's warps know together, `known` what each of them does."""
+    """Remote arrivals of the executing lanes under way: `vector` is what their warps know together, `known` what each does."""
 
-    def __init__(self, who: Warpgroup, mbar: Mbarrier) -> None:
-        self.who, self.mbar, self.count = who, mbar, who.lane_count()
+    def __init__(self, who: Warpgroup, mbars: list[Mbarrier]) -> None:
+        self.who, self.mbars, self.count = who, mbars, who.lane_count()
         self.known = who.known()
         self.vector: Vector = who.sm.clocks.vector()
         self.site = report.user_site()
-        self.note_, self.wait_ = who.note_, who.wait_
         self.needs = tuple((who.sm.clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)) for warp in who.warps())
         who.release_into(self.vector)
-        self.counted = False
+        who.remote.append(self)
+        if who.sm.trace is not None:
+            for mbar in mbars:
+                who.sm.trace.add(who, who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name)
+        who.elapse(who.sm.costs.issue)
+        if all(mbar.sm is who.sm for mbar in mbars):
+            self.land(who.time)
+        else:
+            arrives = who.time + who.sm.scheduler.takes(who.sm.costs.remote)
+            who.sm.scheduler.push(arrives, lambda _: self.land(arrives), "arrive")
+        who.breathe()
 
     def land(self, time: int) -> None:
-        """It counts."""
-        if self.counted:
-            return
-        self.counted = True
+        """They count."""
+        if self not in self.who.remote:
+            return  # the sender has come to the cluster's barrier
         self.who.remote.remove(self)
-        reach(self.mbar.sm, self.who, f"mbar_arrive_remote on {self.mbar.name}", self.needs, self.site)
-        self.mbar.count_arrival(self.who, self.count, self.known, self.vector, time, self.site)
+        for mbar in self.mbars:
+            reach(mbar.sm, self.who, f"mbar_arrive_remote on {mbar.name}", self.needs, self.site)
+            mbar.count_arrival(self.who, self.count, self.known, self.vector, time, self.site)
 
 
 def arrive_remote(who: Warpgroup, address: int) -> None:
@@ -72,19 +82,14 @@ def arrive_remote(who: Warpgroup, address: int) -> None:
     if not 0 < rank <= len(who.sm.peers):
         raise report.violation(who, f"mbar_arrive_remote at address {address}, which is no address in the cluster's window",
                                hazard="illegal-instruction", mend="cluster.map_shared(address, rank) of the mbarrier's shared address")
-    sm = who.sm.peers[rank - 1]
-    mbar = barriers.find(who, offset, "mbar_arrive_remote", of=sm)
-    who.elapse(who.sm.costs.issue)
-    if who.sm.trace is not None:
-        who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
-    sent = Sent(who, mbar)
-    who.remote.append(sent)
-    if sm is who.sm:
-        sent.land(who.time)
-    else:
-        arrives = who.time + who.sm.scheduler.takes(who.sm.costs.remote)
-        who.sm.scheduler.push(arrives, lambda _: sent.land(arrives), "arrive")
-    who.breathe()
+    Sent(who, [barriers.find(who, offset, "mbar_arrive_remote", of=who.sm.peers[rank - 1])])
+
+
+def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool) -> None:
+    mbars = [barriers.find(who, address, "mbar_arrive_remote", of=who.sm.peers[rank]) for rank in ranks]
+    for mbar in mbars:
+        mbar.twins = mbars if alike else ()
+    Sent(who, mbars)
 
 
 # ---- memory of a CTA that may have ended -----------------------------------------------------------------------------

@@ -117,6 +117,10 @@ def _by_hand(plan: RingPlan) -> str:
 def _why(this: _Conflict) -> _Told:
     """Which hazard, what is not ordered, how to mend it."""
     earlier, later = this.earlier, this.later
+    if later.kind == "TMA load" and later.agent.sm is not this.sm:
+        return _Told("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
+                     "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed barrier "
+                     "of each, whose count is that of all of them")
     if earlier.kind == "TMA load":
         return _not_landed(this)
     if earlier.kind == "TMA store":

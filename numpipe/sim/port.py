@@ -77,7 +77,7 @@ class Warpgroup:
 
     @property
     def title(self) -> str:
-        return self.name if self.cta == (0, 0, 0) else f"{self.name} of CTA {self.cta}"
+        return self.name if self.cta == (0, 0, 0) and len(self.sm.peers) == 1 else f"{self.name} of CTA {self.cta}"
 
     # ---- vectors
     def _bind(self, vectors: Vector) -> None:
@@ -229,6 +229,9 @@ class Warpgroup:
 
     def mbar_arrive_remote(self, address: int) -> None:
         cluster.arrive_remote(self, int(address))
+
+    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None:
+        cluster.arrive_at(self, int(address), ranks, alike)
 
     def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
         barriers.arrive_expect_tx(self, int(address), int(nbytes))

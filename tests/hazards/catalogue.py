@@ -4,8 +4,7 @@ An entry is one function with a flag, `mended`. Most are kernels as users write 
 impossible, because the ring, the entry or an automatic barrier sees to it, the entry is a body on the operations of
 `numpipe.intrinsics` instead, run by every warpgroup of a simulated CTA.
 
-Not here: `operand-in-flight` (a wgmma's operand in registers, overwritten while it is read) and arrivals from other CTAs of a
-cluster. The language has neither yet.
+Not here: `operand-in-flight` (a wgmma's operand in registers, overwritten while it is read). The language has none yet.
 """
 
 from __future__ import annotations
@@ -82,7 +81,8 @@ def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[S
 
 
 def machine(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
-            warpgroups: int = 1, grid: tuple[int, int, int] = (1, 1, 1), box: tuple[int, int] = (64, 64)) -> Callable[..., Any]:
+            warpgroups: int = 1, grid: tuple[int, int, int] = (1, 1, 1), box: tuple[int, int] = (64, 64),
+            cluster: tuple[int, int, int] = (1, 1, 1)) -> Callable[..., Any]:
     """A body on intrinsics: ``function(mended, *maps, out)``, with tensor maps of the arrays `given` and an array for the result.
 
     It is run by each warpgroup of CTAs with 64 KiB of shared memory.
@@ -92,7 +92,8 @@ def machine(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[
             out = np.zeros_like(gives)
             maps = [TensorMap(array, box, 128, "xyz"[number]) for number, array in enumerate(given)]
             stored = TensorMap(out, box, 128, "out") if out.ndim == 2 else out
-            simulate(lambda _: function(mended, *maps, stored), grid=grid, warpgroups=warpgroups, smem_bytes=65536, seed=seed)
+            simulate(lambda _: function(mended, *maps, stored), grid=grid, warpgroups=warpgroups, smem_bytes=65536, seed=seed,
+                     cluster=cluster)
             return out
 
         _add(Entry(hazard, says, error, function, run, gives, True))

@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from hazards import accumulators, arrays, barriers, proxies, slots, stores, whole
+from hazards import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
 from hazards.catalogue import ENTRIES, NOT_YET, Entry
 from numpipe.errors import SimulationError
 from numpipe.hazards import HAZARDS
 
-TOPICS = accumulators, arrays, barriers, proxies, slots, stores, whole
+TOPICS = accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
 SCHEDULES = (None, *range(40))  # None: the order of the virtual-time model
 
 

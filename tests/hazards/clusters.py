@@ -1,0 +1,128 @@
+"""Clusters: slots that CTAs fill for each other, arrivals on each other's barriers, CTAs that are not there yet or any more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, PipelineDeadlock, ds
+from numpipe._machine import current
+from numpipe.intrinsics import barrier, cluster, cp_async_bulk, fence, mbarrier, memory
+from numpipe.lanes import each_warp, one_lane
+
+from .catalogue import F32, integers, kernel, machine
+
+X = integers(64, 128)
+READY, FREE = 60 * 1024, 60 * 1024 + 8
+PAIR = {"grid": (2, 1, 1), "cluster": (2, 1, 1)}
+WORDS = X[:, ::64].copy().view(np.int16)[0].astype(np.int32) & 0xFFFF
+"""the first element of each of the two tiles of X, as bits"""
+
+
+def begin(*counts):
+    for number, count in enumerate(counts):
+        mbarrier.init(READY + 8 * number, count)
+    fence.mbarrier_init()
+
+
+def meet():
+    cluster.arrive()
+    cluster.wait()
+
+
+def fill(x, step):
+    """This CTA's half of a tile, to both CTAs; each expects all of it."""
+    mbarrier.wait(FREE, step - 1, step)
+    mbarrier.arrive_expect_tx(READY, 2 * x.nbytes)
+    rank = current().rank
+    cp_async_bulk.multicast(4096 * rank, x, (32 * rank, 64 * step), READY, 0b11)
+
+
+def release(to):
+    """Every warp on the consumed barrier of each of these CTAs."""
+    barrier.sync(1, 128)
+    for rank in to:
+        each_warp(mbarrier.arrive_remote, cluster.map_shared(FREE, rank))
+
+
+def two_steps(x, out, counts, to):
+    """Both CTAs go through two tiles in one slot, and note the first word of each."""
+    one_lane(begin, 1, 4 * counts)
+    meet()
+    rank = current().rank
+    for step in range(2):
+        one_lane(fill, x, step)
+        mbarrier.wait(READY, step, step)
+        out[2 * rank + step] = memory.load_word(0) & 0xFFFF
+        release(to)
+    meet()
+
+
+@machine("refilled-while-read", r"TMA load \(x\).*(nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, 0\) that "
+         r"(CTA \([01], 0, 0\) has released these bytes.*mend: +every CTA that a slot is filled in releases it to each that fills it|"
+         r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*mend: +barrier_arrive by the readers))",
+         X, gives=np.tile(WORDS, 2), box=(32, 64), **PAIR)
+def a_slot_that_is_not_released_to_the_peer_that_fills_it(mended, x, out):
+    if mended:
+        two_steps(x, out, 2, (0, 1))
+    else:
+        two_steps(x, out, 1, (current().rank,))
+
+
+@machine("too-few-arrivals", r"the cluster of CTAs \(0, 0, 0\), \(1, 0, 0\): every warpgroup waits.*warpgroup 0 \(compute\) of CTA "
+         r"\(1, 0, 0\): blocked on mbarrier at 61448 of CTA \(1, 0, 0\) phase 0 step 1.*mbarrier at 61448 of CTA \(1, 0, 0\): phase 0, "
+         r"4 of 8 arrivals missing, 0 bytes missing; arrived: warpgroup 0 \(compute\) of CTA \(1, 0, 0\) x 4",
+         X, gives=np.tile(WORDS, 2), box=(32, 64), error=PipelineDeadlock, **PAIR)
+def a_release_that_misses_a_peer(mended, x, out):
+    two_steps(x, out, 2, (0, 1) if mended else (current().rank,))
+
+
+@machine("exit-in-flight", r"mbar_arrive_remote on mbarrier at 61440 in shared memory of CTA \([01], 0, 0\), which may have ended: "
+         r"nothing makes it wait for this; all warpgroups of the cluster meet", gives=np.array([7, 7]), **PAIR)
+def a_cta_that_ends_while_its_peer_arrives(mended, out):
+    one_lane(begin, 4)
+    meet()
+    each_warp(mbarrier.arrive_remote, cluster.map_shared(READY, 1 - current().rank))
+    out[current().rank] = 7
+    if mended:
+        meet()
+
+
+@machine("missing-init-fence", r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialised yet|mbarrier at 61440, "
+         r"but nothing orders its initialisation at clusters.py:\d+ in begin before)", gives=np.array([7, 7]), **PAIR)
+def an_arrival_at_a_cta_that_may_not_have_begun(mended, out):
+    one_lane(begin, 4)
+    if mended:
+        meet()
+    else:
+        barrier.sync(0, 128)
+    each_warp(mbarrier.arrive_remote, cluster.map_shared(READY, 1 - current().rank))
+    mbarrier.wait(READY, 0, -1)
+    out[current().rank] = 7
+    meet()
+
+
+@machine("too-few-arrivals", r"cluster_wait without a cluster_arrive; cluster_arrive first", gives=np.array([7, 7]),
+         error=numpipe.SimulationError, **PAIR)
+def a_wait_for_the_cluster_without_an_arrival(mended, out):
+    if mended:
+        cluster.arrive()
+    cluster.wait()
+    out[current().rank] = 7
+
+
+A, B = integers(128, 128), integers(64, 128)
+
+
+@kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) in CTA "
+        r"\([01], 0, 0\) and \(\d+, \d+\) in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would be of two "
+        r"blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]), np.zeros((128, 64), F32),
+        gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
+def shares_of_two_blocks(a, b, c, *, mended: numpipe.Static):
+    m = numpipe.axis_index("cta")
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(
+        BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0 if mended else m, k), collective_axes="cta")))
+    for _, (a_tile, b_tile) in pipe(a, b):
+        acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+    c[ds(m * 64, 64), ds(0, 64)] = acc
