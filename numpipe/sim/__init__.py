@@ -17,6 +17,7 @@ file           concept
 ``mma``        matrix descriptors, accumulators, groups
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
 ``gmem``       global memory: who wrote and read which elements, by CTA; ``regions``: views of one allocation
+``handover``   flags in global memory, by which a CTA tells another one that its stores are there
 ``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
 =============  ==================================================================================================
 
@@ -26,8 +27,8 @@ their array, and arrays are touched behind a griddepcontrol.wait. (A kernel's en
 `simulate` and never wait are not checked.) What is ``.aligned`` is executed by all lanes: narrower scopes, branches by lane, and
 lanes of a warp that do not come to a shuffle are reported.
 
-What is not modelled: clusters and multicast, atomics of the lanes, bank conflicts, waits of one CTA for another (flags in global
-memory), the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a warpgroup
+What is not modelled: clusters and multicast, atomics of the lanes, bank conflicts, waits of one CTA for one of a larger index, the
+lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a warpgroup
 stored an element: two ordinary stores of one warpgroup to an array count as ordered.
 """
 
@@ -43,6 +44,7 @@ from .._machine import TensorMap
 from ..errors import SpecError
 from ..traces import Event, Trace
 from .gmem import GlobalMemory
+from .handover import left_set
 from .mma import Plan
 from .schedule import Costs, Schedule
 from .sm import SM, Body
@@ -66,7 +68,7 @@ def default_registers(warpgroups: int) -> int:
 def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
              seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (),
-             programmatic: bool = False) -> None:
+             programmatic: bool = False, handover: bool = False) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -81,6 +83,8 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     fresh        arrays that hold nothing before the kernel writes them
     programmatic  the launch is a programmatic dependent one: every access to an array comes after a griddepcontrol.wait. Else
                  that is asked of kernels that execute one.
+
+    handover     CTAs wait for others of a smaller index (`handover`): they run in the order of their indices, also with a seed
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -98,8 +102,9 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     gmem = GlobalMemory(fresh, programmatic)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
-        for cta in schedule.ctas(grid):
+        for cta in sorted(schedule.ctas(grid), key=lambda cta: cta[::-1]) if handover else schedule.ctas(grid):
             gmem.begin()
             SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                registers=default_registers(warpgroups) if registers is None else registers, scheduler=schedule.scheduler(),
                costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem).run()
+        left_set(gmem)
