@@ -67,7 +67,7 @@ def check(unit: Any, index: int, dtype: Any) -> None:
 
 
 def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
-    """The slots are there, and large enough; the GPU stops the kernel (trap)."""
+    """The slots are there, and large enough; on the GPU stores to others end the kernel with an illegal address."""
     slots, size = work.array.shape
     wanted = acc.shape[0] * acc.shape[1] * work.unit.tile_wgs
     if wanted > size - FLAGS:

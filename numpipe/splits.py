@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ._op import helper, op
-from .arith import add, divide, divisor, mul, quotient, sub
+from .arith import add, mul, quotient, sub
 from .errors import SpecError
 from .tile_loop import before_first_tile, tile_stride
 
@@ -85,6 +85,8 @@ def no_split(got: str) -> str:
     return f"numpipe.split_tiles: split={got}: \"stream\", or the parts of a tile, an integer of at least 1"
 
 
+# What a loop needs of its parts from one to the next stays in registers during the products, so it is little: the rest is computed
+# anew for each part.
 @helper
 def least(a, b):
     """The smaller of two int32."""
@@ -94,91 +96,114 @@ def least(a, b):
 
 
 @helper
-def even(of, which, shares):
-    """Where share number `which` of so many begins, if `of` = (each, left over) is shared out."""
-    return add(mul(which, of[0]), least(which, of[1]))
+def greatest(a, b):
+    """The larger of two int32."""
+    if a > b:
+        return a
+    return b
 
 
 @helper
-def halves(total, by):
-    """(quotient, remainder) of a division by a `divisor`."""
-    each = divide(total, by)
-    return each, sub(total, mul(each, by[0]))
+def even(total, which, shares):
+    """Where share number `which` of so many begins, if `total` is shared out: the first of them are longer by 1."""
+    each = quotient(total, shares)
+    return add(mul(which, each), least(which, sub(total, mul(each, shares))))
+
+
+@helper
+def own_index():
+    """The index of this CTA."""
+    return add(before_first_tile(), tile_stride())
 
 
 # ---- each tile into the same number of parts
 @helper
+def used_ctas(parts):
+    """How many CTAs compute parts: as many as have all parts of a tile at the same time."""
+    return mul(quotient(tile_stride(), parts), parts)
+
+
+@helper
 def begin_split(tiles, steps, split):
     """What `place_split` needs; the first of it is how many parts this CTA has."""
-    steps = add(steps, np.int32(0))  # an int32, of a literal too
-    ctas = tile_stride()
-    cta = add(before_first_tile(), ctas)
-    parts = divisor(least(split, least(steps, ctas)))
-    used = mul(divide(ctas, parts), parts[0])  # so that all parts of a tile are computed at the same time
-    total = mul(tiles, parts[0])
+    steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
+    parts = greatest(least(split, least(steps, tile_stride())), np.int32(1))
+    cta, used, total = own_index(), used_ctas(parts), mul(tiles, parts)
     own = np.int32(0)
     if cta < used and cta < total:
         own = add(quotient(sub(sub(total, cta), np.int32(1)), used), np.int32(1))
-    return own, cta, used, parts, halves(steps, parts)
+    return own, steps, parts
 
 
 @helper
 def place_split(u, begun):
     """(tile, Part) of part number u of this CTA."""
-    own, cta, used, parts, share = begun
-    slot = add(cta, mul(u, used))
-    tile = divide(slot, parts)
-    which = sub(sub(parts[0], np.int32(1)), sub(slot, mul(tile, parts[0])))  # the last of the CTAs has the first steps
-    begin = even(share, which, parts[0])
-    steps = sub(even(share, add(which, np.int32(1)), parts[0]), begin)
-    return tile, Part(begin, steps, slot, sub(parts[0], np.int32(1)))
+    own, steps, parts = begun
+    slot = add(own_index(), mul(u, used_ctas(parts)))
+    tile = quotient(slot, parts)
+    which = sub(sub(parts, np.int32(1)), sub(slot, mul(tile, parts)))  # the last of the CTAs has the first steps
+    begin = even(steps, which, parts)
+    return tile, Part(begin, sub(even(steps, add(which, np.int32(1)), parts), begin), slot, sub(parts, np.int32(1)))
 
 
 # ---- all steps in one row
 @helper
+def length_of(steps):
+    """Steps of a tile in the row: of K = 0 a tile is stored too, as if it had one, which nobody runs."""
+    return greatest(steps, np.int32(1))
+
+
+@helper
+def shares_of(total):
+    """How many CTAs have a share of a row of steps."""
+    return least(tile_stride(), total)
+
+
+@helper
 def begin_stream(tiles, steps, split):
     """What `place_stream` needs; the first of it is how many parts this CTA has."""
     steps = add(steps, np.int32(0))
-    ctas = tile_stride()
-    cta = add(before_first_tile(), ctas)
-    length = divisor(steps)  # of K = 0 the tiles are stored too: as if they had a step, which nobody runs
+    ctas, length = tile_stride(), length_of(steps)
     waves = quotient(tiles, ctas)
     shared = sub(tiles, mul(waves, ctas))
     if shared > np.int32(0) and waves > np.int32(0):
         shared = add(shared, ctas)
     whole = quotient(sub(tiles, shared), ctas)
-    total = mul(shared, length[0])
-    shares = least(ctas, total)
-    share = halves(total, divisor(shares))
-    number = sub(sub(shares, np.int32(1)), cta)
+    total = mul(shared, length)
+    shares = shares_of(total)
+    number = sub(sub(shares, np.int32(1)), own_index())
     first, end, own = np.int32(0), np.int32(0), np.int32(0)
     if number >= np.int32(0):
-        first, end = even(share, number, shares), even(share, add(number, np.int32(1)), shares)
-        own = add(sub(divide(sub(end, np.int32(1)), length), divide(first, length)), np.int32(1))
-    return add(own, whole), cta, ctas, shared, own, number, first, end, steps, length, share
+        first, end = even(total, number, shares), even(total, add(number, np.int32(1)), shares)
+        own = add(sub(quotient(sub(end, np.int32(1)), length), quotient(first, length)), np.int32(1))
+    return add(own, whole), own, first, end, shared, steps
 
 
 @helper
-def holder(step, share):
-    """The number of the share that has a step."""
-    longer = add(share[0], np.int32(1))
-    if step < mul(share[1], longer):
+def holder(total, step):
+    """The number of the share that has a step of a row."""
+    shares = shares_of(total)
+    each = quotient(total, shares)
+    more = sub(total, mul(each, shares))
+    longer = add(each, np.int32(1))
+    if step < mul(more, longer):
         return quotient(step, longer)
-    return add(share[1], quotient(sub(step, mul(share[1], longer)), share[0]))
+    return add(more, quotient(sub(step, mul(more, longer)), each))
 
 
 @helper
 def place_stream(u, begun):
     """(tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
-    _, cta, ctas, shared, own, number, first, end, steps, length, share = begun
+    _, own, first, end, shared, steps = begun
     if u >= own:
-        return add(shared, add(cta, mul(sub(u, own), ctas))), Part(np.int32(0), steps, cta, np.int32(0))
-    tile = add(divide(first, length), u)
-    start = mul(tile, length[0])
-    begin, stop = np.int32(0), least(sub(end, start), length[0])
-    if first > start:
-        begin = sub(first, start)
-    others = np.int32(0)
-    if stop < length[0]:
-        others = sub(holder(sub(add(start, length[0]), np.int32(1)), share), number)
-    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), cta, others)
+        return (add(shared, add(own_index(), mul(sub(u, own), tile_stride()))),
+                Part(np.int32(0), steps, own_index(), np.int32(0)))
+    length = length_of(steps)
+    tile = add(quotient(first, length), u)
+    start = mul(tile, length)
+    begin, stop, others = greatest(sub(first, start), np.int32(0)), least(sub(end, start), length), np.int32(0)
+    if stop < length:
+        total = mul(shared, length)
+        number = sub(sub(shares_of(total), np.int32(1)), own_index())
+        others = sub(holder(total, sub(add(start, length), np.int32(1))), number)
+    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), own_index(), others)

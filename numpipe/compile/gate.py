@@ -9,7 +9,8 @@ resources              spills, stack, C75xx notes: serialised wgmma, ignored set
 entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs. Without a memory
                        role: more registers than there are for so many threads
 local memory           registers that went to memory without being called spills
-memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA
+memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, but for one where a partial
+                       sum is handed to another CTA, outside the loop of products
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
 tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
 roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream
@@ -84,6 +85,13 @@ class Sass:
             todo.extend(self._successors(at))
         return [self.instructions[i] for i in sorted(seen)]
 
+    def innermost(self, instruction: Instruction) -> list[Instruction]:
+        """The smallest loop around an instruction, from where a branch leads back to the branch; empty: it is in none."""
+        here = self.instructions.index(instruction)
+        loops = [(at - target, target, at) for at, branch in enumerate(self.instructions) if branch.opcode.startswith("BRA")
+                 for target in (self.labels.get(label, at + 1) for label in _TARGET.findall(branch.text)) if target <= here <= at]
+        return self.instructions[min(loops)[1]:min(loops)[2] + 1] if loops else []
+
     def _successors(self, at: int) -> Iterator[int]:
         instruction = self.instructions[at]
         kind = instruction.opcode.partition(".")[0]
@@ -136,10 +144,14 @@ def local_memory(sass: Sass) -> Iterator[str]:
         yield f"local memory: {instruction}"
 
 
-def memory_barriers(sass: Sass) -> Iterator[str]:
-    """No fence beyond the CTA."""
+def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
+    """No fence beyond the CTA; in a kernel that hands partial sums over (`partials`) none in a main loop."""
+    products = [sass.innermost(instruction) for instruction in sass.find("HGMMA")]
     for instruction in sass.find(r"MEMBAR\.\w+\.(GPU|SYS)"):
-        yield f"a memory barrier beyond the CTA: {instruction}"
+        if not any(array.workspace for array in built.unit.arrays):
+            yield f"a memory barrier beyond the CTA: {instruction}"
+        elif any(instruction in loop for loop in products):
+            yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
 
 
 def waterfalls(sass: Sass) -> Iterator[str]:
@@ -260,12 +272,12 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
             yield from _roots(part, defined, seen)
 
 
-_OF_SASS: tuple[Callable[[Sass], Iterator[str]], ...] = (local_memory, memory_barriers, waterfalls)
+_OF_SASS: tuple[Callable[[Sass], Iterator[str]], ...] = (local_memory, waterfalls)
 
 
 def findings(built: Built) -> tuple[str, ...]:
     """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
     ptx, sass = built.inspect("ptx"), Sass(built.inspect("sass"))
     return (*resources(built), *entry_registers(built), *(line for rule in _OF_SASS for line in rule(sass)),
-            *tensor_cores(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
-            *tensor_maps(built, ptx))
+            *memory_barriers(built, sass), *tensor_cores(sass, ptx), *roles(built, sass), *registers(built, sass),
+            *launch_bounds(built, ptx), *tensor_maps(built, ptx))
