@@ -140,8 +140,8 @@ class Parameters:
     def reserve_last(self) -> str:
         """The last of the arrays is passed by the kernel itself; its name. SpecError where it is the only one."""
         if len(self.names) < 2:
-            raise SpecError(f"kernel {self.kernel}: workspace= is for the last array parameter, behind inputs and outputs, and there is "
-                            f"only '{self.names[0]}': write def {self.kernel}(…, work)")
+            raise SpecError(f"kernel {self.kernel}: workspace= is for the last array parameter, behind inputs and outputs, and "
+                            f"there is only '{self.names[0]}': write def {self.kernel}(…, work)")
         name = self.names.pop()
         self._positional.remove(name)
         self._count = len(self.names)

@@ -156,7 +156,8 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     """
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
                       asked_of.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
-                      CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs, schedule, workspace=workspace)
+                      CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs, schedule,
+                      workspace=workspace)
 
     def make(function: Callable[..., Any]) -> Kernel:
         given = attributes.given(getattr(function, "__name__", repr(function)), cluster, cooperative, programmatic)
@@ -474,7 +475,7 @@ class Kernel:
         own = [] if self._workspace is None else [ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True)]
         return (*arrays, *own)
 
-    def _workspace_of(self, unit_key: tuple[Any, ...]) -> Callable[[tuple[int, int, int], Sequence[ArrayInfo]], Any] | None:
+    def workspace_of(self, unit_key: tuple[Any, ...]) -> Callable[[tuple[int, int, int], Sequence[ArrayInfo]], Any] | None:
         """The shape of the workspace, of a grid and the arrays of a call; None: the kernel has none."""
         if self._workspace is None:
             return None
@@ -496,7 +497,7 @@ class Kernel:
         if prepared is None:
             built = self.built(unit_key, obstacles)
             outputs = sum(array.output for array in unit_key[0] if not array.workspace)
-            prepared = launch.Prepared(built, infos, unit_key[1], outputs, self.options.attributes, self._workspace_of(unit_key))
+            prepared = launch.Prepared(built, infos, unit_key[1], outputs, self.options.attributes, self.workspace_of(unit_key))
             self._prepared[unit_key] = prepared
         return prepared
 
@@ -505,7 +506,7 @@ class Kernel:
         from .simulate import simulate
 
         arrays = [info.array for info in infos]
-        if (workspace := self._workspace_of(plan.unit_key)) is not None:
+        if (workspace := self.workspace_of(plan.unit_key)) is not None:
             arrays.append(np.zeros(workspace(plan.grid, infos), np.float32))
             fresh += 1
         values = [np.dtype(kind).type(value) for kind, value in zip(plan.unit_key[1], scalars, strict=True)]
@@ -545,7 +546,7 @@ class Kernel:
                 arrays, kinds, _ = asked.unit_key
                 outputs = sum(a.output for a in arrays if not a.workspace)
                 self._prepared[asked.unit_key] = launch.Prepared(compiled, asked.infos, kinds, outputs, self.options.attributes,
-                                                                 self._workspace_of(asked.unit_key))
+                                                                 self.workspace_of(asked.unit_key))
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, shapes: bool = False) -> Described:
         """What a call with these arguments would compile, and run on; an ArrayType may stand for an array.

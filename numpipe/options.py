@@ -72,8 +72,8 @@ class Options:
             raise SpecError(f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of the memory role, which "
                             "warp_specialized=False leaves out: leave memory_registers out too")
         if self.workspace is not None and not callable(self.workspace) and not isinstance(self.workspace, Workspace):
-            raise SpecError(f"kernel {kernel}: workspace must be a numpipe.Workspace, or a function of the arguments that returns one, "
-                            f"got {self.workspace!r}")
+            raise SpecError(f"kernel {kernel}: workspace must be a numpipe.Workspace, or a function of the arguments that returns "
+                            f"one, got {self.workspace!r}")
         self._check_schedule(kernel)
         least = LEAST.given(self.split)
         Unit(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,  # warpgroups, registers

@@ -45,9 +45,9 @@ def combine(acc: Tile, part: Part, work: GmemRef) -> Tile:
     In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in the same order, so that results
     are the same bits each time. In the others it hands `acc` over, and returns it as it is. Nothing happens in the memory role.
 
-    Raises SpecError for a tile that is no float32, and for an array that is no workspace; on the simulated SM PipelineDeadlock where
-    a part never comes, PipelineRace and SimulationError where it is not ordered or does not fit. PTX ISA, "Memory Consistency
-    Model".
+    Raises SpecError for a tile that is no float32, and for an array that is no workspace; on the simulated SM PipelineDeadlock
+    where a part never comes, PipelineRace and SimulationError where it is not ordered or does not fit. PTX ISA, "Memory
+    Consistency Model".
     """
     check(getattr(work, "unit", None), getattr(work, "index", -1), acc.dtype if isinstance(acc, Tile) else type(acc).__name__)
     if acc.inert:
@@ -75,7 +75,8 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
         raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: a tile of {wanted} elements and a workspace for "
                       f"{size - FLAGS}: {mend}", mend, "hands a part over")
     if int(part.slot) >= slots and (part.begin > 0 or part.others > 0):
-        mend = "for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split=\"stream\" slots=None"
+        mend = ("for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split=\"stream\" "
+                "slots=None")
         raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {int(part.slot)} of a workspace of {slots}: {mend}",
                       mend, "hands a part over")
 

@@ -91,12 +91,13 @@ class Results:
             wanted = parameter_names(said, "workspace")
             unknown = [name for name in wanted if name not in known]
             if unknown:
-                raise SpecError(f"kernel {self.kernel}: workspace takes {', '.join(unknown)}, but is given arrays and Statics by the names "
-                                f"of the kernel's parameters: {', '.join(known)}")
+                raise SpecError(f"kernel {self.kernel}: workspace takes {', '.join(unknown)}, but is given arrays and Statics by the "
+                                f"names of the kernel's parameters: {', '.join(known)}")
             said = said(**{name: known[name] for name in wanted})
             if not isinstance(said, Workspace):
                 raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {said!r}")
-        return said.array(math.prod(grid)).shape
+        shape: tuple[int, ...] = said.array(math.prod(grid)).shape
+        return shape
 
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
         """Call a user's function of the kernel's arguments by parameter name; it sees of an array what `view` shows."""

@@ -251,7 +251,7 @@ FLAGS = 8
 
 @dataclass(frozen=True)
 class Workspace:
-    """Global memory for partial sums of tiles, which the kernel's last parameter is (`combine`): what `workspace=` of a kernel says.
+    """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its option `workspace=` says.
 
     tile   (rows, columns) of a tile of the output, elements
     slots  how many partial sums may be on their way: None is one for each CTA of the grid, for ``split_tiles(split="stream")``; for

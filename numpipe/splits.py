@@ -61,9 +61,9 @@ def split_tiles(*counts: Any, steps: Any, split: Any = STREAM, order: Any = "row
     order   as of `tiles`, but no host table
     group   as of `tiles`
 
-    `part` is a `Part`: the pipeline runs over ``grid=(part.steps,)`` and loads blocks ``part.begin + k``. Then
-    ``acc = numpipe.combine(acc, part, work)`` hands the sum over to the part that owns the tile, or adds up those of the others, and
-    the owner stores it, ``if part.begin == 0``. `work` is the kernel's `Workspace`, with a slot for each CTA ("stream"), or for each
+    `part` is a `Part`: the pipeline runs over ``grid=(part.steps,)`` and loads blocks ``part.begin + k``. Then ``acc =
+    numpipe.combine(acc, part, work)`` hands the sum over to the part that owns the tile, or adds up those of the others, and the
+    owner stores it, ``if part.begin == 0``. `work` is the kernel's `Workspace`, with a slot for each CTA ("stream"), or for each
     part of all tiles (an int).
 
     >>> Part(4, 4, 0, 0)
@@ -138,7 +138,7 @@ def begin_split(tiles, steps, split):
 @helper
 def place_split(u, begun):
     """(tile, Part) of part number u of this CTA."""
-    own, steps, parts = begun
+    _, steps, parts = begun
     slot = add(own_index(), mul(u, used_ctas(parts)))
     tile = quotient(slot, parts)
     which = sub(sub(parts, np.int32(1)), sub(slot, mul(tile, parts)))  # the last of the CTAs has the first steps

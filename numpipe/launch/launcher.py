@@ -177,7 +177,8 @@ class Launch:
     Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it is safe in several threads.
     """
 
-    __slots__ = ("_function", "_pointers", "_storage", "_workspace", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
+    __slots__ = ("_function", "_pointers", "_storage", "_workspace", "arguments", "buffer", "device", "grid", "launcher",
+                 "observers", "stream")
 
     def __init__(self, function: Function, image: bytes, slots: Sequence[int], nbytes: int, grid: Grid, stream: int,
                  device: int, workspace: Any = None) -> None:

@@ -4,9 +4,9 @@ A launch holds the workspace of its stream, and launches of a stream run one aft
 same size share it: repeated calls allocate nothing, and two streams have a workspace each. It is freed with the last launch that is
 remembered.
 
-What a CUDA graph holds is not known, and its replays run on any stream. So launches that are captured have a workspace apart from the
-others, one for each stream that they were captured on, which is never freed: graphs that were captured on one stream must not run
-at the same time.
+What a CUDA graph holds is not known, and its replays run on any stream. So launches that are captured have a workspace apart from
+the others, one for each stream that they were captured on, which is never freed: graphs that were captured on one stream must not
+run at the same time.
 
 Flags are 0 between launches (`partials`); the rest holds anything. CUDA driver API, "Stream Ordered Memory Allocator", "Graph
 Management".
@@ -35,8 +35,8 @@ class Workspace:
         words = shape[1]
         self.buffer = DeviceBuffer(shape, (4 * words, 4), _FLOAT32, 4 * shape[0] * words, stream, device)
         self._zeros = np.zeros((shape[0], FLAGS), np.int32)  # kept: the copy may be under way
-        driver.get().copy_in(self.buffer.ptr + 4 * (words - FLAGS), 4 * words, self._zeros.ctypes.data, 4 * FLAGS, 4 * FLAGS, shape[0],
-                             stream, device)
+        flags = self.buffer.ptr + 4 * (words - FLAGS)
+        driver.get().copy_in(flags, 4 * words, self._zeros.ctypes.data, 4 * FLAGS, 4 * FLAGS, shape[0], stream, device)
 
     def info(self) -> ArrayInfo:
         """As an argument of a launch, which keeps it alive."""

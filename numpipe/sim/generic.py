@@ -159,8 +159,9 @@ def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> 
              for part, size in zip(every, array.shape, strict=True)]
     for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
         if not 0 <= start <= stop <= size:
-            raise report.violation(access, f"{access.kind} {'to' if access.kind == gmem.STORE else 'of'} {access.what}: elements {start} … {stop - 1} along dimension {axis} of an "
-                                           f"array that has {size}: ordinary stores are not clipped; store what lies inside",
+            did = f"{access.kind} {'to' if access.kind == gmem.STORE else 'of'} {access.what}"
+            raise report.violation(access, f"{did}: elements {start} … {stop - 1} along dimension {axis} of an array that has {size}: "
+                                           f"ordinary {access.kind}s are not clipped; {access.kind} what lies inside",
                                    hazard="out-of-bounds")
     return tuple(slice(int(start), int(stop)) for start, stop in parts)
 

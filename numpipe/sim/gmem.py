@@ -32,8 +32,8 @@ from .._machine import TensorMap
 from ..errors import PipelineRace, SimulationError
 from ..reports import Party, Report
 from . import report
-from .memory import Access
 from .handover import Flag, handed_over
+from .memory import Access
 from .regions import Codes, Cut, Index, Place, Region, bounds, extent, overlap, settle
 
 if TYPE_CHECKING:
@@ -321,8 +321,8 @@ def _conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Sim
         mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
                 "no other access")
     elif LOAD in (touch.kind, earlier.kind):
-        mend = ("numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane awaits that, a "
-                "barrier, all lanes load")
+        mend = ("numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane awaits "
+                "that, a barrier, all lanes load")
     elif "TMA load" in (touch.kind, earlier.kind):
         mend = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
     else:

@@ -65,8 +65,8 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
     who.breathe()
     flag = _flag(who, flags, index, what)
     if flag.handed is not None:
-        raise report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed over",
-                               mend="a slot of its own for each part", hazard="cta-conflict")
+        raise report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
+                               "over", mend="a slot of its own for each part", hazard="cta-conflict")
     vector = who.vectors[0].copy()
     who.release_into(vector)
     flag.handed = Handed(who.sm.gmem.number, vector)
@@ -112,8 +112,8 @@ def left_set(gmem: GlobalMemory) -> None:
     """SimulationError for a flag that is set when the grid has ended: the next launch would take it for its own."""
     for flag in gmem.flags.values():
         if flag.handed is not None:
-            text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch would "
-                    "take it for its own")
+            text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
+                    "would take it for its own")
             made = SimulationError(f"{text}; the owner of the tile runs numpipe.combine too")
             made.report = Report("exit-in-flight", text, cause=text, mend="run numpipe.combine in every part of a tile")
             raise made
