@@ -91,8 +91,8 @@ class Results:
             wanted = parameter_names(said, "workspace")
             unknown = [name for name in wanted if name not in known]
             if unknown:
-                raise SpecError(f"kernel {self.kernel}: workspace takes {', '.join(unknown)}, but is given arrays and Statics by the "
-                                f"names of the kernel's parameters: {', '.join(known)}")
+                raise SpecError(f"kernel {self.kernel}: workspace takes {', '.join(unknown)}, but is given arrays and Statics by "
+                                f"the names of the kernel's parameters: {', '.join(known)}")
             said = said(**{name: known[name] for name in wanted})
             if not isinstance(said, Workspace):
                 raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {said!r}")

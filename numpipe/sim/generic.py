@@ -160,8 +160,8 @@ def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> 
     for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
         if not 0 <= start <= stop <= size:
             did = f"{access.kind} {'to' if access.kind == gmem.STORE else 'of'} {access.what}"
-            raise report.violation(access, f"{did}: elements {start} … {stop - 1} along dimension {axis} of an array that has {size}: "
-                                           f"ordinary {access.kind}s are not clipped; {access.kind} what lies inside",
+            raise report.violation(access, f"{did}: elements {start} … {stop - 1} along dimension {axis} of an array that has "
+                                           f"{size}: ordinary {access.kind}s are not clipped; {access.kind} what lies inside",
                                    hazard="out-of-bounds")
     return tuple(slice(int(start), int(stop)) for start, stop in parts)
 
