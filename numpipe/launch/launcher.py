@@ -177,13 +177,11 @@ class Launch:
     Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it is safe in several threads.
     """
 
-    __slots__ = ("_function", "_pointers", "_storage", "_workspace", "arguments", "buffer", "device", "grid", "launcher",
-                 "observers", "stream")
+    __slots__ = ("_function", "_pointers", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
 
     def __init__(self, function: Function, image: bytes, slots: Sequence[int], nbytes: int, grid: Grid, stream: int,
-                 device: int, workspace: Any = None) -> None:
-        """`image` is the beginning of `nbytes` of parameters, `slots` where each of them lies; `workspace` is kept alive."""
-        self._workspace = workspace
+                 device: int) -> None:
+        """`image` is the beginning of `nbytes` of parameters, `slots` where each of them lies."""
         self._function, self.grid, self.stream, self.device = function, grid, stream, device
         streams.check(stream, device, function.name)
         self.observers = function.observers
@@ -292,12 +290,10 @@ class Prepared:
 
     def _made(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
         device = infos[0].device if infos else 0
-        if self._workspace is None:
-            return Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
-        with naming(self.compiled.name):
-            own = workspace(self._workspace(grid, infos), stream, device)
-        image = self._image([*infos, own])
-        return Launch(self.function, image, self._slots, self._nbytes, grid, stream, device, own.owner)
+        if self._workspace is not None:
+            with naming(self.compiled.name):
+                infos = [*infos, workspace(*self._workspace(grid, infos), stream, device)]
+        return Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
 
     def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
         try:

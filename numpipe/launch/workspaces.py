@@ -1,21 +1,18 @@
 """Workspaces of kernels: memory for partial sums and their flags, which numpipe allocates and nobody is given.
 
-A launch holds the workspace of its stream, and launches of a stream run one after the other, so all of them that want one of the
-same size share it: repeated calls allocate nothing, and two streams have a workspace each. It is freed with the last launch that is
-remembered.
+Launches of a stream run one after the other, so they share a workspace for each size of slots; two streams have one each. A graph
+holds the workspace of the stream that it was captured on, wherever it is replayed: two such graphs, or a replay and calls on that
+stream, must not run at the same time.
 
-What a CUDA graph holds is not known, and its replays run on any stream. So launches that are captured have a workspace apart from
-the others, one for each stream that they were captured on, which is never freed: graphs that were captured on one stream must not
-run at the same time.
+It is allocated by the first launch that needs it, once, and never freed, for nobody knows what graphs hold it. Where a launch needs
+more slots than there are, it gets another one, of twice as many or more, so all of them together are at most twice the largest.
 
-Flags are 0 between launches (`partials`); the rest holds anything. CUDA driver API, "Stream Ordered Memory Allocator", "Graph
-Management".
+Flags are 0 between launches (`partials`); the rest holds anything. CUDA C++ Programming Guide, "CUDA Graphs".
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
 
 import numpy as np
 
@@ -26,39 +23,25 @@ from .buffers import DeviceBuffer
 
 _FLOAT32 = np.dtype(np.float32)
 _LOCK = threading.Lock()
+_known: dict[tuple[int, int, int], list[DeviceBuffer]] = {}
+"""(device, stream, words of a slot) -> workspaces, the largest last"""
 
 
-class Workspace:
-    """One stream's, of so many slots of so many words."""
-
-    def __init__(self, shape: tuple[int, int], stream: int, device: int) -> None:
-        words = shape[1]
-        self.buffer = DeviceBuffer(shape, (4 * words, 4), _FLOAT32, 4 * shape[0] * words, stream, device)
-        self._zeros = np.zeros((shape[0], FLAGS), np.int32)  # kept: the copy may be under way
-        flags = self.buffer.ptr + 4 * (words - FLAGS)
-        driver.get().copy_in(flags, 4 * words, self._zeros.ctypes.data, 4 * FLAGS, 4 * FLAGS, shape[0], stream, device)
-
-    def info(self) -> ArrayInfo:
-        """As an argument of a launch, which keeps it alive."""
-        return self.buffer.info()._replace(owner=self)
-
-
-_of_streams: weakref.WeakValueDictionary[tuple[int, ...], Workspace] = weakref.WeakValueDictionary()
-_of_graphs: dict[tuple[int, ...], Workspace] = {}
-
-
-def workspace(shape: tuple[int, int], stream: int, device: int) -> ArrayInfo:
-    """The workspace of a launch on a stream. Raises DriverError where there is no memory."""
-    cuda, key = driver.get(), (device, stream, *shape)
+def workspace(slots: int, words: int, stream: int, device: int) -> ArrayInfo:
+    """The workspace of a launch on a stream, of at least so many slots. Raises DriverError where there is no memory."""
     with _LOCK:
-        if not cuda.capturing(stream, device):
-            found = _of_streams.get(key)
-            if found is None:
-                found = _of_streams[key] = Workspace(shape, stream, device)
-            return found.info()
-        if key not in _of_graphs:
-            with cuda.aside(device) as own:
-                made = Workspace(shape, own, device)
-                cuda.synchronize(own, device)
-            _of_graphs[key] = made
-        return _of_graphs[key].info()
+        known = _known.setdefault((device, stream, words), [])
+        if not known or known[-1].shape[0] < slots:
+            known.append(_made(max([slots, *(2 * before.shape[0] for before in known[-1:])]), words, device))
+        return known[-1].info()
+
+
+def _made(slots: int, words: int, device: int) -> DeviceBuffer:
+    """A new one. What follows on any stream finds its flags cleared; the stream of the launch may be captured."""
+    cuda, zeros = driver.get(), np.zeros((slots, FLAGS), np.int32)
+    with cuda.aside(device) as own:
+        made = DeviceBuffer((slots, words), (4 * words, 4), _FLOAT32, 4 * slots * words, own, device)
+        flags = made.ptr + 4 * (words - FLAGS)
+        cuda.copy_in(flags, 4 * words, zeros.ctypes.data, zeros.strides[0], zeros.strides[0], slots, own, device)
+        cuda.synchronize(own, device)
+    return made
