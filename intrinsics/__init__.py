@@ -17,7 +17,7 @@ stmatrix            stmatrix .x1, .x2, .x4, with and without .trans             
 ldmatrix            ldmatrix .x1, .x2, .x4, with and without .trans               a warp
 convert             cvt to and from bf16x2, f16x2                                 a lane
 special             %tid, %ctaid, %nctaid, %clock64, …                            a lane
-memory              ld.shared, st.shared, ld.global.nc, st.global                 a lane
+memory              ld.shared, st.shared, ld.global(.nc, .acquire), st.global     a lane
 griddep             griddepcontrol (programmatic dependent launch)                a lane
 ==================  ============================================================  ======================
 

@@ -1,5 +1,5 @@
-"""Plain loads and stores that Numba's arrays cannot express: by shared-memory address, through the read-only cache, of
-raw bits. PTX ISA, "Data Movement and Conversion Instructions: ld, st"."""
+"""Loads and stores that Numba's arrays cannot express: by shared-memory address, through the read-only cache, of raw bits, and
+ordered ones between CTAs. PTX ISA, "Data Movement and Conversion Instructions: ld, st"."""
 
 from __future__ import annotations
 
@@ -55,6 +55,40 @@ def store_global_b32(ptr: int, bits: int) -> None:
     With `convert.pack_bf16x2` two neighbouring elements in one store. PTX ISA: st.
     """
     _gpu_only("store_global_b32", "store a tile: c[rows, columns] = tile")
+
+
+@ptx("ld.acquire.gpu.global.b32 $ret, [$ptr];", returns="r", ptr="l")
+def ld_acquire_gpu_b32(ptr: int) -> int:
+    """Read 32 bits of GMEM at `ptr` (a multiple of 4) that another CTA may be writing. Scope: a lane. GPU only.
+
+    What that CTA did before a `st_release_gpu_b32` of the value that is read is visible afterwards, to this lane, and behind a
+    barrier to those who meet it there. PTX ISA: ld.acquire; "Memory Consistency Model: Release and Acquire Patterns".
+    """
+    _gpu_only("ld_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
+
+
+@ptx("{ .reg .pred unset; .reg .b32 seen; WAIT: ld.acquire.gpu.global.b32 seen, [$ptr]; setp.eq.u32 unset, seen, 0; "
+     "@unset bra WAIT; }", ptr="l")
+def await_acquire_gpu_b32(ptr: int) -> None:
+    """`ld_acquire_gpu_b32` again and again, until the word is not 0. Scope: a lane. GPU only.
+
+    The CTA that writes it must be running, or sure to run without this one's end::
+
+        one_lane(memory.await_acquire_gpu_b32, flag)        # then a barrier, behind which all lanes may read
+
+    PTX ISA: ld.acquire.
+    """
+    _gpu_only("await_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
+
+
+@ptx("st.release.gpu.global.b32 [$ptr], $value;", ptr="l", value="r")
+def st_release_gpu_b32(ptr: int, value: int) -> None:
+    """Write 32 bits of GMEM at `ptr` (a multiple of 4) behind all that this lane did or has seen. Scope: a lane. GPU only.
+
+    Stores of other lanes count if a barrier orders them before. A fence for the whole GPU (MEMBAR.ALL.GPU): once a tile, not in
+    a main loop. PTX ISA: st.release; "Memory Consistency Model: Release and Acquire Patterns".
+    """
+    _gpu_only("st_release_gpu_b32", "numpipe.combine hands parts of a tile over")
 
 
 def _gpu_only(name: str, instead: str) -> NoReturn:

@@ -5,14 +5,14 @@ imported when they are first used: ``import numpipe`` needs neither Numba nor a 
 
 =====================  ===========================================================================================
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`, `LoweringSemantics`
-loops                  `tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
+loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
                        `async_prefetch`
-register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
+register tiles         `zeros`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
@@ -34,12 +34,13 @@ __version__ = "0.1.0"
 _HOME = {
     "kernel": "kernels", "Kernel": "kernels",
     "Static": "specs", "ArrayType": "specs", "persistent": "specs", "BlockSpec": "specs",
+    "Workspace": "specs",
     "CompilerParams": "params", "LoweringSemantics": "params", "lane_index": "per_lane",
     "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
     "Element": "specs", "GMEM": "specs",
     "PipelineState": "chains", "WarpSpecializedPipeline": "chains", "ComputeContext": "chains",
     "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
-    "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
+    "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations", "scratch": "shared", "run_scoped": "shared",
@@ -86,6 +87,7 @@ __all__ = [
     "TransposeTransform",
     "Verification",
     "WarpSpecializedPipeline",
+    "Workspace",
     "ascontiguous",
     "async_prefetch",
     "autotune",
@@ -95,6 +97,7 @@ __all__ = [
     "barrier_test",
     "barrier_wait",
     "cdiv",
+    "combine",
     "commit_smem",
     "commit_smem_to_gmem_group",
     "copy_gmem_to_smem",
@@ -122,6 +125,7 @@ __all__ = [
     "run_scoped",
     "scratch",
     "set_max_registers",
+    "split_tiles",
     "tiles",
     "timeline",
     "to_device",
@@ -169,6 +173,7 @@ if TYPE_CHECKING:
     from .launch.watch import last_failure
     from .model import explain
     from .params import CompilerParams, LoweringSemantics
+    from .partials import combine
     from .per_lane import lane_index
     from .pipelines import pipeline
     from .programs import num_programs, program_id
@@ -176,7 +181,8 @@ if TYPE_CHECKING:
     from .registers import set_max_registers
     from .shared import run_scoped, scratch
     from .snake import planar_snake
-    from .specs import GMEM, ArrayType, BlockSpec, Element, Static, persistent
+    from .specs import GMEM, ArrayType, BlockSpec, Element, Static, Workspace, persistent
+    from .splits import split_tiles
     from .tile_loop import nd_loop, tiles
     from .traces import Trace
     from .traces.drawing import timeline

@@ -228,6 +228,15 @@ class Machine(Protocol):
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         """Direct stores of the warpgroup: ``array[index] = values``, an int or a slice for each dimension; `what`: its name."""
 
+    def gmem_read(self, array: np.ndarray, index: tuple[Any, ...], what: str) -> np.ndarray:
+        """Direct loads of the warpgroup: a copy of ``array[index]``, as `gmem_write`."""
+
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
+        """st.release.gpu of 1 to ``flags[index]``, by one lane; `what` the flag stands for."""
+
+    def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None:
+        """ld.acquire.gpu of ``flags[index]`` by one lane until it is set; then set it to 0."""
+
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """``function(*arguments[i])`` as lane i of the 128, in which the current machine is a `Lane`; what they return."""
 

@@ -35,6 +35,8 @@ class ArrayArg:
     tma_store: bool = True
     output: bool = True
     """whether the call treats it as one: checks that it is writable, copies it back to the host"""
+    workspace: bool = False
+    """whether it is the kernel's own, for partial sums (`partials`)"""
 
 
 @dataclass(frozen=True)

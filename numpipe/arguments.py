@@ -137,6 +137,16 @@ class Parameters:
         self.scalars |= dict.fromkeys(names, 1)
         self._scalar_defaults = tuple(self.scalars.values())
 
+    def reserve_last(self) -> str:
+        """The last of the arrays is passed by the kernel itself; its name. SpecError where it is the only one."""
+        if len(self.names) < 2:
+            raise SpecError(f"kernel {self.kernel}: workspace= is for the last array parameter, behind inputs and outputs, and "
+                            f"there is only '{self.names[0]}': write def {self.kernel}(…, work)")
+        name = self.names.pop()
+        self._positional.remove(name)
+        self._count = len(self.names)
+        return name
+
     # ---- a call
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
         """The arguments of a call.

@@ -107,7 +107,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
            memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
            compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None,
            cluster_names: Sequence[str] = (), cooperative: bool = False, programmatic: bool | None = None,
-           schedule: str = "cooperative") -> Any:
+           schedule: str = "cooperative", workspace: Any = None) -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
@@ -143,6 +143,9 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     programmatic      programmatic dependent launch: the kernel may be launched while the one before it in the stream ends, and
                       waits for that end before it touches global memory. False: not before that end. Default: True, for
                       cooperative kernels False
+    workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name) that returns one: the last
+                      positional parameter is global memory for partial sums (`combine`), which the call allocates and callers do
+                      not pass
 
     Positional parameters are arrays or scalars, outputs behind inputs. Parameters with a default (a bool, int, float or
     NumPy scalar) and keyword-only ones are run-time scalars; those annotated `numpipe.Static` are compile-time constants,
@@ -156,7 +159,8 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     """
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
                       asked_of.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
-                      CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs, schedule)
+                      CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs, schedule,
+                      workspace=workspace)
 
     def make(function: Callable[..., Any]) -> Kernel:
         given = attributes.given(getattr(function, "__name__", repr(function)), cluster, cooperative, programmatic)
@@ -184,6 +188,8 @@ class Kernel:
                 options, grid=self._tiled.ctas(options.grid),
                 compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
             self._arguments.hide(self._tiled.grid.hidden)
+        self._workspace = None if options.workspace is None else self._arguments.reserve_last()
+        """the parameter that is the workspace"""
         self._own_scalars = 0 if self._tiled is None else len(self._tiled.grid.hidden)
         """how many scalars it passes itself"""
         options.check(self.name, len(self.parameters))
@@ -412,7 +418,7 @@ class Kernel:
                 self._obstacle(arrays, info, obstacles)
             unnamed = self._scalar_names(names)
             kinds = tuple(scalar_dtype(s, p, self.name) for s, p in zip(scalars, unnamed, strict=True))
-            unit_key = (tuple(arrays), kinds, call.statics)
+            unit_key = (self._with_workspace(arrays), kinds, call.statics)
             grid = targets.ctas(self.name, self.options, choice, lambda grid: self._results.ask(grid, "grid", call))
             outputs = sum(map(self._output, names))
             written = infos[len(infos) - outputs:]
@@ -470,6 +476,19 @@ class Kernel:
         """Names and types of the run-time scalars."""
         return list(zip(self._scalar_names([a.name for a in unit_key[0]]), unit_key[1], strict=True))
 
+    # ---- the workspace
+    def _with_workspace(self, arrays: list[ArrayArg]) -> tuple[ArrayArg, ...]:
+        """All arrays of the kernel: those of a call, and the workspace."""
+        own = [] if self._workspace is None else [ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True)]
+        return (*arrays, *own)
+
+    def workspace_of(self, unit_key: tuple[Any, ...]) -> Callable[[tuple[int, int, int], Sequence[ArrayInfo]], Any] | None:
+        """The shape of the workspace, of a grid and the arrays of a call; None: the kernel has none."""
+        if self._workspace is None:
+            return None
+        arrays, _, statics = unit_key
+        return functools.partial(self._results.workspace, [array.name for array in arrays[:-1]], dict(statics))
+
     # ---- the two executions
     def built(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None) -> Any:
         """The compiled kernel for these types and Statics."""
@@ -484,8 +503,8 @@ class Kernel:
         prepared = self._prepared.get(unit_key)
         if prepared is None:
             built = self.built(unit_key, obstacles)
-            outputs = sum(array.output for array in unit_key[0])
-            prepared = launch.Prepared(built, infos, unit_key[1], outputs, self.options.attributes)
+            outputs = sum(array.output for array in unit_key[0] if not array.workspace)
+            prepared = launch.Prepared(built, infos, unit_key[1], outputs, self.options.attributes, self.workspace_of(unit_key))
             self._prepared[unit_key] = prepared
         return prepared
 
@@ -494,6 +513,9 @@ class Kernel:
         from .simulate import simulate
 
         arrays = [info.array for info in infos]
+        if (workspace := self.workspace_of(plan.unit_key)) is not None:
+            arrays.append(np.zeros(workspace(plan.grid, infos), np.float32))
+            fresh += 1
         values = [np.dtype(kind).type(value) for kind, value in zip(plan.unit_key[1], scalars, strict=True)]
         unit, lifted = self.unit(plan.unit_key, simulated=True), self.lifted(plan.unit_key)
         try:
@@ -529,8 +551,9 @@ class Kernel:
         with self._lock:
             if asked.unit_key not in self._prepared:
                 arrays, kinds, _ = asked.unit_key
-                self._prepared[asked.unit_key] = launch.Prepared(compiled, asked.infos, kinds, sum(a.output for a in arrays),
-                                                                 self.options.attributes)
+                outputs = sum(a.output for a in arrays if not a.workspace)
+                self._prepared[asked.unit_key] = launch.Prepared(compiled, asked.infos, kinds, outputs, self.options.attributes,
+                                                                 self.workspace_of(asked.unit_key))
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, shapes: bool = False) -> Described:
         """What a call with these arguments would compile, and run on; an ArrayType may stand for an array.
@@ -581,7 +604,7 @@ class Kernel:
             stepped = self._with_steps(self._tiled, call).scalars
             return [kind.type(value) for kind, value in zip(kinds, (*(v for _, v in scalars[:first]), *stepped), strict=True)]
 
-        return Described((tuple(arrays), kinds, call.statics), obstacles, infos, values, grid)
+        return Described((self._with_workspace(arrays), kinds, call.statics), obstacles, infos, values, grid)
 
     @brief
     def inspect(self, what: str, /, *args: Any, **named: Any) -> Any:

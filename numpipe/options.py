@@ -15,7 +15,7 @@ from .compile.asked import Said, Split
 from .errors import SpecError
 from .launch.attributes import PLAIN, Attributes
 from .shapes import Signature
-from .specs import CompilerParams, Persistent
+from .specs import CompilerParams, Persistent, Workspace
 
 TARGETS = ("auto", "gpu", "sim")
 MAX_GRID = ((1 << 31) - 1, 65535, 65535)
@@ -45,6 +45,7 @@ class Options:
     attributes: Attributes = PLAIN
     """of each launch"""
     cluster_names: tuple[str, ...] = ()
+    workspace: Any = None
 
     @property
     def takes(self) -> set[str]:
@@ -71,6 +72,9 @@ class Options:
         if not self.warp_specialized and self.split.memory_registers is not None:
             raise SpecError(f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of the memory role, which "
                             "warp_specialized=False leaves out: leave memory_registers out too")
+        if self.workspace is not None and not callable(self.workspace) and not isinstance(self.workspace, Workspace):
+            raise SpecError(f"kernel {kernel}: workspace must be a numpipe.Workspace, or a function of the arguments that returns "
+                            f"one, got {self.workspace!r}")
         self._check_schedule(kernel)
         least = LEAST.given(self.split)
         Unit(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,  # warpgroups, registers

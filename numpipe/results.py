@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import launch
@@ -10,7 +11,7 @@ from .arguments import SCALAR, Call, Parameters
 from .errors import SpecError
 from .launch.arrays import ArrayInfo
 from .options import Options, parameter_names
-from .specs import ArrayType
+from .specs import ArrayType, Workspace
 
 _REMEMBERED = 512
 
@@ -80,6 +81,23 @@ class Results:
             if info.shape != expected.shape or info.dtype != expected.dtype:
                 raise SpecError(f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
                                 f"{info.shape} {info.dtype}")
+
+    def workspace(self, names: list[str], statics: dict[str, Any], grid: tuple[int, int, int],
+                  infos: Sequence[ArrayInfo]) -> tuple[int, ...]:
+        """The shape of the workspace that `workspace=` of the kernel says, for a grid and the arrays of these names."""
+        said = self.options.workspace
+        if callable(said):
+            known = {name: _HostView(info) for name, info in zip(names, infos, strict=True)} | statics
+            wanted = parameter_names(said, "workspace")
+            unknown = [name for name in wanted if name not in known]
+            if unknown:
+                raise SpecError(f"kernel {self.kernel}: workspace takes {', '.join(unknown)}, but is given arrays and Statics by "
+                                f"the names of the kernel's parameters: {', '.join(known)}")
+            said = said(**{name: known[name] for name in wanted})
+            if not isinstance(said, Workspace):
+                raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {said!r}")
+        shape: tuple[int, ...] = said.array(math.prod(grid)).shape
+        return shape
 
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
         """Call a user's function of the kernel's arguments by parameter name; it sees of an array what `view` shows."""

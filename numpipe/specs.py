@@ -262,6 +262,41 @@ class ArrayType:
             raise SpecError(f"ArrayType: dtype must be an element type, got {self.dtype!r} ({error})") from None
 
 
+FLAGS = 8
+"""words behind a slot of a workspace, one for each compute warpgroup that a CTA may have"""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its option `workspace=` says.
+
+    tile   (rows, columns) of a tile of the output, elements
+    slots  how many partial sums may be on their way: None is one for each CTA of the grid, for ``split_tiles(split="stream")``; for
+           ``split=n`` it is n for each tile. A function of the kernel's arguments may return the Workspace, as `out_type` does
+
+    numpipe allocates ``slots * (rows * columns + 8) * 4`` bytes on the GPU when a call is first made on a stream, and calls on that
+    stream share them. Raises SpecError for sizes that are not positive.
+
+    >>> Workspace((128, 256)).array(132).shape
+    (132, 32776)
+    """
+
+    tile: tuple[int, int]
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        tile = self.tile
+        if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(_is_int(n) and n > 0 for n in tile):
+            raise SpecError(f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}")
+        if self.slots is not None and (not _is_int(self.slots) or self.slots < 0):
+            raise SpecError(f"Workspace: slots must be a count of partial sums, or None: one for each CTA; got {self.slots!r}")
+        object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
+
+    def array(self, ctas: int) -> ArrayType:
+        """Its shape and type, for so many CTAs."""
+        return ArrayType((max(1, ctas if self.slots is None else self.slots), self.tile[0] * self.tile[1] + FLAGS), np.float32)
+
+
 class Static:
     """Annotation of a keyword-only kernel parameter that is a compile-time constant (hashable; often a frozen dataclass).
 

@@ -10,7 +10,8 @@ entry registers        more threads or fewer registers than setmaxnreg re-divide
                        role: more registers than there are for so many threads
 local memory           registers that went to memory without being called spills
 memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, or say no scope. A cluster's
-                       barriers have one each, at the beginning and at the end
+                       barriers have one each, at the beginning and at the end; where a partial sum is handed to another CTA there
+                       is one, outside the loop of products
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
 tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
 roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream
@@ -93,6 +94,13 @@ class Sass:
             todo.extend(self._successors(at))
         return [self.instructions[i] for i in sorted(seen)]
 
+    def innermost(self, instruction: Instruction) -> list[Instruction]:
+        """The smallest loop around an instruction, from where a branch leads back to the branch; empty: it is in none."""
+        here = self.instructions.index(instruction)
+        loops = [(at - target, target, at) for at, branch in enumerate(self.instructions) if branch.opcode.startswith("BRA")
+                 for target in (self.labels.get(label, at + 1) for label in _TARGET.findall(branch.text)) if target <= here <= at]
+        return self.instructions[min(loops)[1]:min(loops)[2] + 1] if loops else []
+
     def _successors(self, at: int) -> Iterator[int]:
         instruction = self.instructions[at]
         kind = instruction.opcode.partition(".")[0]
@@ -148,13 +156,19 @@ def local_memory(sass: Sass) -> Iterator[str]:
 BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 
-def memory_barriers(sass: Sass) -> Iterator[str]:
-    """No fence beyond the CTA, but for those of the cluster's two barriers, which stand in no loop."""
+def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
+    """No fence beyond the CTA, but for those of the cluster's two barriers, which stand in no loop, and, in a kernel that hands
+    partial sums over (`partials`), those outside of its main loops."""
+    handed = any(array.workspace for array in built.unit.arrays)
+    products = [sass.innermost(instruction) for instruction in sass.find("HGMMA")]
     for instruction in sass.find(BEYOND):
         at = sass.instructions.index(instruction)
-        arrives = any(other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1:at + 5])
-        if not arrives or sass.in_loop(instruction):
+        if any(other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1:at + 5]) and not sass.in_loop(instruction):
+            continue
+        if not handed:
             yield f"a memory barrier beyond the CTA: {instruction}"
+        elif any(instruction in loop for loop in products):
+            yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
     if (meetings := len(sass.find("UCGABAR_ARV"))) not in (0, 2):
         yield f"{meetings} arrivals at the cluster's barrier: one at the beginning and one at the end"
 
@@ -277,12 +291,12 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
             yield from _roots(part, defined, seen)
 
 
-_OF_SASS: tuple[Callable[[Sass], Iterator[str]], ...] = (local_memory, memory_barriers, waterfalls)
+_OF_SASS: tuple[Callable[[Sass], Iterator[str]], ...] = (local_memory, waterfalls)
 
 
 def findings(built: Built) -> tuple[str, ...]:
     """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
     ptx, sass = built.inspect("ptx"), Sass(built.inspect("sass"))
     return (*resources(built), *entry_registers(built), *(line for rule in _OF_SASS for line in rule(sass)),
-            *tensor_cores(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
-            *tensor_maps(built, ptx))
+            *memory_barriers(built, sass), *tensor_cores(sass, ptx), *roles(built, sass), *registers(built, sass),
+            *launch_bounds(built, ptx), *tensor_maps(built, ptx))

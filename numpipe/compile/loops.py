@@ -6,18 +6,18 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from .. import arith, emit, pipelines, profiling, tile_loop
+from .. import arith, emit, pipelines, profiling, splits, tile_loop
 from ..closure import Facts
 from ..fragment import mma
 from .fold import literal_node
-from .orders import TileOrders
+from .splits import Parts, SplitLoops
 from .turns import Turns
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 _HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
 
 
-class Loops(TileOrders, Turns):
+class Loops(SplitLoops, Turns):
     """``for … in pipe(arrays)`` and ``for … in numpipe.tiles(…)``, and what may not happen in them."""
 
     def _pipeline_call(self, node: ast.AST) -> bool:
@@ -89,6 +89,9 @@ class Loops(TileOrders, Turns):
             return self._tiles_loop(node)
         if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.nd_loop:
             return self._nd_loop(node)
+        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is splits.split_tiles:
+            self.check_split_loop(node)
+            return self._tiles_loop(node, split=True)
         if self._looks_like_a_pipeline(node):
             self.error(node, pipelines.IN_A_FOR)
         return self._plain_loop(node)
@@ -269,18 +272,12 @@ class Loops(TileOrders, Turns):
         node.iter = ast.copy_location(ast.Call(node.iter.func, grid.elts, []), node.iter)
         return self._tiles_loop(node, True)
 
-    def _tiles_loop(self, node: ast.For, any_rank: bool = False) -> list[ast.stmt]:
+    def _tiles_loop(self, node: ast.For, any_rank: bool = False, split: bool = False) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
         counts = list(node.iter.args)
         options = {k.arg: k.value for k in node.iter.keywords}
-        if set(options) - {"order", "group"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
-            self.error(node, "numpipe.tiles takes the tile counts, order= and group=")
-        if isinstance(node.target, ast.Tuple) and len(node.target.elts) != len(counts) and len(counts) > 1:
-            self.error(node, f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
-                             f"{len(node.target.elts)}: {ast.unparse(node.target)}")
-        if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
-            self.error(node, "numpipe.tiles gives a tuple of indices, for one count too: write "
-                             f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")
+        if not split:
+            self._check_tiles_loop(node, counts, options)
         names = [self.temporary("count") for _ in counts]
         setup: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], self.visit(c)) for n, c in zip(names, counts, strict=True)]
         loads: list[ast.expr] = [ast.Name(n, ast.Load()) for n in names]
@@ -297,6 +294,12 @@ class Loops(TileOrders, Turns):
         stride, end = self.temporary("stride"), self.temporary("tiles")
         before: ast.expr = self.call(tile_loop.before_first_tile, [self.context_name(node)], node)
         own: ast.expr = self.call(tile_loop.tile_stride, [self.context_name(node)], node)
+        parts: Parts | None = None
+        if split:  # the parts of a CTA are numbered one by one
+            parts = self.parts_of(node, options, walk, total)
+            setup += parts.setup
+            before, own = literal_node(-1, node), literal_node(1, node)
+            total = ast.Subscript(ast.Name(parts.begun, ast.Load()), ast.Constant(0), ast.Load())
         if in_turns:
             cta = self.temporary("cta")
             setup.append(ast.Assign([ast.Name(cta, ast.Store())], own))
@@ -308,7 +311,9 @@ class Loops(TileOrders, Turns):
                   ast.Assign([ast.Name(t, ast.Store())], before)]
         advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
                    ast.Expr(self.call(profiling.mark_tile, [self.context_name(node), index], node))]
-        if walk.ahead:  # the indices of a tile are read while the one before is computed
+        if parts is not None:
+            advance += parts.placed(index)
+        elif walk.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
             first, again = (ast.Assign([ast.Name(entry, ast.Store())], walk.place(
                 self.call(arith.add, list(step), node), ast.Name(end, ast.Load()))) for _ in range(2))
@@ -328,3 +333,13 @@ class Loops(TileOrders, Turns):
                 if not hasattr(part, "lineno"):
                     ast.copy_location(part, node)
         return [*setup, loop, *behind]
+
+    def _check_tiles_loop(self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]) -> None:
+        if set(options) - {"order", "group"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
+            self.error(node, "numpipe.tiles takes the tile counts, order= and group=")
+        if isinstance(node.target, ast.Tuple) and len(node.target.elts) != len(counts) and len(counts) > 1:
+            self.error(node, f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
+                             f"{len(node.target.elts)}: {ast.unparse(node.target)}")
+        if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
+            self.error(node, "numpipe.tiles gives a tuple of indices, for one count too: write "
+                             f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")

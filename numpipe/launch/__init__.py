@@ -18,6 +18,7 @@
 `marks`         what a repeated call is known by
 `streams`       which stream a call is queued on; what CUDA graphs cannot hold
 `attributes`    clusters, cooperative launch, programmatic dependent launch
+`workspaces`    memory for partial sums, by stream
 `launcher`      parameter packing and the driver call
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      kernels that record: traces of them

@@ -28,11 +28,13 @@ from ..errors import LaunchError, SpecError
 from . import driver, streams
 from .arrays import ArrayInfo, memory_order, not_addressable, tma_addressable
 from .attributes import PLAIN, Attributes
+from .faults import naming
 from .images import load
 from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
 from .watch import WATCH
+from .workspaces import workspace
 
 Grid = tuple[int, int, int]
 _WORD = 8
@@ -235,14 +237,16 @@ class Prepared:
     """
 
     def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0,
-                 attributes: Attributes = PLAIN) -> None:
+                 attributes: Attributes = PLAIN, workspace: Callable[[Grid, Sequence[ArrayInfo]], tuple[int, int]] | None = None,
+                 ) -> None:
         """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order.
 
-        The last `outputs` of the arrays are written: none of them may overlap another one.
+        The last `outputs` of the arrays are written: none of them may overlap another one. `workspace`: the shape of the
+        workspace for a grid and arrays, of a kernel whose last array it is; callers do not pass it.
         """
         self.compiled = compiled
-        self._outputs = outputs
-        words = sum(1 + 2 * len(info.shape) for info in infos)
+        self._outputs, self._workspace = outputs, workspace
+        words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None)
         table = max(len(compiled.maps), 1) * MAP_BYTES
         self._words = struct.Struct(f"<{words}q")
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
@@ -295,6 +299,9 @@ class Prepared:
 
     def _made(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
         device = infos[0].device if infos else 0
+        if self._workspace is not None:
+            with naming(self.compiled.name):
+                infos = [*infos, workspace(*self._workspace(grid, infos), stream, device)]
         return Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
 
     def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
@@ -314,7 +321,7 @@ class Prepared:
 
     def _image(self, infos: Sequence[ArrayInfo]) -> bytes:
         """Tensor maps and array words of an argument list, which is checked here: as often as it is new."""
-        check_overlap(infos, self.compiled.arrays, self._outputs, self.compiled.name)
+        check_overlap(infos, self.compiled.arrays, self._outputs + (self._workspace is not None), self.compiled.name)
         maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
         words: list[int] = []
         for info, name in zip(infos, self.compiled.arrays, strict=True):

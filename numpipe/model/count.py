@@ -176,6 +176,16 @@ class Counter:
         self.work["store", what.rpartition(" ")[2]] += values.nbytes
         self.work["written", self.warpgroup] += values.nbytes
 
+    def gmem_read(self, array: np.ndarray, index: tuple[Any, ...], what: str) -> np.ndarray:
+        found = array[index]
+        self.work["load", what] += found.nbytes
+        self.work["read", self.warpgroup] += found.nbytes
+        return np.zeros(found.shape, found.dtype)
+
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None: ...
+
+    def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None: ...
+
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Lane 0 stands for all of them."""
         lane: Any = Lane(self)

@@ -94,9 +94,12 @@ def _compiles(asked: bool | None) -> bool:
 
 def _count(kernel: Kernel, unit: Unit, asked: Described, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
     lifted = kernel.lifted(asked.unit_key)
-    arrays = [np.broadcast_to(np.zeros((), info.dtype), info.shape) if info.array is None else info.array for info in asked.infos]
+    infos = list(asked.infos)
+    if (workspace := kernel.workspace_of(asked.unit_key)) is not None:
+        infos.append(launch.imagined(workspace(grid, infos), np.dtype(np.float32)))
+    arrays = [np.broadcast_to(np.zeros((), info.dtype), info.shape) if info.array is None else info.array for info in infos]
     values = asked.values()
-    nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, asked.infos, strict=True)}
+    nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
         return count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes)
     except Exception as error:

@@ -18,6 +18,7 @@ file           concept
 ``mma``        matrix descriptors, accumulators, groups
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
 ``gmem``       global memory: who wrote and read which elements, by CTA; ``regions``: views of one allocation
+``handover``   flags in global memory, by which a CTA tells another one that its stores are there
 ``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
 =============  ==================================================================================================
 
@@ -29,8 +30,8 @@ lanes of a warp that do not come to a shuffle are reported.
 
 CTAs of a cluster run at the same time, and what orders them is in the vectors as within a CTA.
 
-What is not modelled: loads and stores to other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of one CTA for another (flags in global
-memory), the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a warpgroup
+What is not modelled: loads and stores to other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of one CTA for one
+of a larger index, the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a warpgroup
 stored an element: two ordinary stores of one warpgroup to an array count as ordered.
 """
 
@@ -47,6 +48,7 @@ from ..errors import SpecError
 from ..traces import Event, Trace
 from .clocks import Clocks
 from .gmem import GlobalMemory
+from .handover import left_set
 from .mma import Plan
 from .schedule import Costs, Schedule
 from .sm import SM, Body, run
@@ -70,7 +72,7 @@ def default_registers(warpgroups: int) -> int:
 def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
              seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (),
-             programmatic: bool = False, cluster: tuple[int, int, int] = (1, 1, 1)) -> None:
+             programmatic: bool = False, cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -86,6 +88,8 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     programmatic  the launch is a programmatic dependent one: every access to an array comes after a griddepcontrol.wait. Else
                  that is asked of kernels that execute one.
     cluster      CTAs along x, y, z that run at the same time; `grid` is a multiple
+
+    handover     CTAs wait for others of a smaller index (`handover`): they run in the order of their indices, also with a seed
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -103,7 +107,8 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     gmem = GlobalMemory(fresh, programmatic)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
-        for ctas in schedule.clusters(grid, cluster):
+        groups = schedule.clusters(grid, cluster)
+        for ctas in sorted(groups, key=lambda ctas: ctas[0][::-1]) if handover else groups:
             gmem.begin()
             scheduler, clocks = schedule.scheduler(), Clocks(4 * warpgroups * len(ctas), len(ctas))
             peers: list[SM] = []
@@ -112,3 +117,4 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
                    registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler, clocks=clocks,
                    peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem)
             run(peers)
+        left_set(gmem)

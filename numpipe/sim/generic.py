@@ -141,6 +141,17 @@ def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...],
     _trace(who, "write", f"store to {what}", np.asarray(values).nbytes)
 
 
+def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], what: str) -> npt.NDArray[Any]:
+    """`what`: the array's name."""
+    who.breathe()
+    access = Access(who, gmem.LOAD, what, ())
+    who.sm.gmem.read(access, array, _inside(access, array, index), who.known())
+    found: npt.NDArray[Any] = array[index].copy()
+    who.elapse(-(-2 * found.nbytes // who.sm.costs.generic_bytes))
+    _trace(who, "read", f"load of {what}", found.nbytes)
+    return found
+
+
 def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
     """The index as slices; SimulationError where it leaves the array: lanes that store do not look (TMA copies are clipped)."""
     every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))
@@ -148,8 +159,9 @@ def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> 
              for part, size in zip(every, array.shape, strict=True)]
     for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
         if not 0 <= start <= stop <= size:
-            raise report.violation(access, f"store to {access.what}: elements {start} … {stop - 1} along dimension {axis} of an "
-                                           f"array that has {size}: ordinary stores are not clipped; store what lies inside",
+            did = f"{access.kind} {'to' if access.kind == gmem.STORE else 'of'} {access.what}"
+            raise report.violation(access, f"{did}: elements {start} … {stop - 1} along dimension {axis} of an array that has "
+                                           f"{size}: ordinary {access.kind}s are not clipped; {access.kind} what lies inside",
                                    hazard="out-of-bounds")
     return tuple(slice(int(start), int(stop)) for start, stop in parts)
 

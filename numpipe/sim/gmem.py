@@ -32,6 +32,7 @@ from .._machine import TensorMap
 from ..errors import PipelineRace, SimulationError
 from ..reports import Party, Report
 from . import report
+from .handover import Flag, handed_over
 from .memory import Access
 from .regions import Codes, Cut, Index, Place, Region, bounds, extent, overlap, settle
 
@@ -45,7 +46,9 @@ _FIRST = np.iinfo(np.int32).max
 """code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest, and 0 is nobody"""
 STORE = "store"
 """kind of an ordinary store"""
-_VERBS = {"TMA load": "reads", "TMA store": "writes", STORE: "writes"}
+LOAD = "load"
+"""kind of an ordinary load"""
+_VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
 STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
               "wait_smem_to_gmem(0)")
 
@@ -115,6 +118,8 @@ class GlobalMemory:
         self._regions: list[Region] = []
         self._places: dict[tuple[Any, ...], Place] = {}
         self._cuts: dict[TensorMap, Cut] = {}
+        self.flags: dict[int, Flag] = {}
+        """flags by which CTAs tell each other, by address (`handover`)"""
         self._awaits = programmatic
         self._early: Touch | None = None
         """an access before a griddepcontrol.wait"""
@@ -208,6 +213,19 @@ class GlobalMemory:
         """Ordinary stores by the warps of a warpgroup; `access` says what orders them."""
         self._write(access, self.place(array), self._touch(access, index, False, access.needs), known)
 
+    def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
+        """Ordinary loads by the warps of a warpgroup, of what other CTAs wrote and handed over, or this warpgroup."""
+        place, touch = self.place(array), self._touch(access, index, False)
+        if not known[access.agent.sm.clocks.grid]:
+            self._too_early(access, touch)
+        self._open(place.region)
+        written = place.written[touch.index]
+        if not written.size:
+            return
+        self._writes(access, touch, written, known)
+        self._initialised(access, touch, written)
+        self._mark_read(place, self._remember(touch))
+
     def _touch(self, access: Access, index: Index, flipped: bool, needs: tuple[Need, ...] = (), reduction: str = "") -> Touch:
         return Touch(access, self.number, index, flipped, needs, reduction)
 
@@ -251,9 +269,11 @@ class GlobalMemory:
             if touch.reduction and touch.reduction == earlier.reduction:
                 continue
             if earlier.number != self.number:
+                if touch.kind == LOAD and handed_over(access.agent.sm, earlier, known):
+                    continue
                 raise _conflict(access, touch, earlier, written)
             together = earlier.agent.cta == touch.agent.cta
-            if earlier.kind == STORE != touch.kind:
+            if earlier.kind == STORE and touch.kind not in (STORE, LOAD):
                 raise (_other_proxy if together else _conflict)(access, touch, earlier, written)
             if earlier.kind == STORE and together and earlier.agent.warpgroup == touch.agent.warpgroup:
                 continue
@@ -302,6 +322,9 @@ def _conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Sim
     if touch.reduction or earlier.reduction:
         mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
                 "no other access")
+    elif LOAD in (touch.kind, earlier.kind):
+        mend = ("numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane awaits "
+                "that, a barrier, all lanes load")
     elif "TMA load" in (touch.kind, earlier.kind):
         mend = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
     else:

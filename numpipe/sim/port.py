@@ -14,7 +14,7 @@ import numpy as np
 from greenlet import GreenletExit, greenlet
 
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
-from . import barriers, bulk, cluster, generic, lane, mma, named, report
+from . import barriers, bulk, cluster, generic, handover, lane, mma, named, report
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
 from .gmem import Agent
 
@@ -334,6 +334,15 @@ class Warpgroup:
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         generic.write_array(self, array, index, values, what)
+
+    def gmem_read(self, array: np.ndarray, index: tuple[Any, ...], what: str) -> np.ndarray:
+        return generic.read_array(self, array, index, what)
+
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
+        handover.signal(self, flags, int(index), what)
+
+    def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None:
+        handover.wait(self, flags, int(index), what)
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return lane.each(self, function, arguments)

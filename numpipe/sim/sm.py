@@ -11,7 +11,7 @@ from greenlet import GreenletExit, getcurrent
 
 from .. import _machine
 from ..errors import NumpipeError
-from . import barriers, cluster, named, report
+from . import barriers, cluster, handover, named, report
 from .clocks import Clocks
 from .memory import SharedMemory
 from .port import Warpgroup
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..traces import Trace
     from .barriers import Mbarrier
     from .gmem import GlobalMemory
+    from .handover import Handed
     from .mma import Plan
     from .tma import Box
 
@@ -76,6 +77,8 @@ class SM:
         """uses of named barriers that have begun"""
         self.named_over: dict[int, named.Generation] = {}
         """the newest use of each that is over"""
+        self.acquired: dict[int, Handed] = {}
+        """what flags of other CTAs said, by the counter that stands for having seen them"""
         self._copy_port_free = 0
         self._tensor_core_free = 0
         self.warpgroups: list[Warpgroup] = []
@@ -97,7 +100,7 @@ class SM:
 
     # ---- vectors
     def add_mbarrier_counter(self) -> int:
-        """A counter for a new mbarrier; every vector has room for it afterwards."""
+        """A counter for a new mbarrier, or for a flag that has been seen; every vector has room for it afterwards."""
         width = self.clocks.width
         index = self.clocks.add_landed()
         if self.clocks.width != width:
@@ -122,7 +125,7 @@ class SM:
 
     def hints(self) -> list[Hint]:
         """What a deadlock's report says beside the mbarriers."""
-        return [*named.hints(self), *self.registers.hints()]
+        return [*named.hints(self), *self.registers.hints(), *handover.hints(self)]
 
     # ---- running
     def start(self) -> None:

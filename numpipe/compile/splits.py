@@ -1,0 +1,73 @@
+"""``for m, n, part in numpipe.split_tiles(…)``: a loop over this CTA's parts, the tile of each found by an order of tiles."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .. import splits
+from .fold import MISSING
+from .orders import TileOrders, Walk
+
+_OPTIONS = {"steps", "split", "order", "group"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a loop over parts has in place of that over tiles."""
+
+    setup: list[ast.stmt]
+    begun: str
+    """the name of what `splits.begin_split` or `begin_stream` returned"""
+    placed: Callable[[ast.expr], list[ast.stmt]]
+    """number of a part -> the statements that bind the loop's names"""
+
+
+class SplitLoops(TileOrders):
+    """The arguments of `numpipe.split_tiles`, rewritten."""
+
+    def check_split_loop(self, node: ast.For) -> None:
+        """Refuse what is no loop over parts."""
+        call = node.iter
+        assert isinstance(call, ast.Call)
+        options = {k.arg for k in call.keywords}
+        counts = len(call.args)
+        if options - _OPTIONS or any(isinstance(c, ast.Starred) for c in call.args) or not counts:
+            self.error(call, "numpipe.split_tiles takes the tile counts, steps=, split=, order= and group=")
+        if "steps" not in options:
+            self.error(call, "numpipe.split_tiles: steps= is missing, the blocks of K of a whole tile: cdiv(a.shape[1], tk)")
+        target = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+        if len(target) != counts + 1 or not isinstance(target[-1], ast.Name):
+            self.error(node.target, f"numpipe.split_tiles of {counts} counts gives {counts} indices and a part, got "
+                                    f"`for {ast.unparse(node.target)} in`")
+
+    def parts_of(self, node: ast.For, options: dict[str | None, ast.expr], walk: Walk, total: ast.expr) -> Parts:
+        """The parts of the tiles of a loop, whose counts have been multiplied to `total`."""
+        if walk.ahead:
+            self.error(options["order"] or node, "numpipe.split_tiles takes no host table: order= is a name or an object of "
+                                                 "numpipe.orders")
+        split = options.get("split", ast.copy_location(ast.Constant(splits.STREAM), node))
+        known = self.value(split)
+        stream = known == splits.STREAM
+        if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
+            self.error(split, splits.no_split(repr(known)))
+        begin, place = ((splits.begin_stream, splits.place_stream) if stream else (splits.begin_split, splits.place_split))
+        parts = ast.copy_location(ast.Constant(1), split) if stream else self.visit(split)
+        begun, found = self.temporary("parts"), self.temporary("part")
+        setup: list[ast.stmt] = [] if stream or known is not MISSING else [ast.Expr(self.call(splits.check_split, [parts], split))]
+        setup.append(ast.Assign([ast.Name(begun, ast.Store())],
+                                self.call(begin, [total, self.visit(options["steps"]), parts], node)))
+        assert isinstance(node.target, ast.Tuple)
+        *indices, part = node.target.elts
+
+        def item(number: int) -> ast.expr:
+            return ast.Subscript(ast.Name(found, ast.Load()), ast.Constant(number), ast.Load())
+
+        def placed(index: ast.expr) -> list[ast.stmt]:
+            return [ast.Assign([ast.Name(found, ast.Store())],
+                               self.call(place, [index, ast.Name(begun, ast.Load())], node)),
+                    ast.Assign([ast.copy_location(ast.Tuple(indices, ast.Store()), node.target)], walk.place(item(0), total)),
+                    ast.Assign([part], item(1))]
+
+        return Parts(setup, begun, placed)

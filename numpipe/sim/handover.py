@@ -1,0 +1,119 @@
+"""Flags in global memory: a CTA tells another one that what it stored is there.
+
+A flag is set by a release (st.release.gpu), which takes with it what its lane knows of the CTA's stores, and seen by an acquire
+(ld.acquire.gpu) of another CTA. CTAs do not share clocks, so the acquiring one has a counter that stands for having seen this flag:
+barriers pass it on to the other warps. A load of what another CTA stored is ordered when the loading warps know such a counter, and
+what was released under it covers the store.
+
+CTAs run one after the other, in the order of their indices where kernels hand over (`numpipe.splits`: an owner waits for CTAs of a
+smaller index only). So a flag that is not set when a CTA asks for it can be set by that CTA alone; else it is a deadlock.
+
+PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..deadlocks import Hint
+from ..errors import SimulationError
+from ..reports import Report
+from . import report
+
+if TYPE_CHECKING:
+    from .clocks import Vector
+    from .gmem import GlobalMemory, Touch
+    from .port import Warpgroup
+    from .sm import SM
+
+
+class Handed(NamedTuple):
+    """What a release took with it: the CTA's number in the order of the run, and what the lane knew."""
+
+    number: int
+    vector: Vector
+
+
+class Flag:
+    """A word of global memory, as somebody set it or waits for it."""
+
+    kind = "flag"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.handed: Handed | None = None
+        """by the release that set it; None: it is 0"""
+        self.set_by = ""
+        self.waiters: list[Warpgroup] = []
+
+    def text(self) -> str:
+        return f"the flag of {self.what}"
+
+
+def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> Flag:
+    address = int(flags.ctypes.data) + flags.strides[0] * index
+    return who.sm.gmem.flags.setdefault(address, Flag(what))
+
+
+def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
+    """Set a flag, by one lane."""
+    who.one_lane("st.release.gpu")
+    who.elapse(who.sm.costs.tma_latency)
+    who.breathe()
+    flag = _flag(who, flags, index, what)
+    if flag.handed is not None:
+        raise report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
+                               "over", mend="a slot of its own for each part", hazard="cta-conflict")
+    vector = who.vectors[0].copy()
+    who.release_into(vector)
+    flag.handed = Handed(who.sm.gmem.number, vector)
+    flag.set_by = f"{who.name} of CTA {who.cta} at {report.place(report.user_site())}"
+    flags[index] = 1
+    who.sm.progress += 1
+    waiters, flag.waiters = flag.waiters, []
+    for waiter in waiters:
+        waiter.wake(who.time)
+
+
+def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
+    """Wait until a flag is set and clear it, by one lane."""
+    who.one_lane("ld.acquire.gpu")
+    who.elapse(who.sm.costs.tma_latency)
+    who.breathe()
+    flag = _flag(who, flags, index, what)
+    while flag.handed is None:
+        flag.waiters.append(who)
+        who.block(flag, what=what)
+    counter = who.sm.add_mbarrier_counter()
+    who.sm.acquired[counter] = flag.handed
+    who.vectors[0, counter] = 1
+    flag.handed = None
+    flags[index] = 0
+
+
+def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
+    """Whether warps that know so much have seen a flag behind another CTA's store."""
+    return any(known[counter] and handed.number == earlier.number and all(handed.vector[at] >= value for at, value in earlier.needs)
+               for counter, handed in sm.acquired.items())
+
+
+def hints(sm: SM) -> list[Hint]:
+    """Flags that somebody waits for."""
+    waited: list[Any] = [w.blocked for w in sm.warpgroups if not w.greenlet.dead and isinstance(w.blocked, Flag)]
+    return [Hint("deadlock", f"{flag.text()}: nobody has set it, and CTAs that hand over have a smaller index than the one that "
+                 "waits: those have run", "hand every part over with numpipe.combine, and wait for parts of the CTAs before only")
+            for flag in waited]
+
+
+def left_set(gmem: GlobalMemory) -> None:
+    """SimulationError for a flag that is set when the grid has ended: the next launch would take it for its own."""
+    for flag in gmem.flags.values():
+        if flag.handed is not None:
+            text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
+                    "would take it for its own")
+            made = SimulationError(f"{text}; the owner of the tile runs numpipe.combine too")
+            made.report = Report("exit-in-flight", text, cause=text, mend="run numpipe.combine in every part of a tile")
+            raise made

@@ -1,0 +1,56 @@
+"""A product whose tiles are cut along K (`numpipe.split_tiles`), under both schedules; for tests in both executions."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, Workspace, cdiv, ds
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile of tm x tn elements, steps of tk; `split` as of `numpipe.split_tiles`."""
+
+    tm: int = 64
+    tn: int = 64
+    tk: int = 64
+    slots: int = 3
+    split: int | str = "stream"
+    schedule: str = "cooperative"
+    wgs: int = 1
+
+
+def workspace(a: Any, b: Any, cfg: Config) -> Workspace:
+    """A slot a CTA, or one a part."""
+    tiles = -(-a.shape[0] // cfg.tm) * -(-b.shape[0] // cfg.tn)
+    return Workspace((cfg.tm, cfg.tn), None if isinstance(cfg.split, str) else tiles * cfg.split)
+
+
+@functools.cache
+def product(cfg: Config, ctas: int | None = None) -> Any:
+    """``c = a @ b.T`` with one config; `ctas` None: as many as the GPU has SMs."""
+
+    @numpipe.kernel(
+        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(ctas),
+        num_compute_wgs=cfg.wgs, wg_axis="wg", schedule=cfg.schedule, workspace=lambda a, b: workspace(a, b, cfg))
+    def split_matmul(a, b, c, work):
+        wg = numpipe.axis_index("wg")
+        rows = cfg.tm // numpipe.axis_size("wg")
+        for m, n, part in numpipe.split_tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), steps=cdiv(a.shape[1], cfg.tk),
+                                              split=cfg.split, order="grouped", group=2):
+            acc = numpipe.zeros((rows, cfg.tn), np.float32)
+            pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=cfg.slots, in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, part.begin + k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, part.begin + k))))
+            for (k,), (a_tile, b_tile) in pipe(a, b):
+                acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
+            acc = numpipe.combine(acc, part, work)
+            if part.begin == 0:
+                c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+
+    return split_matmul
