@@ -16,6 +16,7 @@ from .intrinsics import griddep, setmaxnreg
 from .lanes import one_lane
 from .refs import GmemRef
 from .store_ring import drain_stores
+from .tile_scheduler import end_scheduler
 from .turns import begin_turns, finish_turns
 
 
@@ -49,6 +50,7 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
     if machine.role == "memory":
         setmaxnreg.dec(unit.memory_registers)
         one_lane(function, np_, *args, *scalars)
+        end_scheduler(np_)
     else:
         if unit.warp_specialized:
             setmaxnreg.inc(unit.compute_registers)
@@ -57,4 +59,5 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
         function(np_, *args, *scalars)
         if unit.turns > 1:
             finish_turns(np_)
+        end_scheduler(np_)
         one_lane(drain_stores, np_)

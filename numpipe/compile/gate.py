@@ -190,7 +190,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
 
 def any_rings(built: Built) -> tuple[bool, bool]:
     """Whether there are rings that the memory role fills, and such that warpgroups fill for themselves."""
-    private = [bool(plan.private) for plan in built.unit.rings.values()]
+    private = [bool(plan.private) for plan in built.unit.load_rings]
     return not all(private), any(private)
 
 

@@ -17,6 +17,7 @@ file           concept
 ``mma``        matrix descriptors, accumulators, groups
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
 ``gmem``       global memory: who wrote and read which elements, by CTA; ``regions``: views of one allocation
+``deal``       the counter from which CTAs take their tiles
 ``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
 =============  ==================================================================================================
 
@@ -42,6 +43,7 @@ import numpy as np
 from .._machine import TensorMap
 from ..errors import SpecError
 from ..traces import Event, Trace
+from .deal import Deal
 from .gmem import GlobalMemory
 from .mma import Plan
 from .schedule import Costs, Schedule
@@ -95,11 +97,11 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     schedule = Schedule(seed)
     boxes: dict[TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    gmem = GlobalMemory(fresh, programmatic)
+    gmem, deal = GlobalMemory(fresh, programmatic), Deal(grid[0] * grid[1] * grid[2], seed)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         for cta in schedule.ctas(grid):
             gmem.begin()
             SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                registers=default_registers(warpgroups) if registers is None else registers, scheduler=schedule.scheduler(),
-               costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem).run()
+               costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal).run()

@@ -1,0 +1,238 @@
+"""The dynamic tile scheduler: a CTA fetches the number of its next tile from a counter that all CTAs of the launch share.
+
+``numpipe.tiles(…, dynamic=True)``. A number that a CTA has is a *ticket*. CTA i begins with ticket i; each further one comes from
+an atomic addition in global memory, so a CTA that is quicker, or starts earlier, takes more of them::
+
+    memory role   | fetch ticket 2 | loads of tile 1 ......... | tell 2, fetch 3 | loads of tile 2 .........
+    compute role                     | tile 1: products | store | read 2           | tile 2: products | store
+
+One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, or, in a kernel without
+one, a lane of the first compute warpgroup. It tells the tickets to the compute warpgroups through a `number_ring`. All of them read
+all tickets, in order, also where they take turns (`turns`): a warpgroup passes over the tickets of the others.
+
+All loops of a kernel take tickets from one counter, one loop behind the other: tile t of a loop is ticket ``base + t``, where `base`
+is how many tiles the loops before had. A ticket beyond a loop's tiles ends it, and is kept for the next one. So any number of loops
+may run, as long as all CTAs run the same ones, with as many tiles: the simulated SM checks that.
+
+The counter is 8 bytes of the launch's own: tickets that were fetched, and CTAs that have ended. The last CTA that ends sets it back,
+so replays of a graph need nobody to do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ._machine import current
+from ._op import helper, op, ptx
+from ._plans import SCHEDULER
+from .arith import add, sub
+from .context import Context, counter, set_counter
+from .errors import CompileError, SpecError
+from .lanes import one_lane
+from .number_ring import put_number, take_number
+from .ring import Ring
+
+# words of a warpgroup's state
+TICKET, BASE, END, OWNER = (SCHEDULER + word for word in range(4))
+"""the ticket that it is at; tiles of the loops before this one, and of this one; with turns, whose the ticket is"""
+AHEAD, TOLD, TAKEN = (SCHEDULER + word for word in range(4, 7))
+"""of the lane that fetches: the next ticket, and how many it has told; how many were read"""
+COUNTER = SCHEDULER + 7
+"""of that lane: the address of the launch's counter, two words"""
+
+
+@op
+def scheduler(np_: Context, site: str) -> Ring:
+    """The ring of tickets, for the loop that is written at `site`."""
+    if np_.compute_only:
+        raise CompileError(unreachable(np_.unit.kernel, site))
+    if np_.tickets is None:
+        np_.tickets = Ring(np_, np_.unit.plan_tickets(site), (), (), (np.int32(1),), np.int32(0))
+        np_.state[TICKET] = cta_number()
+    if np_.dealing is not None:
+        raise SpecError(f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of {np_.dealing}: CTAs have other "
+                        "tiles of that one, and would not agree on this one's; give numpipe.tiles the counts of both")
+    np_.dealing = site
+    return np_.tickets
+
+
+def cta_number() -> int:
+    """Number of this CTA in the grid."""
+    machine = current()
+    x, y, z = machine.cta
+    return int(x + machine.grid[0] * (y + machine.grid[1] * z))
+
+
+def unreachable(kernel: str, site: str) -> str:
+    return (f"kernel {kernel}, tiles(dynamic=True) at {site}: only compute warpgroups come here, so nobody fetches tiles for them: "
+            "write the loop in the kernel function, or leave dynamic out")
+
+
+# ---- who does what
+@op
+def if_dealer(np_: Context, function: Callable[..., None], *args: Any) -> None:
+    """``function(np_, *args)`` by the lane that fetches."""
+    if np_.memory:
+        function(np_, *args)
+    elif not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0:
+        one_lane(function, np_, *args)
+
+
+@op
+def if_memory(np_: Context, function: Callable[..., None], *args: Any) -> None:
+    """``function(np_, *args)`` by the memory role."""
+    if np_.memory:
+        function(np_, *args)
+
+
+@op
+def if_compute(np_: Context, function: Callable[..., None], *args: Any) -> None:
+    """``function(np_, *args)`` by compute warpgroups."""
+    if not np_.memory:
+        function(np_, *args)
+
+
+@op
+def if_in_turns(np_: Context, function: Callable[..., None], *args: Any) -> None:
+    """``function(np_, *args)`` by compute warpgroups that take turns."""
+    if np_.unit.turns > 1 and not np_.memory:
+        function(np_, *args)
+
+
+# ---- tickets
+@ptx("{ .reg .pred np_scheduler; atom.relaxed.gpu.global.add.u32 $ret, [$address], 1; }", returns="r", address="l")
+def draw(address: int) -> int:
+    """Take the next number of a launch's counter."""
+    return current().deal.draw(cta_number())
+
+
+@op
+def launch_counter(np_: Context) -> Any:
+    """Address of the launch's counter."""
+    return np.int64(0)
+
+
+@op
+def begun_with() -> Any:
+    """How many tickets are not in the counter: those that the CTAs begin with. On the simulated SM it has them too."""
+    return np.int32(0)
+
+
+@helper
+def fetch(np_):  # type: ignore[no-untyped-def]
+    """Ask for the next ticket; nothing waits for it before it is told."""
+    set_counter(np_, AHEAD, add(draw(launch_counter(np_)), begun_with()))
+
+
+@helper
+def tell(np_, ring):  # type: ignore[no-untyped-def]
+    """Tell the compute warpgroups the ticket that was fetched."""
+    put_number(ring, counter(np_, TOLD), counter(np_, AHEAD))
+    set_counter(np_, TOLD, add(counter(np_, TOLD), 1))
+
+
+@helper
+def keep(np_):  # type: ignore[no-untyped-def]
+    """Go on with it."""
+    set_counter(np_, TICKET, counter(np_, AHEAD))
+
+
+@helper
+def take(np_, ring):  # type: ignore[no-untyped-def]
+    """Go on with the next ticket that was told."""
+    set_counter(np_, TICKET, take_number(ring, counter(np_, TAKEN)))
+    set_counter(np_, TAKEN, add(counter(np_, TAKEN), 1))
+    pass_owner(np_)
+
+
+@helper
+def tile_of(np_):  # type: ignore[no-untyped-def]
+    """The ticket as a tile of this loop."""
+    return sub(counter(np_, TICKET), counter(np_, BASE))
+
+
+# ---- whose it is, with turns: the tiles of a CTA go round its compute warpgroups, over all its loops
+@op
+def first_owner(np_: Context) -> Any:
+    """The warpgroup whose turn it is."""
+    return np.int32(np_.turn)
+
+
+@op
+def pass_owner(np_: Context) -> None:
+    """The next ticket is the next warpgroup's."""
+    np_.state[OWNER] = (np_.state[OWNER] + 1) % np_.unit.turns
+
+
+@op
+def is_own(np_: Context) -> bool:
+    """Whether the ticket is this warpgroup's."""
+    return bool(np_.state[OWNER] == np_.unit.number(current().warpgroup))
+
+
+@helper
+def pass_over(np_, ring):  # type: ignore[no-untyped-def]
+    """Go on to this warpgroup's next ticket, or to one that ends the loop."""
+    while tile_of(np_) < counter(np_, END) and not is_own(np_):
+        take(np_, ring)
+
+
+# ---- the loop
+@helper
+def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
+    """The first tile of a loop over `end` tiles, by the ticket that is left of the loop before; `end` or more: there is none."""
+    set_counter(np_, END, end)
+    set_counter(np_, OWNER, first_owner(np_))
+    if_in_turns(np_, pass_over, ring)
+    return tile_of(np_)
+
+
+@helper
+def next_tile(np_, ring):  # type: ignore[no-untyped-def]
+    """At a tile's end: the next one."""
+    if_dealer(np_, tell, ring)
+    if_memory(np_, keep)
+    if_compute(np_, take, ring)
+    if_in_turns(np_, pass_over, ring)
+    return tile_of(np_)
+
+
+@helper
+def fetch_ahead(np_):  # type: ignore[no-untyped-def]
+    """At a tile's beginning."""
+    if_dealer(np_, fetch)
+
+
+@helper
+def end_tiles(np_, in_turns):  # type: ignore[no-untyped-def]
+    """Behind a loop; `in_turns`: its tiles had turns, so that the next one is of who would have the next tile."""
+    set_counter(np_, BASE, add(counter(np_, BASE), counter(np_, END)))
+    close(np_, in_turns)
+
+
+@op
+def close(np_: Context, in_turns: int) -> None:
+    """What is noted behind a loop."""
+    site, np_.dealing = np_.dealing, None
+    if in_turns:
+        np_.turn = np_.state[OWNER]
+    if np_.memory or (not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0):
+        _agree(np_, current().deal.ended(cta_number(), f"{np_.state[END]} tiles in the loop of {site}"))
+
+
+# ---- the kernel's end
+@op
+def end_scheduler(np_: Context) -> None:
+    """After the kernel function, by who fetched tickets: a CTA less; the last one sets the counter back."""
+    if np_.tickets is not None and (np_.memory or not np_.unit.warp_specialized):
+        _agree(np_, current().deal.ended(cta_number(), ""))
+
+
+def _agree(np_: Context, other: str | None) -> None:
+    """SpecError where a CTA runs other loops than those before."""
+    if other is not None:
+        raise SpecError(f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}: with tiles(dynamic=True) all CTAs run the same "
+                        "loops, with the same counts: they take their tiles from one counter")
