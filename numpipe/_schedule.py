@@ -87,10 +87,11 @@ class Scheduled:
         if self.tickets is not None:
             return self.tickets
         slots, ready = self.turns + 3, sum(plan.barrier_bytes for plan in self.rings.values())
-        plan = NumberPlan(name=f"tile numbers @ {site}", index=len(self.rings), slots=slots, delay=0, args=(), blocks=(), offsets=(),
-                          stage_bytes=0, stage_stride=4, base=ready + 16 * slots, ready=ready, consumed=ready + 8 * slots)
+        plan = NumberPlan(name=f"tile numbers @ {site}", index=len(self.rings), slots=slots, delay=0, args=(), blocks=(),
+                          offsets=(), stage_bytes=0, stage_stride=4, base=ready + 16 * slots, ready=ready,
+                          consumed=ready + 8 * slots)
         if ready + plan.barrier_bytes > self.barrier_room - self.scratch_barrier_bytes or plan.index >= COUNTERS:
-            raise SpecError(f"kernel {self.kernel}, tiles(dynamic=True) at {site}: more rings or slots than the {self.barrier_room} "
-                            "bytes of barriers hold")
+            raise SpecError(f"kernel {self.kernel}, tiles(dynamic=True) at {site}: more rings or slots than the "
+                            f"{self.barrier_room} bytes of barriers hold")
         self.rings[plan.name] = plan
         return plan

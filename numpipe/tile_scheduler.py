@@ -6,16 +6,16 @@ an atomic addition in global memory, so a CTA that is quicker, or starts earlier
     memory role   | fetch ticket 2 | loads of tile 1 ......... | tell 2, fetch 3 | loads of tile 2 .........
     compute role                     | tile 1: products | store | read 2           | tile 2: products | store
 
-One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, or, in a kernel without
-one, a lane of the first compute warpgroup. It tells the tickets to the compute warpgroups through a `number_ring`. All of them read
-all tickets, in order, also where they take turns (`turns`): a warpgroup passes over the tickets of the others.
+One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, or, in a kernel
+without one, a lane of the first compute warpgroup. It tells the tickets to the compute warpgroups through a `number_ring`. All of
+them read all tickets, in order, also where they take turns (`turns`): a warpgroup passes over the tickets of the others.
 
-All loops of a kernel take tickets from one counter, one loop behind the other: tile t of a loop is ticket ``base + t``, where `base`
-is how many tiles the loops before had. A ticket beyond a loop's tiles ends it, and is kept for the next one. So any number of loops
-may run, as long as all CTAs run the same ones, with as many tiles: the simulated SM checks that.
+All loops of a kernel take tickets from one counter, one loop behind the other: tile t of a loop is ticket ``base + t``, where
+`base` is how many tiles the loops before had. A ticket beyond a loop's tiles ends it, and is kept for the next one. So any number
+of loops may run, as long as all CTAs run the same ones, with as many tiles: the simulated SM checks that.
 
-The counter is 8 bytes of the launch's own: tickets that were fetched, and CTAs that have ended. The last CTA that ends sets it back,
-so replays of a graph need nobody to do that.
+The counter is 8 bytes of the launch's own: tickets that were fetched, and CTAs that have ended. The last CTA that ends sets it
+back, so replays of a graph need nobody to do that.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from .arith import add, sub
 from .context import Context, counter, set_counter
 from .errors import CompileError, SpecError
 from .lanes import one_lane
-from .number_ring import put_number, take_number
+from .number_ring import put_number, take_number, uniform
 from .ring import Ring
 
 # words of a warpgroup's state
-TICKET, BASE, END, OWNER = (SCHEDULER + word for word in range(4))
-"""the ticket that it is at; tiles of the loops before this one, and of this one; with turns, whose the ticket is"""
+TICKET, BASE, END, AWAY = (SCHEDULER + word for word in range(4))
+"""the ticket that it is at; tiles of the loops before this one, and of this one; with turns, how many warpgroups on from the
+ticket's this one is"""
 AHEAD, TOLD, TAKEN = (SCHEDULER + word for word in range(4, 7))
 """of the lane that fetches: the next ticket, and how many it has told; how many were read"""
 COUNTER = SCHEDULER + 7
@@ -53,10 +54,11 @@ def scheduler(np_: Context, site: str) -> Ring:
         np_.tickets = Ring(np_, np_.unit.plan_tickets(site), (), (), (np.int32(1),), np.int32(0))
         np_.state[TICKET] = cta_number()
     if np_.dealing is not None:
-        raise SpecError(f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of {np_.dealing}: CTAs have other "
-                        "tiles of that one, and would not agree on this one's; give numpipe.tiles the counts of both")
+        raise SpecError(f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of {np_.dealing}: CTAs have "
+                        "other tiles of that one, and would not agree on this one's; give numpipe.tiles the counts of both")
     np_.dealing = site
-    return np_.tickets
+    ring: Ring = np_.tickets
+    return ring
 
 
 def cta_number() -> int:
@@ -123,21 +125,27 @@ def begun_with() -> Any:
 
 @helper
 def fetch(np_):  # type: ignore[no-untyped-def]
-    """Ask for the next ticket; nothing waits for it before it is told."""
-    set_counter(np_, AHEAD, add(draw(launch_counter(np_)), begun_with()))
+    """Ask for the next ticket. Nothing is done with the answer before it is told: any use of it would wait for it."""
+    set_counter(np_, AHEAD, draw(launch_counter(np_)))
+
+
+@helper
+def fetched(np_):  # type: ignore[no-untyped-def]
+    """The ticket that was asked for."""
+    return add(counter(np_, AHEAD), begun_with())
 
 
 @helper
 def tell(np_, ring):  # type: ignore[no-untyped-def]
     """Tell the compute warpgroups the ticket that was fetched."""
-    put_number(ring, counter(np_, TOLD), counter(np_, AHEAD))
+    put_number(ring, counter(np_, TOLD), fetched(np_))
     set_counter(np_, TOLD, add(counter(np_, TOLD), 1))
 
 
 @helper
 def keep(np_):  # type: ignore[no-untyped-def]
     """Go on with it."""
-    set_counter(np_, TICKET, counter(np_, AHEAD))
+    set_counter(np_, TICKET, fetched(np_))
 
 
 @helper
@@ -156,28 +164,29 @@ def tile_of(np_):  # type: ignore[no-untyped-def]
 
 # ---- whose it is, with turns: the tiles of a CTA go round its compute warpgroups, over all its loops
 @op
-def first_owner(np_: Context) -> Any:
-    """The warpgroup whose turn it is."""
-    return np.int32(np_.turn)
+def away_first(np_: Context) -> Any:
+    """How far this warpgroup is from the one whose turn it is."""
+    return np.int32((np_.unit.number(current().warpgroup) - np_.turn) % np_.unit.turns)
 
 
 @op
 def pass_owner(np_: Context) -> None:
     """The next ticket is the next warpgroup's."""
-    np_.state[OWNER] = (np_.state[OWNER] + 1) % np_.unit.turns
-
-
-@op
-def is_own(np_: Context) -> bool:
-    """Whether the ticket is this warpgroup's."""
-    return bool(np_.state[OWNER] == np_.unit.number(current().warpgroup))
+    np_.state[AWAY] = (np_.state[AWAY] - 1) % np_.unit.turns
 
 
 @helper
 def pass_over(np_, ring):  # type: ignore[no-untyped-def]
     """Go on to this warpgroup's next ticket, or to one that ends the loop."""
-    while tile_of(np_) < counter(np_, END) and not is_own(np_):
+    while tile_of(np_) < counter(np_, END) and counter(np_, AWAY) > 0:
         take(np_, ring)
+
+
+@helper
+def begin_turns(np_, ring):  # type: ignore[no-untyped-def]
+    """At a loop's beginning: go on to this warpgroup's first ticket."""
+    set_counter(np_, AWAY, uniform(away_first(np_)))
+    pass_over(np_, ring)
 
 
 # ---- the loop
@@ -185,8 +194,7 @@ def pass_over(np_, ring):  # type: ignore[no-untyped-def]
 def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     """The first tile of a loop over `end` tiles, by the ticket that is left of the loop before; `end` or more: there is none."""
     set_counter(np_, END, end)
-    set_counter(np_, OWNER, first_owner(np_))
-    if_in_turns(np_, pass_over, ring)
+    if_in_turns(np_, begin_turns, ring)
     return tile_of(np_)
 
 
@@ -218,7 +226,7 @@ def close(np_: Context, in_turns: int) -> None:
     """What is noted behind a loop."""
     site, np_.dealing = np_.dealing, None
     if in_turns:
-        np_.turn = np_.state[OWNER]
+        np_.turn = (np_.unit.number(current().warpgroup) - np_.state[AWAY]) % np_.unit.turns
     if np_.memory or (not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0):
         _agree(np_, current().deal.ended(cta_number(), f"{np_.state[END]} tiles in the loop of {site}"))
 
@@ -234,5 +242,5 @@ def end_scheduler(np_: Context) -> None:
 def _agree(np_: Context, other: str | None) -> None:
     """SpecError where a CTA runs other loops than those before."""
     if other is not None:
-        raise SpecError(f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}: with tiles(dynamic=True) all CTAs run the same "
-                        "loops, with the same counts: they take their tiles from one counter")
+        raise SpecError(f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}: with tiles(dynamic=True) all CTAs run the "
+                        "same loops, with the same counts: they take their tiles from one counter")

@@ -15,9 +15,10 @@ from .lanes_cuda import elected
 from .ring_cuda import RingType
 
 I32, I64 = nb.types.int32, nb.types.int64
-# $0 the counter, $1 CTAs but one: the addition wraps behind that, so the number of ended CTAs sets itself back
-_ENDED = ("{ .reg .pred last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u32 ended, [$0+4], $1; "
-          "setp.eq.u32 last, ended, $1; @last st.relaxed.gpu.global.u32 [$0], 0; }")
+# $0 the counter, $1 CTAs but one: behind that the number of ended CTAs wraps, and sets itself back. Acquire and release: all
+# tickets have been fetched before the last CTA sets their number back (not by an ordinary store: the memory role has none).
+_ENDED = ("{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u32 ended, [$0+4], $1; "
+          "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }")
 
 
 def _grid(builder: Any) -> tuple[Any, Any, Any]:
@@ -110,17 +111,27 @@ def _counter(builder: Any, np_: Any) -> Any:
     return builder.or_(low, builder.shl(high, nb.const(32, nb.i64)))
 
 
+def _away_first(builder: Any, unit: Unit, np_: Any) -> Any:
+    return _away(builder, unit, np_, builder.load(_word(builder, np_, TURN))) if unit.turns > 1 else nb.const(0)
+
+
+def _away(builder: Any, unit: Unit, np_: Any, turn: Any) -> Any:
+    """From a warpgroup, or from this many before, to this one."""
+    turns = nb.const(unit.turns)
+    return builder.urem(builder.add(builder.sub(compute_warpgroup(builder, unit), turn), turns), turns)
+
+
 def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:
     if unit.turns > 1:
-        word = _word(builder, np_, source.OWNER)
-        builder.store(builder.urem(builder.add(builder.load(word), nb.const(1)), nb.const(unit.turns)), word)
+        word = _word(builder, np_, source.AWAY)
+        left = builder.sub(builder.load(word), nb.const(1))
+        before_first = builder.icmp_signed("<", left, nb.const(0))
+        builder.store(builder.select(before_first, nb.const(unit.turns - 1), left), word)
 
 
 _of_state(source.launch_counter, I64, lambda b, unit, np_: _counter(b, np_))
-_of_state(source.first_owner, I32, lambda b, unit, np_: b.load(_word(b, np_, TURN)) if unit.turns > 1 else nb.const(0))
+_of_state(source.away_first, I32, _away_first)
 _of_state(source.pass_owner, nb.types.void, _pass_owner)
-_of_state(source.is_own, nb.types.boolean,
-          lambda b, unit, np_: b.icmp_unsigned("==", b.load(_word(b, np_, source.OWNER)), compute_warpgroup(b, unit)))
 
 
 @cuda_meaning(source.begun_with)
@@ -134,7 +145,8 @@ def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if passes:
-            builder.store(builder.load(_word(builder, args[0], source.OWNER)), _word(builder, args[0], TURN))
+            unit, turn = np_.unit, _word(builder, args[0], TURN)
+            builder.store(_away(builder, unit, args[0], builder.load(_word(builder, args[0], source.AWAY))), turn)
         return nb.nothing(context)
 
     return nb.types.void(np_, in_turns), codegen

@@ -58,6 +58,10 @@ class Built:
         return self.unit.params.profile_space > 0
 
     @property
+    def dynamic(self) -> bool:
+        return self.unit.tickets is not None
+
+    @property
     def threads(self) -> int:
         return self.unit.threads
 

@@ -18,8 +18,8 @@ class DynamicTiles(Turns):
         said = options.get("dynamic")
         known = False if said is None else self.value(said)
         if known is MISSING or not isinstance(known, bool):
-            self.error(said or node, "numpipe.tiles: dynamic= is True or False, known at compile time: a literal, a constant of the "
-                                     f"module or a Static field, got {ast.unparse(said or node)}")
+            self.error(said or node, "numpipe.tiles: dynamic= is True or False, known at compile time: a literal, a constant of "
+                                     f"the module or a Static field, got {ast.unparse(said or node)}")
         if not known:
             return False
         if self.over_tiles:

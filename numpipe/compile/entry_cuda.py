@@ -51,7 +51,7 @@ class TableType(nb.types.Type):  # type: ignore[misc]
 @nb.register_model(TableType)
 class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: TableType) -> None:
-        words = 16 * (max(1, len(fe_type.unit.maps)) + (fe_type.unit.tickets is not None))  # asked for when the entry is lowered, after all code it calls
+        words = fe_type.unit.table_bytes // 8  # asked for when the entry is lowered, after all code it calls
         super().__init__(manager, fe_type, nb.ir.PointerType(nb.ir.ArrayType(nb.i64, words)))
 
     def from_argument(self, builder: Any, value: Any) -> Any:
@@ -76,7 +76,7 @@ def _begin_scheduler() -> None:
 def _begin_typer(_context: Any, np_: Any, table: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if np_.unit.tickets is not None:
-            word = builder.gep(args[1], [nb.const(0), nb.const(16 * max(1, len(np_.unit.maps)))])  # behind the maps
+            word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
             begin_scheduler(builder, args[0], builder.load(word))
         return nb.nothing(context)
 

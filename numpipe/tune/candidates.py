@@ -29,12 +29,14 @@ class Code:
     maps: tuple[launch.MapRequest, ...]
     arrays: tuple[str, ...]
     majors: tuple[Any, ...]
+    dynamic: bool
     debug: bool = False
     profiled: bool = False
 
     @classmethod
     def of(cls, built: Any) -> Code:
-        return cls(built.name, built.cubin, built.entry, built.threads, built.smem_bytes, built.maps, built.arrays, built.majors)
+        return cls(built.name, built.cubin, built.entry, built.threads, built.smem_bytes, built.maps, built.arrays, built.majors,
+                   built.dynamic)
 
 
 @dataclass(frozen=True)
