@@ -74,12 +74,15 @@ def unreachable(kernel: str, site: str) -> str:
 
 
 # ---- who does what
+def deals(np_: Context) -> bool:
+    """Whether this warpgroup's lane fetches."""
+    return np_.memory or (not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0)
+
+
 @op
 def if_dealer(np_: Context, function: Callable[..., None], *args: Any) -> None:
     """``function(np_, *args)`` by the lane that fetches."""
-    if np_.memory:
-        function(np_, *args)
-    elif not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0:
+    if deals(np_):
         one_lane(function, np_, *args)
 
 
@@ -227,7 +230,7 @@ def close(np_: Context, in_turns: int) -> None:
     site, np_.dealing = np_.dealing, None
     if in_turns:
         np_.turn = (np_.unit.number(current().warpgroup) - np_.state[AWAY]) % np_.unit.turns
-    if np_.memory or (not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0):
+    if deals(np_):
         _agree(np_, current().deal.ended(cta_number(), f"{np_.state[END]} tiles in the loop of {site}"))
 
 
@@ -235,7 +238,7 @@ def close(np_: Context, in_turns: int) -> None:
 @op
 def end_scheduler(np_: Context) -> None:
     """After the kernel function, by who fetched tickets: a CTA less; the last one sets the counter back."""
-    if np_.tickets is not None and (np_.memory or not np_.unit.warp_specialized):
+    if np_.tickets is not None and deals(np_):
         _agree(np_, current().deal.ended(cta_number(), ""))
 
 

@@ -29,14 +29,14 @@ class Code:
     maps: tuple[launch.MapRequest, ...]
     arrays: tuple[str, ...]
     majors: tuple[Any, ...]
-    dynamic: bool
     debug: bool = False
     profiled: bool = False
+    dynamic: bool = False
 
     @classmethod
     def of(cls, built: Any) -> Code:
         return cls(built.name, built.cubin, built.entry, built.threads, built.smem_bytes, built.maps, built.arrays, built.majors,
-                   built.dynamic)
+                   dynamic=built.dynamic)
 
 
 @dataclass(frozen=True)
