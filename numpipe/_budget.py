@@ -75,7 +75,7 @@ def rows(unit: Unit, header: int, staging: int) -> list[tuple[int, str]]:
 
 
 def _rings(unit: Unit) -> Iterator[tuple[int, str]]:
-    for plan in (*unit.rings.values(), *unit.outputs.values()):
+    for plan in (*unit.load_rings, *unit.outputs.values()):
         copies = max(1, plan.private)
         site = plan.name.rsplit(" @ ", 1)[1]
         ends = (*plan.offsets[1:], plan.stage_stride)

@@ -91,6 +91,16 @@ class InFlight(Protocol):
         """float32 array; raises PipelineRace unless `wgmma_wait` has covered the group."""
 
 
+class Deal(Protocol):
+    """The counter that the CTAs of a launch take tickets from (`tile_scheduler`); a CTA is named by its number in the grid."""
+
+    def draw(self, cta: int) -> int:
+        """An atomic addition of 1 by a CTA, made one of the tickets of the launch, which no other CTA has."""
+
+    def ended(self, cta: int, what: str) -> str | None:
+        """A CTA has ended a loop, or, with "", itself; how it differs from another one that came there, None: not at all."""
+
+
 class Machine(Protocol):
     """One warpgroup of the running CTA."""
 
@@ -106,6 +116,10 @@ class Machine(Protocol):
     """of the CTA in its cluster"""
     unit: Any
     """what the kernel knows of itself: axes, rings, slots, staging (numpipe._unit.Unit)"""
+
+    @property
+    def deal(self) -> Deal:
+        """The launch's."""
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Run ``function(*args)`` with `lanes` executing; narrowing only ("one" inside "all", never back)."""

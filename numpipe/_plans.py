@@ -16,6 +16,8 @@ from .errors import SpecError
 COUNTERS = 16  # int32 state of rings, per warpgroup
 PHASES = 16  # int32 behind them: phases of the kernel's own barriers
 TURN = COUNTERS + PHASES + 4  # int32 behind those and the profile's: whose turn comes next (`turns`)
+SCHEDULER = TURN + 1  # int32 behind that: what a warpgroup knows of tickets (`tile_scheduler`)
+STATE = SCHEDULER + 9  # int32 in all
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class RingPlan:
     cluster: Dims = ALONE
     written: ClassVar[bool] = False
     """whether the body writes the tiles"""
+    numbers: ClassVar[bool] = False
+    """whether its slots hold numbers, not tiles"""
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -198,6 +202,16 @@ class OutPlan(RingPlan):
     @property
     def consumed_parts(self) -> tuple[int, ...]:
         return ()
+
+
+class NumberPlan(RingPlan):
+    """A ring of numbers (`number_ring`): an int32 a slot, behind the barriers; all compute warpgroups read each of them."""
+
+    numbers = True
+
+    @property
+    def barrier_bytes_of_one(self) -> int:
+        return 16 * self.slots + -(-4 * self.slots // 8) * 8
 
 
 def spell(layouts: tuple[Layout, ...]) -> str:

@@ -1,9 +1,13 @@
-"""How the compute warpgroups of a kernel divide its tiles: they share each, or take turns on whole ones (`turns`)."""
+"""How the compute warpgroups of a kernel divide its tiles: they share each, or take turns on whole ones (`turns`).
+
+And where they are told which tiles these are, if that is not arithmetic (`tile_scheduler`).
+"""
 
 from __future__ import annotations
 
 from ._budget import HEADER
-from ._plans import COUNTERS, RingPlan
+from ._plans import COUNTERS, NumberPlan, RingPlan
+from .allocations import Scratch
 from .errors import SpecError
 
 SCHEDULES = "cooperative", "pingpong"
@@ -16,6 +20,7 @@ class Scheduled:
     compute_wgs: int
     schedule: str
     rings: dict[str, RingPlan]
+    scratch: dict[str, Scratch]
 
     def check_schedule(self) -> None:
         """SpecError where there is nobody to take turns with."""
@@ -49,10 +54,44 @@ class Scheduled:
         """Bytes of the header that barriers may have: the words are behind."""
         return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1)
 
+    @property
+    def scratch_barrier_bytes(self) -> int:
+        """At the end of the header."""
+        return sum(8 * part.copies * plan.kind.count for part in self.scratch.values() for plan in part.barriers)
+
     def turn_word(self, warpgroup: int, index: int) -> int:
         """Where a ring's counter is handed to a compute warpgroup: an offset in shared memory."""
         return HEADER - 4 * COUNTERS * (self.turns - warpgroup) + 4 * index
 
     def handed_over(self) -> list[RingPlan]:
-        """The rings whose counters travel: all that the compute warpgroups share."""
-        return [plan for plan in self.rings.values() if not plan.private]
+        """The rings whose counters travel: all that the compute warpgroups share, but for numbers, of which each reads all."""
+        return [plan for plan in self.rings.values() if not plan.private and not plan.numbers]
+
+    @property
+    def load_rings(self) -> list[RingPlan]:
+        """The rings of pipelines."""
+        return [plan for plan in self.rings.values() if not plan.numbers]
+
+    # ---- tickets
+    @property
+    def tickets(self) -> NumberPlan | None:
+        """The ring of tickets, where a loop over tiles takes them."""
+        return next((plan for plan in self.rings.values() if isinstance(plan, NumberPlan)), None)
+
+    def plan_tickets(self, site: str) -> NumberPlan:
+        """The ring of tickets, one for all loops; `site`: where the first of them is written. SpecError where no room is left.
+
+        A warpgroup reads the tickets of a turn when it has ended its own tile: as many as the others have at the same time, and
+        those that the memory role is ahead, should have slots.
+        """
+        if self.tickets is not None:
+            return self.tickets
+        slots, ready = self.turns + 3, sum(plan.barrier_bytes for plan in self.rings.values())
+        plan = NumberPlan(name=f"tile numbers @ {site}", index=len(self.rings), slots=slots, delay=0, args=(), blocks=(),
+                          offsets=(), stage_bytes=0, stage_stride=4, base=ready + 16 * slots, ready=ready,
+                          consumed=ready + 8 * slots)
+        if ready + plan.barrier_bytes > self.barrier_room - self.scratch_barrier_bytes or plan.index >= COUNTERS:
+            raise SpecError(f"kernel {self.kernel}, tiles(dynamic=True) at {site}: more rings or slots than the "
+                            f"{self.barrier_room} bytes of barriers hold")
+        self.rings[plan.name] = plan
+        return plan

@@ -314,11 +314,6 @@ class Unit(Axes):
         self._budget()
         return plan
 
-    @property
-    def scratch_barrier_bytes(self) -> int:
-        """At the end of the header."""
-        return sum(8 * part.copies * plan.kind.count for part in self.scratch.values() for plan in part.barriers)
-
     def plan_staging(self, panels: int) -> int:
         """Slots of the store ring, for tiles of so many panels: one ring per compute warpgroup, shared by all stores.
 
@@ -336,9 +331,19 @@ class Unit(Axes):
         """Number of the tensor map in the kernel's packed parameter."""
         return self.maps.setdefault(request, len(self.maps))
 
+    @property
+    def counter_at(self) -> int:
+        """Where the packed parameter has the address of the launch's counter (`tile_scheduler`): behind the maps, at least one."""
+        return 128 * max(1, len(self.maps))
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the packed parameter."""
+        return self.counter_at + 128 * (self.tickets is not None)
+
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of a ring's mbarriers."""
-        arrivals = 4 if plan.private else self.consumed_arrivals
+        arrivals = 4 if plan.private else 4 * self.compute_wgs if plan.numbers else self.consumed_arrivals
         for copy in range(max(1, plan.private)):
             first = copy * plan.barrier_bytes_of_one
             who = f" of warpgroup {copy}" * (plan.private > 1)
@@ -386,7 +391,7 @@ class Unit(Axes):
 
     def traced(self) -> Iterator[dict[str, Any]]:
         """Its rings, as far as a trace's reader has to know them (`numpipe.traces.Ring`)."""
-        for plan in (*self.rings.values(), *self.outputs.values(), *self.sharing):
+        for plan in (*self.load_rings, *self.outputs.values(), *self.sharing):
             yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
                    "output": plan.written, "turns": self.turns > 1 and not plan.private}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._machine import Role, current
 from ._op import op
-from ._plans import COUNTERS
+from ._plans import STATE
 from ._unit import Unit
 from .inert import Inert
 
@@ -24,7 +24,7 @@ class Context:
     def __init__(self, unit: Unit, role: Role) -> None:
         self.unit = unit
         self.role = role
-        self.state = [0] * COUNTERS
+        self.state = [0] * STATE
         self.phases: dict[int, int] = {}
         """of the kernel's own barriers, by address: the phase that this warpgroup waits for next"""
         self.compute_only = False
@@ -33,6 +33,10 @@ class Context:
         """rings of the pipelines that this warpgroup is in, by counter (`chains.running`)"""
         self.turn = 0
         """the compute warpgroup that has the next loop's first tile (`turns`)"""
+        self.tickets: Any = None
+        """the ring of tickets, once a loop takes them (`tile_scheduler`)"""
+        self.dealing: str | None = None
+        """where the loop is written that takes tickets now"""
 
     @property
     def memory(self) -> bool:

@@ -8,7 +8,7 @@ from . import _numba as nb
 from . import context as source
 from ._cluster import Dims
 from ._op import cuda_meaning
-from ._plans import COUNTERS, PHASES, TURN
+from ._plans import COUNTERS, PHASES, STATE, TURN
 from ._unit import Unit
 from .inert_cuda import InertType
 
@@ -36,7 +36,8 @@ def new_context(unit: Unit, role: str) -> Any:
 
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            words = TURN + 1 if unit.turns > 1 else COUNTERS + PHASES + 4 * bool(unit.params.profile_space)  # see profiling_cuda
+            profile = 4 * bool(unit.params.profile_space)  # see profiling_cuda
+            words = STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else COUNTERS + PHASES + profile
             array = nb.ir.ArrayType(nb.i32, words)
             state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
             builder.store(nb.ir.Constant(array, [0] * words), state)

@@ -16,6 +16,7 @@ from .intrinsics import cluster, griddep, setmaxnreg
 from .lanes import one_lane
 from .refs import GmemRef
 from .store_ring import drain_stores
+from .tile_scheduler import end_scheduler
 from .turns import begin_turns, finish_turns
 
 
@@ -50,6 +51,7 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
     if machine.role == "memory":
         setmaxnreg.dec(unit.memory_registers)
         one_lane(function, np_, *args, *scalars)
+        end_scheduler(np_)
     else:
         if unit.warp_specialized:
             setmaxnreg.inc(unit.compute_registers)
@@ -58,6 +60,7 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
         function(np_, *args, *scalars)
         if unit.turns > 1:
             finish_turns(np_)
+        end_scheduler(np_)
         one_lane(drain_stores, np_)
     if unit.clustered:
         cluster.arrive()

@@ -24,14 +24,18 @@ All of it is arithmetic on a few int32; no table is read.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ._op import helper, op
 from .arith import add, mul, quotient, sub
+from .context import Context
 from .errors import SpecError
-from .tile_loop import before_first_tile, tile_stride
+from .tile_loop import cta_count, cta_index
+
+if TYPE_CHECKING:
+    from ._unit import Unit
 
 STREAM = "stream"
 
@@ -110,25 +114,31 @@ def even(total, which, shares):
     return add(mul(which, each), least(which, sub(total, mul(each, shares))))
 
 
-@helper
-def own_index():
-    """The index of this CTA."""
-    return add(before_first_tile(), tile_stride())
+@op
+def check_alone(np_: Context) -> None:
+    """SpecError where CTAs of a cluster go through tiles together."""
+    if np_.unit.clustered:
+        raise SpecError(no_cluster(np_.unit))
+
+
+def no_cluster(unit: Unit) -> str:
+    return (f"kernel {unit.kernel}: numpipe.split_tiles deals parts to CTAs, and those of a cluster with named axes go through the "
+            "same tiles: leave cluster_names= out, or loop over numpipe.tiles")
 
 
 # ---- each tile into the same number of parts
 @helper
 def used_ctas(parts):
     """How many CTAs compute parts: as many as have all parts of a tile at the same time."""
-    return mul(quotient(tile_stride(), parts), parts)
+    return mul(quotient(cta_count(), parts), parts)
 
 
 @helper
 def begin_split(tiles, steps, split):
     """What `place_split` needs; the first of it is how many parts this CTA has."""
     steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
-    parts = greatest(least(split, least(steps, tile_stride())), np.int32(1))
-    cta, used, total = own_index(), used_ctas(parts), mul(tiles, parts)
+    parts = greatest(least(split, least(steps, cta_count())), np.int32(1))
+    cta, used, total = cta_index(), used_ctas(parts), mul(tiles, parts)
     own = np.int32(0)
     if cta < used and cta < total:
         own = add(quotient(sub(sub(total, cta), np.int32(1)), used), np.int32(1))
@@ -139,7 +149,7 @@ def begin_split(tiles, steps, split):
 def place_split(u, begun):
     """(tile, Part) of part number u of this CTA."""
     _, steps, parts = begun
-    slot = add(own_index(), mul(u, used_ctas(parts)))
+    slot = add(cta_index(), mul(u, used_ctas(parts)))
     tile = quotient(slot, parts)
     which = sub(sub(parts, np.int32(1)), sub(slot, mul(tile, parts)))  # the last of the CTAs has the first steps
     begin = even(steps, which, parts)
@@ -156,14 +166,14 @@ def length_of(steps):
 @helper
 def shares_of(total):
     """How many CTAs have a share of a row of steps."""
-    return least(tile_stride(), total)
+    return least(cta_count(), total)
 
 
 @helper
 def begin_stream(tiles, steps, split):
     """What `place_stream` needs; the first of it is how many parts this CTA has."""
     steps = add(steps, np.int32(0))
-    ctas, length = tile_stride(), length_of(steps)
+    ctas, length = cta_count(), length_of(steps)
     waves = quotient(tiles, ctas)
     shared = sub(tiles, mul(waves, ctas))
     if shared > np.int32(0) and waves > np.int32(0):
@@ -171,7 +181,7 @@ def begin_stream(tiles, steps, split):
     whole = quotient(sub(tiles, shared), ctas)
     total = mul(shared, length)
     shares = shares_of(total)
-    number = sub(sub(shares, np.int32(1)), own_index())
+    number = sub(sub(shares, np.int32(1)), cta_index())
     first, end, own = np.int32(0), np.int32(0), np.int32(0)
     if number >= np.int32(0):
         first, end = even(total, number, shares), even(total, add(number, np.int32(1)), shares)
@@ -196,14 +206,14 @@ def place_stream(u, begun):
     """(tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
     _, own, first, end, shared, steps = begun
     if u >= own:
-        return (add(shared, add(own_index(), mul(sub(u, own), tile_stride()))),
-                Part(np.int32(0), steps, own_index(), np.int32(0)))
+        return (add(shared, add(cta_index(), mul(sub(u, own), cta_count()))),
+                Part(np.int32(0), steps, cta_index(), np.int32(0)))
     length = length_of(steps)
     tile = add(quotient(first, length), u)
     start = mul(tile, length)
     begin, stop, others = greatest(sub(first, start), np.int32(0)), least(sub(end, start), length), np.int32(0)
     if stop < length:
         total = mul(shared, length)
-        number = sub(sub(shares_of(total), np.int32(1)), own_index())
+        number = sub(sub(shares_of(total), np.int32(1)), cta_index())
         others = sub(holder(total, sub(add(start, length), np.int32(1))), number)
-    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), own_index(), others)
+    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), cta_index(), others)

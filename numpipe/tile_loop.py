@@ -23,7 +23,7 @@ KNOWN = f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host 
 """what an order may be"""
 
 
-def tiles(*counts: Any, order: Any = "row", group: int = 16) -> NoReturn:
+def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = False) -> NoReturn:
     """``for m, n in numpipe.tiles(m_tiles, n_tiles, order="grouped"):`` inside a kernel: this CTA's share of the tiles.
 
     counts  tiles per dimension, run-time int32 values
@@ -31,13 +31,17 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16) -> NoReturn:
             argument with a row of indices for each tile
     group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; 1000 to 2000 rows of the output are
             a good size
+    dynamic True: a CTA takes the next tile of the order when it has ended one, from a counter that all CTAs of the launch share, so
+            that quicker CTAs compute more tiles (see `numpipe.tile_scheduler`); a compile-time constant. All CTAs run the same
+            loops, with the same counts, to their ends.
 
     "row" takes one to three counts, the other orders two, or three: planes one after the other. With a host table the counts are
     the grid whose tiles it lists, or one count is the number of its rows, and the loop has as many indices as it unpacks.
 
-    CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a SM loops over its share. In a kernel that names the
-    axes of its clusters (`cluster_names`) that is true of clusters: all CTAs of one go through the same tiles, and
-    ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a CTA computes.
+    Without `dynamic` CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a SM loops over its share. With it
+    CTA i begins with tile i. In a kernel that names the axes of its clusters (`cluster_names`) that is true of clusters: all CTAs of
+    one go through the same tiles, and ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a CTA
+    computes.
     """
     raise RuntimeError("numpipe.tiles works inside a kernel only: call it from a @numpipe.kernel function")
 
@@ -60,6 +64,20 @@ def before_first_tile(np_: Context) -> Any:
     x, y, z = (at // of for at, of in zip(machine.cta, cluster, strict=True))
     width, height, _ = (n // of for n, of in zip(machine.grid, cluster, strict=True))
     return np.int32(x + width * (y + height * z)) - tile_stride(np_)
+
+
+@op
+def cta_index() -> Any:
+    """Linear index of this CTA in the grid, of clusters or not."""
+    machine = current()
+    x, y, z = machine.cta
+    return np.int32(x + machine.grid[0] * (y + machine.grid[1] * z))
+
+
+@op
+def cta_count() -> Any:
+    """CTAs of the grid."""
+    return np.int32(math.prod(current().grid))
 
 
 @op

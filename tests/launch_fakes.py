@@ -158,6 +158,13 @@ class FakeDriver:
     def blank(self, ordinal: int, written: bool, fill: str = "zeros") -> int:
         return 1 << 12
 
+    def counter(self, ordinal: int) -> int:
+        """8 bytes of zeros; `live` has them."""
+        storage = (ctypes.c_uint64 * 1)()
+        self.calls.append(("counter", ordinal))
+        self.live[ctypes.addressof(storage)] = storage
+        return ctypes.addressof(storage)
+
     def free(self, address: int, stream: int, ordinal: int) -> None:
         storage = self.live.pop(address)
         ctypes.memset(storage, 0xAB, len(storage))

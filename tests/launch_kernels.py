@@ -26,6 +26,7 @@ class Compiled:
     smem_bytes: int = 200_000
     debug: bool = False
     profiled: bool = False
+    dynamic: bool = False
 
 
 SIZES = [128] + [8] * 10

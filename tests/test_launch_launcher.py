@@ -34,6 +34,7 @@ class Kernel:
     smem_bytes: int = 200_000
     debug: bool = False
     profiled: bool = False
+    dynamic: bool = False
 
 
 @pytest.fixture

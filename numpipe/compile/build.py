@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _log, pipelines
+from .. import _log, pipelines, tile_scheduler
 from .._plans import MapRequest
 from .._unit import Unit
 from ..errors import CompileError, NumpipeError, SpecError, TargetError
@@ -32,7 +32,7 @@ from .lift import Lifted
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
 _SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.mma_cuda", "ring_cuda",
              "store_cuda", "fragment.shared_cuda", "shared_cuda", "views_cuda", "barriers_cuda", "pipelines_cuda", "single_cuda",
-             "tile_loop_cuda", "lanes_cuda", "arith_cuda", "per_lane_cuda", "partials_cuda")
+             "tile_loop_cuda", "number_ring_cuda", "tile_scheduler_cuda", "lanes_cuda", "arith_cuda", "per_lane_cuda", "partials_cuda")
 
 
 @dataclass
@@ -56,6 +56,10 @@ class Built:
     @property
     def profiled(self) -> bool:
         return self.unit.params.profile_space > 0
+
+    @property
+    def dynamic(self) -> bool:
+        return self.unit.tickets is not None
 
     @property
     def threads(self) -> int:
@@ -159,7 +163,8 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         raise told.with_traceback(None) from (None if ours else error)  # the frames are Numba's: a screen of each function
     for name in unit.met["compute"] - unit.met["memory"] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
-        raise CompileError(lifted.sites[site].stamp(pipelines.unreachable(unit.kernel, site)))
+        whose = tile_scheduler if unit.rings.get(name) is unit.tickets is not None else pipelines
+        raise CompileError(lifted.sites[site].stamp(whose.unreachable(unit.kernel, site)))
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
     for symbol in undefined:
         unit.axis(re.sub(r"^np_axis_(index|size)_", "", symbol))

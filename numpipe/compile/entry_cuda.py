@@ -31,6 +31,8 @@ from ..profiling_cuda import begin_profile, define_profile, end_profile
 from ..refs_cuda import new_ref
 from ..ring_cuda import smem
 from ..store_ring import drain_stores
+from ..tile_scheduler import end_scheduler
+from ..tile_scheduler_cuda import begin_scheduler
 from ..turns import begin_turns, finish_turns
 from ..turns_cuda import define_turns
 from .instrument import define_control
@@ -51,7 +53,7 @@ class TableType(nb.types.Type):  # type: ignore[misc]
 class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: TableType) -> None:
         self._cluster = fe_type.unit.cluster if fe_type.unit.clustered else None
-        words = 16 * max(1, len(fe_type.unit.maps))  # asked for when the entry is lowered, after all code it calls
+        words = fe_type.unit.table_bytes // 8  # asked for when the entry is lowered, after all code it calls
         super().__init__(manager, fe_type, nb.ir.PointerType(nb.ir.ArrayType(nb.i64, words)))
 
     def from_argument(self, builder: Any, value: Any) -> Any:
@@ -69,6 +71,23 @@ def _table_typer(_context: Any, table: Any) -> Any:
 
 
 table_address: Op[..., Any] = Op(_table_address, _table_typer)
+
+
+def _begin_scheduler() -> None:
+    raise NotImplementedError("entry code only")
+
+
+def _begin_typer(_context: Any, np_: Any, table: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if np_.unit.tickets is not None:
+            word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
+            begin_scheduler(builder, args[0], builder.load(word))
+        return nb.nothing(context)
+
+    return nb.types.void(np_, table), codegen
+
+
+begin_tickets: Op[..., Any] = Op(_begin_scheduler, _begin_typer)
 
 
 def _start(unit: Unit) -> Op[..., Any]:
@@ -160,7 +179,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
-        "begin_turns": begin_turns, "finish_turns": finish_turns,
+        "begin_turns": begin_turns, "finish_turns": finish_turns, "begin_tickets": begin_tickets, "end_scheduler": end_scheduler,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
     for number, array in enumerate(unit.arrays):
@@ -187,14 +206,16 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         ns[f"begin_{role}"], ns[f"end_{role}"] = _profile(unit, role, begin_profile), _profile(unit, role, end_profile)
         before[role], after[role] = [f"begin_{role}({role}_np)"], [f"end_{role}({role}_np)"]
     turns = ("begin_turns(compute_np)", "finish_turns(compute_np)") if unit.turns > 1 else ()
-    compute = ["compute_np = compute_context()", *before.get("compute", []), *turns[:1],
-               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:],
+    compute = ["compute_np = compute_context()", "begin_tickets(compute_np, table)", *before.get("compute", []), *turns[:1],
+               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:], "end_scheduler(compute_np)",
                "drain_stores(compute_np)", *after.get("compute", [])]
     if unit.warp_specialized:
         lines += ["    if is_memory():",
                   f"        dec({unit.memory_registers})",
-                  "        memory_np = memory_context()", *(" " * 8 + line for line in before.get("memory", [])),
+                  "        memory_np = memory_context()",
+                  "        begin_tickets(memory_np, table)", *(" " * 8 + line for line in before.get("memory", [])),
                   f"        one_lane(memory, memory_np, {inner.replace('ROLE', 'memory')})",
+                  "        end_scheduler(memory_np)",
                   *(" " * 8 + line for line in after.get("memory", [])),
                   "    else:",
                   f"        inc({unit.compute_registers})"]

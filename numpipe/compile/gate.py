@@ -29,7 +29,7 @@ tensor maps            one by-value parameter, addressed and never read: a copy 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -157,18 +157,22 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
-    """No fence beyond the CTA, but for those of the cluster's two barriers, which stand in no loop, and, in a kernel that hands
-    partial sums over (`partials`), those outside of its main loops."""
+    """No fence beyond the CTA, but for: those of the cluster's two barriers, which stand in no loop; in a kernel that hands partial
+    sums over (`partials`), those outside of its main loops; one at the end, where the last CTA sets a counter of tiles back."""
     handed = any(array.workspace for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.find("HGMMA")]
+    spared = int(built.unit.tickets is not None)
     for instruction in sass.find(BEYOND):
         at = sass.instructions.index(instruction)
         if any(other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1:at + 5]) and not sass.in_loop(instruction):
             continue
-        if not handed:
+        if handed:
+            if any(instruction in loop for loop in products):
+                yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
+        elif spared:
+            spared -= 1
+        else:
             yield f"a memory barrier beyond the CTA: {instruction}"
-        elif any(instruction in loop for loop in products):
-            yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
     if (meetings := len(sass.find("UCGABAR_ARV"))) not in (0, 2):
         yield f"{meetings} arrivals at the cluster's barrier: one at the beginning and one at the end"
 
@@ -177,7 +181,8 @@ def waterfalls(sass: Sass) -> Iterator[str]:
     """No loop over the active lanes around an instruction with uniform operands."""
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
         following = sass.instructions[sass.instructions.index(instruction) + 1:][:1]
-        if not (instruction.opcode == "WARPSYNC.COLLECTIVE" and following and following[0].opcode == "ELECT"):  # a detour, no loop
+        detour = instruction.opcode == "WARPSYNC.COLLECTIVE" and following and following[0].opcode in ("ELECT", "SHFL.IDX")
+        if not detour:  # of lanes that are apart, to meet: no loop
             yield f"a loop over the active lanes: {instruction}"
 
 
@@ -207,12 +212,16 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     stores = built.unit.stores
     shared, private = any_rings(built)
     events = bool(built.unit.params.profile_space)  # by ordinary stores
-    for code, who, pattern in ((memory, "memory", r"HGMMA|UTMASTG|STS\b|STSM|BAR\." + ("" if events else r"|STG\b")),
+    tickets = built.unit.tickets is not None  # told by ordinary stores to shared memory
+    own = r"HGMMA|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
+    for code, who, pattern in ((memory, "memory", own),
                                (compute, "compute", "" if private else "UTMALDG")):
         for instruction in code:
             if pattern and re.match(pattern, instruction.opcode):
                 yield f"not the {who} role's business: {instruction}"
-    for expected, code, who, opcode in ((shared, memory, "memory", "UTMALDG"), (shared, memory, "memory", "SYNCS.PHASECHK"),
+    for expected, code, who, opcode in ((tickets, memory, "memory", "ATOMG"), (tickets, memory, "memory", "STS"),
+                                        (tickets, compute, "compute", "LDS"),
+                                        (shared, memory, "memory", "UTMALDG"), (shared, memory, "memory", "SYNCS.PHASECHK"),
                                         (shared or private, compute, "compute", "SYNCS.PHASECHK"),
                                         (private, compute, "compute", "UTMALDG"), (stores, compute, "compute", "UTMASTG")):
         if expected and not any(i.opcode.startswith(opcode) for i in code):
@@ -221,7 +230,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
 
 def any_rings(built: Built) -> tuple[bool, bool]:
     """Whether there are rings that the memory role fills, and such that warpgroups fill for themselves."""
-    private = [bool(plan.private) for plan in built.unit.rings.values()]
+    private = [bool(plan.private) for plan in built.unit.load_rings]
     return not all(private), any(private)
 
 
@@ -253,15 +262,19 @@ def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
 
 
 def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
-    """All maps in one by-value parameter whose address every copy's descriptor comes from; nothing reads its words."""
-    wanted = 128 * max(1, len(built.unit.maps))
+    """All maps in one by-value parameter whose address every copy's descriptor comes from; nothing reads its words.
+
+    But for the address of a counter, behind the maps.
+    """
+    wanted, counter = built.unit.table_bytes, built.unit.counter_at
     tables = re.findall(r"\.param \.align (\d+) \.b8 (\w+)\[(\d+)\]", ptx)
     if [(align, size) for align, _, size in tables] != [("64", str(wanted))]:
         yield f"tensor maps: expected one parameter of {wanted} bytes aligned to 64, found {[(a, s) for a, _, s in tables]}"
         return
     table = tables[0][1]
     for line in ptx.splitlines():
-        if re.search(rf"\bld\.param\S*\s+[^,]+,\s*\[{table}\b", line):
+        found = re.search(rf"\bld\.param\S*\s+[^,]+,\s*\[{table}(?:\+(\d+))?\]", line)
+        if found and (counter == wanted or int(found[1] or 0) != counter):
             yield f"tensor maps are read: {line.strip()}"
     defined: dict[str, list[str]] = {}
     for register, source in re.findall(r"^\s*(?:@!?%p\d+\s+)?(?:mov|add|or|cvta)\S*\s+(%rd\d+), ([^;]+);", ptx, re.MULTILINE):
@@ -291,12 +304,9 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
             yield from _roots(part, defined, seen)
 
 
-_OF_SASS: tuple[Callable[[Sass], Iterator[str]], ...] = (local_memory, waterfalls)
-
-
 def findings(built: Built) -> tuple[str, ...]:
     """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
     ptx, sass = built.inspect("ptx"), Sass(built.inspect("sass"))
-    return (*resources(built), *entry_registers(built), *(line for rule in _OF_SASS for line in rule(sass)),
-            *memory_barriers(built, sass), *tensor_cores(sass, ptx), *roles(built, sass), *registers(built, sass),
-            *launch_bounds(built, ptx), *tensor_maps(built, ptx))
+    return (*resources(built), *entry_registers(built), *local_memory(sass), *memory_barriers(built, sass), *waterfalls(sass),
+            *tensor_cores(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
+            *tensor_maps(built, ptx))

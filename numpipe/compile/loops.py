@@ -9,15 +9,15 @@ from typing import Any
 from .. import arith, emit, pipelines, profiling, splits, tile_loop
 from ..closure import Facts
 from ..fragment import mma
+from .dynamic import DynamicTiles
 from .fold import literal_node
 from .splits import Parts, SplitLoops
-from .turns import Turns
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 _HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
 
 
-class Loops(SplitLoops, Turns):
+class Loops(SplitLoops, DynamicTiles):
     """``for … in pipe(arrays)`` and ``for … in numpipe.tiles(…)``, and what may not happen in them."""
 
     def _pipeline_call(self, node: ast.AST) -> bool:
@@ -291,6 +291,8 @@ class Loops(SplitLoops, Turns):
         total = loads[0]
         for other in loads[1:]:
             total = self.call(arith.mul, [total, other], node)
+        if self.is_dynamic(node, options):
+            return self.dealt(node, setup, walk, total, in_turns)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         before: ast.expr = self.call(tile_loop.before_first_tile, [self.context_name(node)], node)
         own: ast.expr = self.call(tile_loop.tile_stride, [self.context_name(node)], node)
@@ -335,8 +337,8 @@ class Loops(SplitLoops, Turns):
         return [*setup, loop, *behind]
 
     def _check_tiles_loop(self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]) -> None:
-        if set(options) - {"order", "group"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
-            self.error(node, "numpipe.tiles takes the tile counts, order= and group=")
+        if set(options) - {"order", "group", "dynamic"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
+            self.error(node, "numpipe.tiles takes the tile counts, order=, group= and dynamic=")
         if isinstance(node.target, ast.Tuple) and len(node.target.elts) != len(counts) and len(counts) > 1:
             self.error(node, f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
                              f"{len(node.target.elts)}: {ast.unparse(node.target)}")

@@ -55,7 +55,9 @@ class SplitLoops(TileOrders):
         begin, place = ((splits.begin_stream, splits.place_stream) if stream else (splits.begin_split, splits.place_split))
         parts = ast.copy_location(ast.Constant(1), split) if stream else self.visit(split)
         begun, found = self.temporary("parts"), self.temporary("part")
-        setup: list[ast.stmt] = [] if stream or known is not MISSING else [ast.Expr(self.call(splits.check_split, [parts], split))]
+        setup: list[ast.stmt] = [ast.Expr(self.call(splits.check_alone, [self.context_name(node)], node))]
+        if not stream and known is MISSING:
+            setup.append(ast.Expr(self.call(splits.check_split, [parts], split)))
         setup.append(ast.Assign([ast.Name(begun, ast.Store())],
                                 self.call(begin, [total, self.visit(options["steps"]), parts], node)))
         assert isinstance(node.target, ast.Tuple)

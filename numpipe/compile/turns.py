@@ -51,7 +51,7 @@ class Turns(Rewriter):
         if self.over_tiles:
             self.error(node.iter, f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share "
                                   "out; give numpipe.tiles the counts of both, or use schedule='cooperative'")
-        for word, left in _leaves(node.body):
+        for word, left in leaves(node.body):
             self.error(left, f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of the other warpgroups "
                              "come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller")
         return True
@@ -112,7 +112,7 @@ def _passes(statement: ast.stmt) -> bool:
     return True
 
 
-def _leaves(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+def leaves(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
     """`break` and `return` that leave a loop with this body."""
     def walk(node: ast.AST, inner: bool) -> Iterator[tuple[str, ast.stmt]]:
         if isinstance(node, ast.Return):
@@ -125,6 +125,15 @@ def _leaves(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
 
     for statement in body:
         yield from walk(statement, False)
+
+
+def with_skips(body: list[ast.stmt], before: list[ast.stmt]) -> list[ast.stmt]:
+    """The body of a loop, with statements before each `continue` of it."""
+    found: list[ast.stmt] = []
+    for statement in body:
+        new = _Skips(before).visit(statement)
+        found += new if isinstance(new, list) else [new]
+    return found
 
 
 def _outside(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -24,6 +24,7 @@ from .faults import DriverMissing as DriverMissing
 
 _BLANK = np.zeros(16, np.uint8)
 _NANS = np.full(16, 0xFF, np.uint8)
+_COUNTERS = np.zeros(4096, np.uint64)
 
 _MAX_PITCH = 2**31 - 1
 _POOL_KEEPS = 1 << 30
@@ -40,6 +41,8 @@ class Driver(Contexts, HostMemory):
         self._launch: Callable[..., tuple[Any]] = self._api.cuLaunchKernelEx
         self._pools: dict[int, Any] = {}
         self._blanks: dict[tuple[int, bool, str], int] = {}
+        self._counters: dict[int, list[int]] = {}
+        """addresses that are left to be given out, by GPU"""
         self._unfreed: list[tuple[int, int, int]] = []
         """(address, stream, device) of memory to be given back when its stream is no longer captured"""
 
@@ -225,6 +228,17 @@ class Driver(Contexts, HostMemory):
                     self.synchronize(stream, ordinal)
                 self._blanks[key] = address
             return self._blanks[key]
+
+    def counter(self, ordinal: int) -> int:
+        """8 bytes of zeros, other ones at each call: for a launch's tickets (`tile_scheduler`), until the process ends."""
+        with self._lock:
+            if not self._counters.get(ordinal):
+                with self.aside(ordinal) as stream:
+                    first = self.allocate(_COUNTERS.nbytes, stream, ordinal)
+                    self.copy_in(first, 0, _COUNTERS.ctypes.data, 0, _COUNTERS.nbytes, 1, stream, ordinal)
+                    self.synchronize(stream, ordinal)
+                self._counters[ordinal] = list(range(first, first + _COUNTERS.nbytes, 8))
+            return self._counters[ordinal].pop()
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
         """Give memory back once everything queued on `stream` so far is done with it; with a later one, while that is captured.

@@ -3,7 +3,8 @@
 Parameters of a numpipe kernel, in order; each has its own pointer in the driver's ``void*[]``:
 
 =========  ==========================================================================================
-0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs none)
+0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs none); behind them 128 bytes
+           that begin with the address of the launch's counter, if the kernel has one
 per array  address; every dimension; every stride in elements: int64 each, in the array's own order
 scalars    each of its own size
 =========  ==========================================================================================
@@ -44,6 +45,7 @@ _REMEMBERED = 256
 """argument lists a Prepared keeps; a training step has fewer"""
 _WATCHED = WATCH.kernels
 
+_COUNTER = struct.Struct(f"<Q{MAP_BYTES - 8}x")
 _SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
             "uint32": "I", "uint64": "Q", "float16": "e", "float32": "f", "float64": "d"}
 """struct's codes of the scalar types"""
@@ -64,6 +66,8 @@ class Compiled(Protocol):
     """whether it has a control block (`watch`)"""
     profiled: bool
     """whether it records events (`profiles`)"""
+    dynamic: bool
+    """whether it takes tiles from a counter of the launch's (`tile_scheduler`)"""
     majors: tuple[Any, ...]
     """"row" or "col" of each"""
 
@@ -247,7 +251,7 @@ class Prepared:
         self.compiled = compiled
         self._outputs, self._workspace = outputs, workspace
         words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None)
-        table = max(len(compiled.maps), 1) * MAP_BYTES
+        table = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
         self._words = struct.Struct(f"<{words}q")
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
         self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
@@ -261,6 +265,8 @@ class Prepared:
         self._lock = threading.Lock()
         """held while scalars are written and launched: the driver copies parameters before a launch returns"""
         self._launches: dict[tuple[Any, ...], Launch] = {}
+        self._counters: dict[tuple[Any, ...], int] = {}
+        """of a dynamic kernel: the counters of launches, by stream and outputs"""
 
     def _field(self, dtype: np.dtype[Any]) -> str:
         code = _SCALARS.get(dtype.name)
@@ -302,7 +308,7 @@ class Prepared:
         if self._workspace is not None:
             with naming(self.compiled.name):
                 infos = [*infos, workspace(*self._workspace(grid, infos), stream, device)]
-        return Launch(self.function, self._image(infos), self._slots, self._nbytes, grid, stream, device)
+        return Launch(self.function, self._image(infos, stream), self._slots, self._nbytes, grid, stream, device)
 
     def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
         try:
@@ -319,7 +325,7 @@ class Prepared:
             self._write(launch, scalars)
             launch()
 
-    def _image(self, infos: Sequence[ArrayInfo]) -> bytes:
+    def _image(self, infos: Sequence[ArrayInfo], stream: int) -> bytes:
         """Tensor maps and array words of an argument list, which is checked here: as often as it is new."""
         check_overlap(infos, self.compiled.arrays, self._outputs + (self._workspace is not None), self.compiled.name)
         maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
@@ -330,7 +336,21 @@ class Prepared:
                 raise SpecError(f"argument {name!r} of kernel {self.compiled.name!r}: strides {info.strides} bytes are "
                                 f"not multiples of its {size}-byte elements; pass a contiguous copy")
             words += [info.ptr, *info.shape, *[stride // size for stride in info.strides]]
+        if self.compiled.dynamic:
+            maps = [*(maps or [bytes(MAP_BYTES)]), _COUNTER.pack(self._counter(infos, stream))]
         return b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
+
+    def _counter(self, infos: Sequence[ArrayInfo], stream: int) -> int:
+        """Address of the counter of launches on a stream with these outputs, which run one after the other, or would be a race.
+
+        It is never given to others: a graph that has captured a launch may be replayed at any time.
+        """
+        outputs = infos[len(infos) - self._outputs:]
+        key = stream, *[(info.device, info.ptr) for info in (outputs or infos)]
+        with self._lock:
+            if key not in self._counters:
+                self._counters[key] = driver.get().counter(infos[0].device if infos else 0)
+            return self._counters[key]
 
     def _map(self, request: MapRequest, info: ArrayInfo) -> bytes:
         name, major = self.compiled.arrays[request.arg], self.compiled.majors[request.arg]

@@ -20,6 +20,7 @@ import numpy as np
 from .. import _machine
 from .._cluster import place_of, rank_of
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
+from ..sim.deal import Deal
 
 Work = collections.Counter[tuple[Any, ...]]
 """What CTAs do. Keys, and what is counted::
@@ -63,6 +64,8 @@ class Counter:
         self.live = self.accumulators = 0
         """registers a lane of accumulators, now and at most"""
         self._maps: dict[TensorMap, tuple[int, int]] = {}
+        self.deal, self._told = (Deal(grid[0] * grid[1] * grid[2]) for _ in range(2))
+        self._number = cta[0] + grid[0] * (cta[1] + grid[1] * cta[2])
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         outer, self.lanes = self.lanes, lanes
@@ -170,7 +173,9 @@ class Counter:
     def store_word(self, address: int, value: int) -> None: ...
 
     def load_word(self, address: int) -> int:
-        return 0
+        """0, or the next ticket: CTAs are taken to be equally fast."""
+        plan = self.unit.tickets
+        return self._told.draw(self._number) if plan is not None and plan.base <= address < plan.end else 0
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         self.work["store", what.rpartition(" ")[2]] += values.nbytes

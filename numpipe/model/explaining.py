@@ -68,7 +68,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
     registers = _registers(unit, entry, work, built)
     persistent = isinstance(kernel.options.grid, Persistent)
     prediction = predict(work, Facts(
-        tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.rings.values()), resident,
+        tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.load_rings), resident,
         unit.params.drain, registers.spill_bytes, bool(built.resources.notes if built else registers.spill_bytes), unit.turns > 1),
         device, clock)
     tiles = work.total["tiles",] or work.ctas
@@ -123,7 +123,7 @@ def _registers(unit: Unit, entry: int, work: KernelWork, built: Any) -> Register
 
 
 def _slots(unit: Unit, work: KernelWork) -> tuple[Slots, ...]:
-    loads = (Slots(plan.name, plan.slots, plan.stage_bytes, work.total["fills", plan.name]) for plan in unit.rings.values())
+    loads = (Slots(plan.name, plan.slots, plan.stage_bytes, work.total["fills", plan.name]) for plan in unit.load_rings)
     return (*loads, *(Slots(plan.name, plan.slots, plan.stage_bytes, 0, "store") for plan in unit.outputs.values()))
 
 

@@ -19,6 +19,7 @@ file           concept
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
 ``gmem``       global memory: who wrote and read which elements, by CTA; ``regions``: views of one allocation
 ``handover``   flags in global memory, by which a CTA tells another one that its stores are there
+``deal``       the counter from which CTAs take their tiles
 ``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
 =============  ==================================================================================================
 
@@ -47,6 +48,7 @@ from .._machine import TensorMap
 from ..errors import SpecError
 from ..traces import Event, Trace
 from .clocks import Clocks
+from .deal import Deal
 from .gmem import GlobalMemory
 from .handover import left_set
 from .mma import Plan
@@ -104,7 +106,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     schedule = Schedule(seed)
     boxes: dict[TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    gmem = GlobalMemory(fresh, programmatic)
+    gmem, deal = GlobalMemory(fresh, programmatic), Deal(grid[0] * grid[1] * grid[2], seed)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         groups = schedule.clusters(grid, cluster)
@@ -115,6 +117,6 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
             for cta in ctas:
                 SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                    registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler, clocks=clocks,
-                   peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem)
+                   peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal)
             run(peers)
         left_set(gmem)

@@ -19,6 +19,7 @@ from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
 from .gmem import Agent
 
 if TYPE_CHECKING:
+    from .deal import Deal
     from .memory import Access
     from .sm import SM
 
@@ -69,6 +70,10 @@ class Warpgroup:
     @property
     def name(self) -> str:
         return f"warpgroup {self.warpgroup} ({self.role})"
+
+    @property
+    def deal(self) -> Deal:
+        return self.sm.deal
 
     @functools.cached_property
     def identity(self) -> Agent:

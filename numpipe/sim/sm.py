@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..deadlocks import Hint
     from ..traces import Trace
     from .barriers import Mbarrier
+    from .deal import Deal
     from .gmem import GlobalMemory
     from .handover import Handed
     from .mma import Plan
@@ -41,7 +42,7 @@ class SM:
     def __init__(self, body: Body, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int,
                  smem_bytes: int, registers: int, unit: Any, scheduler: Scheduler, clocks: Clocks, peers: list[SM], costs: Costs,
                  trace: Trace | None, context: contextvars.Context, boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan],
-                 gmem: GlobalMemory) -> None:
+                 gmem: GlobalMemory, deal: Deal) -> None:
         self.body = body
         self.context = context
         self.cta = cta
@@ -53,6 +54,7 @@ class SM:
         self.boxes = boxes
         self.plans = plans
         self.gmem = gmem
+        self.deal = deal
         self.hub = getcurrent()
         self.closing = False
         self.progress = 0

@@ -31,10 +31,12 @@ class Code:
     majors: tuple[Any, ...]
     debug: bool = False
     profiled: bool = False
+    dynamic: bool = False
 
     @classmethod
     def of(cls, built: Any) -> Code:
-        return cls(built.name, built.cubin, built.entry, built.threads, built.smem_bytes, built.maps, built.arrays, built.majors)
+        return cls(built.name, built.cubin, built.entry, built.threads, built.smem_bytes, built.maps, built.arrays, built.majors,
+                   dynamic=built.dynamic)
 
 
 @dataclass(frozen=True)
