@@ -43,6 +43,7 @@ class Config:
               leaves, up to a tile's
     group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
+    cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them
     """
 
     tm: int = 128
@@ -53,6 +54,7 @@ class Config:
     panels: int | None = None
     group: int = 16
     policy: str | None = None
+    cluster: int = 1
 
     @property
     def depth(self) -> int:
@@ -67,8 +69,9 @@ CONFIGS = {
     "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
     "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
+    "cooperative 128x256 cluster 2": Config(policy="evict_first", cluster=2),
 }
-"""what each is good for: many steps, and the least power; few steps; large products; tiles of equal sides"""
+"""what each is good for: many steps, and the least power; few steps; large products; tiles of equal sides; orders that L2 serves badly"""
 
 
 @functools.cache
@@ -77,16 +80,19 @@ def kernel(cfg: Config) -> numpipe.Kernel:
 
     @numpipe.kernel(
         out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
-        grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40,
+        grid=numpipe.persistent(), cluster=cfg.cluster, cluster_names="cluster", schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40,
         compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy))
     def matmul(a, b, c):
         """c = a @ b.T, for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
-        for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group):
+        tiles = cdiv(a.shape[0], cfg.tm * cfg.cluster), cdiv(b.shape[0], cfg.tn)  # of a cluster: neighbours along M
+        for rows_of, n in numpipe.tiles(tiles[0], tiles[1], order="grouped", group=cdiv(cfg.group, cfg.cluster)):
+            m = rows_of * cfg.cluster + numpipe.axis_index("cluster")
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.depth, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k), collective_axes="cluster")))
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)

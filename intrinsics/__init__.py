@@ -9,6 +9,7 @@ module              PTX                                                         
 mbarrier            mbarrier.init, .inval, .arrive, .expect_tx, .try_wait         a lane
 fence               fence.proxy.async, fence.mbarrier_init                        a lane
 barrier             bar.sync, bar.arrive (named barriers)                         a warp
+cluster             mapa, barrier.cluster.arrive, .wait                              a lane
 cp_async_bulk       cp.async.bulk.tensor (TMA), commit_group, wait_group          one elected lane
 wgmma               wgmma.mma_async, .fence, .commit_group, .wait_group           a warpgroup
 setmaxnreg          setmaxnreg.inc, .dec                                          a warpgroup
@@ -37,7 +38,7 @@ import importlib
 from types import ModuleType
 
 __all__ = [
-    "barrier", "convert", "cp_async_bulk", "elect", "fence", "griddep", "ldmatrix", "mbarrier", "memory", "setmaxnreg",
+    "barrier", "cluster", "convert", "cp_async_bulk", "elect", "fence", "griddep", "ldmatrix", "mbarrier", "memory", "setmaxnreg",
     "special", "stmatrix", "wgmma",
 ]
 

@@ -64,7 +64,7 @@ _ALL = (
     Hazard("named-barrier-mismatch", "a named barrier is used with other threads or another number than its other users think",
            "bar{.cta}, barrier{.cta}"),
     # ---- clusters
-    Hazard("multicast-mismatch", "CTAs of a cluster load shares of different blocks into one tile, where all are to load the same",
+    Hazard("multicast-mismatch", "CTAs of a cluster load shares of different blocks into one tile, or not all of them load theirs",
            "cp.async.bulk.tensor: .multicast::cluster"),
     # ---- whole warpgroups, whole CTAs
     Hazard("divergent-aligned",

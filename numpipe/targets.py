@@ -16,7 +16,7 @@ from .options import Options, grid_dims
 from .specs import Persistent
 
 SIMULATED_CTAS = 2
-"""CTAs of a persistent grid without a GPU"""
+"""CTAs, or clusters that tiles are dealt to, of a persistent grid without a GPU"""
 MAX_SIMULATED_ELEMENTS = 1 << 23
 """array elements that a call simulates without being asked to: about ten seconds of a GEMM"""
 
@@ -48,7 +48,8 @@ def ctas(kernel: str, options: Options, choice: launch.Choice, ask: Callable[[An
     grid = options.grid
     if isinstance(grid, Persistent):
         size, device = options.attributes.cluster[0], choice.device
-        whole = max(size, (SIMULATED_CTAS if device is None else device.sm_count) // size * size)
+        several = SIMULATED_CTAS * (size if options.cluster_names else 1)  # tiles are dealt to clusters there
+        whole = max(size, (several if device is None else device.sm_count) // size * size)
         dims: tuple[int, ...] = (grid.ctas or whole, 1, 1)
     else:
         dims = grid_dims(ask(grid) if callable(grid) else grid, kernel)

@@ -29,7 +29,7 @@ def test_it_is_shorter_than_a_page_of_options() -> None:
 def test_it_prints_the_error_of_every_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gemm_tuned.py", "--target", "sim", "--shape", "200,264,136"])
     gemm_tuned.main()
-    rows = re.findall(r"^ *200,264,136  (\S+ \S+) +(\S+)$", capsys.readouterr().out, re.MULTILINE)
+    rows = re.findall(r"^ *200,264,136  (\S+ \S+(?: cluster \d)?) +(\S+)$", capsys.readouterr().out, re.MULTILINE)
     assert [name for name, _ in rows] == list(CONFIGS) and all(1e-3 < float(error) < 3e-3 for _, error in rows)
 
 
@@ -57,14 +57,15 @@ def test_both_schedules_of_one_config_compute_the_same() -> None:
 
 
 # ---- the chooser
-MEASURED = {  # speed over cuBLAS', bfloat16, on an H200, of one run, 128x192 with four panels; in the order of CONFIGS
+MEASURED = {  # speed over cuBLAS', bfloat16, on an H200, of one run, 128x192 with four panels; in the order of CONFIGS,
+    # but for clusters, which the chooser does not know
     (4096, 4096, 4096): (1.02, 0.95, 0.91, 0.90), (8192, 8192, 8192): (1.03, 0.96, 1.04, 0.92),
     (8192, 8192, 1024): (1.09, 1.08, 1.14, 1.01), (8192, 8192, 512): (1.08, 1.12, 1.16, 1.03),
     (1024, 4096, 4096): (1.00, 0.87, 0.69, 0.90)}
 
 
 def speeds(shape: tuple[int, int, int]) -> dict[gemm_tuned.Config, float]:
-    return dict(zip(CONFIGS.values(), MEASURED[shape], strict=True))
+    return dict(zip((cfg for cfg in CONFIGS.values() if cfg.cluster == 1), MEASURED[shape], strict=True))
 
 
 @pytest.mark.parametrize("shape", MEASURED)
@@ -74,7 +75,7 @@ def test_the_chosen_config_is_within_3_percent_of_the_fastest_that_was_measured(
 
 
 def test_no_config_would_do_for_all() -> None:
-    for cfg in CONFIGS.values():
+    for cfg in speeds((4096, 4096, 4096)):
         assert any(speeds(shape)[cfg] < 0.97 * max(MEASURED[shape]) for shape in MEASURED)
 
 

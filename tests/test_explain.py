@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import copy_pipeline
@@ -376,7 +377,7 @@ def test_a_fixed_clock_is_taken_as_it_is() -> None:
 
 
 def test_a_lane_of_a_counted_body_has_numbers_of_its_types() -> None:
-    lane = count.Lane(count.Counter(count.Work(), None, 0, (0, 0, 0), (1, 1, 1)))
+    lane = count.Lane(count.Counter(count.Work(), SimpleNamespace(cluster=(1, 1, 1)), 0, (0, 0, 0), (1, 1, 1)))
     found = lane.load(0, np.dtype(np.float32), "x")
     assert type(found) is np.float32 and lane.shuffle("shfl_sync", 1, found, 0) is found
     assert lane.who.work["read", 0] == 128 * 4

@@ -18,6 +18,7 @@ from numpipe._machine import Machine, Mma, TensorMap
 from numpipe.errors import SimulationError, SpecError
 from numpipe.intrinsics import (
     barrier,
+    cluster,
     convert,
     cp_async_bulk,
     elect,
@@ -47,7 +48,7 @@ class InFlightValue:
 class Recorder:
     """A warpgroup that notes what it is asked to do; only requests that `Machine` has, with its parameters."""
 
-    warpgroup, role, cta, grid, unit = 1, "compute", (3, 2, 1), (10, 5, 2), None
+    warpgroup, role, cta, grid, rank, unit = 1, "compute", (3, 2, 1), (10, 5, 2), 6, None
 
     def __init__(self, lanes: str = "all") -> None:
         self.lanes = lanes
@@ -83,6 +84,11 @@ REQUESTS = [
     (lambda: mbarrier.init(64, 4), ("mbar_init", 64, 4)),
     (lambda: mbarrier.inval(64), ("mbar_inval", 64)),
     (lambda: mbarrier.arrive(64), ("mbar_arrive", 64)),
+    (lambda: mbarrier.arrive_remote(64), ("mbar_arrive_remote", 64)),
+    (lambda: cluster.map_shared(64, 1), ("map_shared", 64, 1)),
+    (lambda: cluster.arrive(), ("cluster_arrive",)),
+    (lambda: cluster.wait(), ("cluster_wait",)),
+    (lambda: cp_async_bulk.multicast(1024, A, (np.int32(64), 0), 64, 3), ("tma_multicast", 1024, A, (64, 0), 64, 3)),
     (lambda: mbarrier.arrive_count(64, 3), ("mbar_arrive", 64, 3)),
     (lambda: mbarrier.arrive_expect_tx(64, 8192), ("mbar_arrive_expect_tx", 64, 8192)),
     (lambda: mbarrier.wait(64, 5, 21), ("mbar_wait", 64, 5, 21)),
@@ -314,7 +320,7 @@ def test_special_values_come_from_the_machine(machine: Recorder) -> None:
     sizes = [special.grid_size_x(), special.grid_size_y(), special.grid_size_z()]
     assert (indices, sizes, special.warpgroup_index()) == ([3, 2, 1], [10, 5, 2], 1)
     assert special.sm_id() == 3 + 10 * (2 + 5 * 1), "a number for each CTA"
-    assert (special.smem_base(), special.cluster_rank()) == (0, 0)
+    assert (special.smem_base(), special.cluster_rank()) == (0, 6)
     assert {value.dtype for value in [*indices, *sizes, special.sm_id(), special.smem_base()]} == {np.dtype(np.int32)}
 
 

@@ -70,6 +70,7 @@ CASES = [
     Case("mbarrier.init", ("addr + 8", "big"), rf"mbarrier\.init\.shared::cta\.b64 \[{R}\], {R};"),
     Case("mbarrier.inval", ("addr",), rf"mbarrier\.inval\.shared::cta\.b64 \[{R}\];"),
     Case("mbarrier.arrive", ("addr",), rf"mbarrier\.arrive\.shared::cta\.b64 _, \[{R}\];"),
+    Case("mbarrier.arrive_remote", ("addr",), rf"mbarrier\.arrive\.shared::cluster\.b64 _, \[{R}\];"),
     Case("mbarrier.arrive_count", ("addr", "3"), rf"mbarrier\.arrive\.shared::cta\.b64 _, \[{R}\], {R};"),
     Case("mbarrier.arrive_expect_tx", ("addr", "i"),
          rf"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[{R}\], {R};"),
@@ -88,6 +89,15 @@ CASES = [
     Case("cp_async_bulk.load", ("addr", "tmap", "(i, big, 7)", "bar"), load(3, ", ".join([R] * 3))),
     Case("cp_async_bulk.load", ("addr", "tmap", "(i, i, i, i)", "bar"), load(4, ", ".join([R] * 4))),
     Case("cp_async_bulk.load", ("addr", "tmap", "(1, 2, 3, 4, 5)", "bar"), load(5, ", ".join([R] * 5))),
+    Case("cluster.map_shared", ("addr", "i"), rf"mapa\.shared::cluster\.u32 {R}, {R}, {R};"),
+    Case("cluster.arrive", (), r"barrier\.cluster\.arrive\.release;"),
+    Case("cluster.wait", (), r"barrier\.cluster\.wait\.acquire;"),
+    Case("cp_async_bulk.multicast", ("addr", "tmap", "(7, i)", "bar", "3"),
+         r"cvt\.u16\.u32 mask, %r\d+; cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
+         rf"\.multicast::cluster \[{R}\], \[{RD}, {{{R}, {R}}}\], \[{R}\], mask;"),
+    Case("cp_async_bulk.multicast", ("addr", "tmap", "(i,)", "bar", "i", "'evict_last'"),
+         r"cp\.async\.bulk\.tensor\.1d\.shared::cluster\.global\.mbarrier::complete_tx::bytes\.multicast::cluster\.L2::cache_hint "
+         rf"\[{R}\], \[{RD}, {{{R}}}\], \[{R}\], mask, policy;"),
     Case("cp_async_bulk.store", ("tmap", "(i,)", "addr"), store(1, R)),
     Case("cp_async_bulk.store", ("tmap", "(i, big)", "addr"), store(2, rf"{R}, {R}")),
     Case("cp_async_bulk.store", ("tmap", "(0, 0, i, big, i)", "addr"), store(5, ", ".join([R] * 5))),

@@ -272,6 +272,17 @@ def test_a_persistent_grid_is_a_whole_number_of_clusters(fake: FakeDriver) -> No
         doubled(grid=numpipe.persistent(9), cluster=2)(*arrays())
 
 
+def test_a_persistent_grid_has_the_clusters_that_the_driver_says_run_at_once(fake: FakeDriver) -> None:
+    fake.at_once = 30
+    doubled(grid=numpipe.persistent(), cluster=4)(*arrays())
+    assert fake.named("launch")[-1] == ((120, 1, 1), 0, 0)
+    fake.at_once = 66
+    doubled(grid=numpipe.persistent(), cluster=2)(*arrays())
+    assert fake.named("launch")[-1] == ((132, 1, 1), 0, 0)
+    doubled(grid=numpipe.persistent(8), cluster=4)(*arrays())
+    assert fake.named("launch")[-1] == ((8, 1, 1), 0, 0)
+
+
 def test_clusters_that_no_gpc_holds_are_refused_when_the_kernel_is_loaded(fake: FakeDriver) -> None:
     fake.at_once = 0
     with pytest.raises(LaunchError, match="kernel 'doubled': a cluster of 16 CTAs, each of 384 threads and 200000 bytes of shared "

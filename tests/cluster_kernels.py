@@ -1,0 +1,137 @@
+"""Kernels of clusters, for the simulated SM and for a GPU: products whose blocks are multicast along M, along N and both."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, ClusterBarrier, cdiv, ds
+
+
+@dataclass(frozen=True)
+class Config:
+    """A product's tile and schedule, and its cluster: CTAs along M, which share blocks of b, and along N, which share those of a."""
+
+    along_m: int = 1
+    along_n: int = 1
+    tm: int = 128
+    tn: int = 128
+    tk: int = 64
+    slots: int = 3
+    schedule: str = "cooperative"
+
+
+SMALL = Config(tm=64, tn=64, tk=64, slots=2)
+
+
+@functools.cache
+def product(cfg: Config) -> numpipe.Kernel:
+    """``c = a @ b.T`` over tiles that are dealt to clusters."""
+
+    @numpipe.kernel(
+        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(),
+        cluster=(cfg.along_m * cfg.along_n,), cluster_names=("cluster",), schedule=cfg.schedule,
+        num_compute_wgs=2 if cfg.schedule == "pingpong" or cfg.tm > 64 else 1)
+    def product(a, b, c):
+        wg = numpipe.axis_index("wg")
+        rows = cfg.tm // numpipe.axis_size("wg")
+        along_m, along_n = cfg.along_m, cfg.along_n
+        rank = numpipe.axis_index("cluster")
+        m_tiles, n_tiles = cdiv(a.shape[0], cfg.tm * along_m), cdiv(b.shape[0], cfg.tn * along_n)
+        for m_cluster, n_cluster in numpipe.tiles(m_tiles, n_tiles, order="grouped", group=4):
+            m = m_cluster * along_m + (rank if along_m > 1 else 0)
+            n = n_cluster * along_n + (rank if along_n > 1 else 0)
+            acc = numpipe.zeros((rows, cfg.tn), np.float32)
+            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k), collective_axes="cluster" if cfg.along_n > 1 else None),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k), collective_axes="cluster" if cfg.along_m > 1 else None)))
+            for (k,), (a_tile, b_tile) in pipe(a, b):
+                acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
+            c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+
+    made: numpipe.Kernel = product
+    return made
+
+
+@numpipe.kernel(grid=lambda a, b: (cdiv(cdiv(a.shape[0], 64), 2) * 2, cdiv(cdiv(b.shape[0], 64), 2) * 2), grid_names=("m", "n"),
+                cluster=(2, 2), cluster_names=("x", "y"), num_compute_wgs=1,
+                out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32))
+def four(a, b, c):
+    """A tile a CTA, in clusters of 2 x 2: blocks of a are shared along y, those of b along x."""
+    m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=2, in_specs=(
+        BlockSpec((64, 64), lambda k: (m, k), collective_axes="y"), BlockSpec((64, 64), lambda k: (n, k), collective_axes=("x",))))
+    for _, (a_tile, b_tile) in pipe(a, b):
+        acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+    c[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+
+@functools.cache
+def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
+    """The body form: a's blocks are the CTA's own, b's are shared, and the body may wait for and release each of them."""
+    @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+    def product(a, b, c):
+        m = numpipe.axis_index("cta")
+
+        def step(a_tile, b_tile, acc):
+            return numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 0)
+
+        def plain(indices, a_tile, b_tile, acc):
+            return step(a_tile, b_tile, acc)
+
+        def waits(indices, a_tile, b_tile, a_ready, b_ready, acc):
+            numpipe.barrier_wait(a_ready)
+            numpipe.barrier_wait(b_ready)
+            return step(a_tile, b_tile, acc)
+
+        def releases(indices, a_tile, b_tile, a_free, b_free, acc):
+            acc = step(a_tile, b_tile, acc)
+            numpipe.barrier_arrive(a_free)
+            numpipe.barrier_arrive(b_free)
+            return acc
+
+        def both(indices, a_tile, b_tile, a_ready, b_ready, a_free, b_free, acc):
+            numpipe.barrier_wait(a_ready)
+            numpipe.barrier_wait(b_ready)
+            acc = step(a_tile, b_tile, acc)
+            numpipe.barrier_arrive(b_free)
+            numpipe.barrier_arrive(a_free)
+            return acc
+
+        def compute(pipeline):
+            c[ds(m * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+        specs = BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair")
+        numpipe.emit_pipeline_warp_specialized(
+            both if ready and consumed else waits if ready else releases if consumed else plain, grid=(cdiv(a.shape[1], 64),),
+            in_specs=specs, max_concurrent_steps=2, compute_context=compute, manual_ready_barriers=ready,
+            manual_consumed_barriers=consumed)(a, b)
+
+    made: numpipe.Kernel = product
+    return made
+
+
+@numpipe.kernel(grid=lambda y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+def rounds(y):
+    """CTAs of a cluster meet five times at ClusterBarriers, then each stores who it is."""
+    met = numpipe.scratch(ClusterBarrier("pair", num_barriers=2))
+    for number in range(5):
+        numpipe.barrier_arrive(met.at[number % 2])
+        numpipe.barrier_wait(met.at[number % 2])
+    rank = numpipe.axis_index("pair") + 10 * numpipe.axis_size("pair")
+    y[ds(numpipe.axis_index("cta") * 64, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32) + rank
+
+
+def operands(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarray, np.ndarray]:
+    """Small integers: products are exact in any order."""
+    random = np.random.default_rng(m + n + k)
+    return random.integers(-2, 3, (m, k)).astype(dtype), random.integers(-2, 3, (n, k)).astype(dtype)
+
+
+def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a.astype(np.float32) @ b.astype(np.float32).T

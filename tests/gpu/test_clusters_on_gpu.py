@@ -1,0 +1,115 @@
+"""Clusters on the hardware: shared blocks give the bits of unshared ones, again and again, and nothing hangs or is left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cluster_kernels import Config, by_hand, four, operands, product, reference, rounds
+
+import numpipe
+from numpipe import CompilerParams, LaunchError, launch
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+REPEATS = 20
+BF16 = np.dtype(ml_dtypes.bfloat16)
+CONFIGS = {
+    "cooperative along m": Config(along_m=2, tn=256),
+    "cooperative along n": Config(along_n=2, tn=256),
+    "ping-pong along m": Config(along_m=2, tn=192, slots=4, schedule="pingpong"),
+    "ping-pong along n": Config(along_n=2, tm=64, tn=256, slots=5, schedule="pingpong"),
+    "four along m": Config(along_m=4, slots=4),
+    "eight along n": Config(along_n=8, slots=2),
+}
+SHAPES = ((128, 256, 64), (1, 8, 8), (1000, 776, 200), (257, 4096, 136), (3000, 3000, 704), (384, 264, 1024), (17, 2000, 1000),
+          (256, 256, 0))
+
+
+def alone(cfg: Config) -> numpipe.Kernel:
+    """The same product by CTAs that load for themselves."""
+    return product(dataclasses.replace(cfg, along_m=1, along_n=1))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_products_are_exact_at_every_edge(name: str) -> None:
+    for shape in SHAPES:  # one tile, tiles beyond the array, odd numbers of them, no steps
+        a, b = operands(*shape)
+        np.testing.assert_array_equal(product(CONFIGS[name])(a, b, target="gpu"), reference(a, b).astype(a.dtype), err_msg=str(shape))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_large_product_has_the_bits_of_unshared_blocks_every_time(name: str) -> None:
+    """Normally distributed numbers: one slot filled too early, or read too late, shows. Odd numbers of tiles in both directions."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, 1024), np.float32).astype(BF16) for rows in (128 * 63, 256 * 31))
+    wanted = alone(CONFIGS[name])(a, b, target="gpu").view(np.uint16)
+    for _ in range(REPEATS):
+        np.testing.assert_array_equal(product(CONFIGS[name])(a, b, target="gpu").view(np.uint16), wanted)
+
+
+def test_calls_on_arrays_of_the_gpu_follow_each_other_at_once() -> None:
+    """Many launches in a row: a CTA of the next kernel starts where one of the last has just left."""
+    a, b = operands(512, 512, 256)
+    x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
+    kernel = product(CONFIGS["cooperative along m"])
+    outputs = [kernel(x, y) for _ in range(200)]
+    for out in outputs[::20]:
+        np.testing.assert_array_equal(out.to_host(), reference(a, b).astype(a.dtype))
+
+
+def test_both_operands_are_shared_in_clusters_of_two_dimensions() -> None:
+    a, b = operands(1000, 1096, 520)
+    for _ in range(REPEATS):
+        np.testing.assert_array_equal(four(a, b, target="gpu"), reference(a, b))
+
+
+@pytest.mark.parametrize("consumed", [False, True])
+@pytest.mark.parametrize("ready", [False, True])
+def test_bodies_wait_for_and_release_what_is_shared(ready: bool, consumed: bool) -> None:
+    a, b = operands(128, 64, 2000)
+    for _ in range(REPEATS):
+        c = np.zeros((128, 64), np.float32)
+        by_hand(ready, consumed)(a, b, c, target="gpu")
+        np.testing.assert_array_equal(c, reference(a, b))
+
+
+def test_cluster_barriers_let_the_ctas_of_a_cluster_meet() -> None:
+    for _ in range(REPEATS):
+        y = np.zeros((64 * 200, 32), np.float32)
+        rounds(y, target="gpu")
+        assert y[::64, 0].tolist() == [20, 21] * 100
+
+
+def with_params(kernel: numpipe.Kernel, **params: Any) -> numpipe.Kernel:
+    return numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=CompilerParams(**params)))
+
+
+@pytest.mark.parametrize("jitter", [1, 2, 3])
+@pytest.mark.parametrize("name", ["cooperative along m", "ping-pong along n"])
+def test_late_warpgroups_change_nothing(name: str, jitter: int) -> None:
+    a, b = operands(1000, 776, 520)
+    made = with_params(product(dataclasses.replace(CONFIGS[name], tn=128)), debug=True, jitter=jitter)
+    for _ in range(3):
+        np.testing.assert_array_equal(made(a, b, target="gpu"), reference(a, b).astype(a.dtype))
+
+
+def test_a_persistent_grid_is_what_the_driver_says_fits() -> None:
+    a, b = operands(2048, 2048, 64)
+    for name, kernel in ((name, product(cfg)) for name, cfg in CONFIGS.items()):
+        bound = kernel.bind(*(launch.DeviceArray.from_host(x) for x in (a, b)))
+        bound()
+        [prepared] = kernel._prepared.values()
+        ctas = next(iter(prepared.function._ready.values()))
+        assert ctas is not None and 0 < ctas <= 132 and ctas % kernel.options.attributes.size == 0, f"{name}: {ctas} CTAs"
+
+
+def test_clusters_that_do_not_fit_are_refused_with_the_numbers() -> None:
+    cfg = Config(along_n=16, slots=3)
+    with pytest.raises(LaunchError, match="cluster of 16 CTAs"):
+        for _ in range(2):
+            product(cfg)(*operands(128, 2048, 64), target="gpu")
+        raise LaunchError("a cluster of 16 CTAs fits here")  # some GPUs have whole GPCs
