@@ -29,9 +29,9 @@ lanes of a warp that do not come to a shuffle are reported.
 
 CTAs of a cluster run at the same time, and what orders them is in the vectors as within a CTA.
 
-What is not modelled: loads and stores to other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of one CTA for another (flags in global
-memory), the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a warpgroup
-stored an element: two ordinary stores of one warpgroup to an array count as ordered.
+What is not modelled: loads and stores to other CTAs' shared memory, atomics of the lanes, bank conflicts, flags in global memory
+that one CTA waits for, the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a
+warpgroup stored an element: two ordinary stores of one warpgroup to an array count as ordered.
 """
 
 from __future__ import annotations
