@@ -71,7 +71,7 @@ CONFIGS = {
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
     "cooperative 128x256 cluster 2": Config(policy="evict_first", cluster=2),
 }
-"""what each is good for: many steps, and the least power; few steps; large products; tiles of equal sides; orders that L2 serves badly"""
+"""what each is good for: many steps, and the least power; few steps; large products; equal sides; orders that L2 serves badly"""
 
 
 @functools.cache
@@ -80,7 +80,8 @@ def kernel(cfg: Config) -> numpipe.Kernel:
 
     @numpipe.kernel(
         out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
-        grid=numpipe.persistent(), cluster=cfg.cluster, cluster_names="cluster", schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40,
+        grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40,
+        cluster=cfg.cluster, cluster_names="cluster",
         compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy))
     def matmul(a, b, c):
         """c = a @ b.T, for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""

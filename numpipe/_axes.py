@@ -35,15 +35,15 @@ class Axes(Scheduled):
         for name in self.cluster_axes:
             if name in self.axes or name == self.wg_axis:
                 other = "a grid axis" if name in self.axes else "the warpgroup axis"
-                raise SpecError(f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: give "
-                                "each axis a name of its own")
+                raise SpecError(f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: "
+                                "give each axis a name of its own")
 
     def axis(self, name: str) -> int:
         """Grid dimension (0, 1, 2) of a named axis."""
         if name not in self.axes:
             cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
-            raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} and "
-                            f"the warpgroup axis is {self.wg_axis!r}")
+            raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} "
+                            f"and the warpgroup axis is {self.wg_axis!r}")
         return self.axes.index(name)
 
     def cluster_dims(self, names: tuple[str, ...], what: str) -> tuple[int, ...]:

@@ -200,8 +200,8 @@ class Unit(Axes):
         where = f"kernel {self.kernel}, pipeline at {site}"
         blocks, offsets, stride = self._blocks(where, wanted, labels)
         if single and (together := [label for label, block in zip(labels, blocks, strict=True) if block.along]):
-            raise SpecError(f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one warpgroup: "
-                            "CTAs share what a memory role loads; leave it out, or use numpipe.pipeline in a kernel with a memory role")
+            raise SpecError(f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one "
+                            "warpgroup: CTAs share what a memory role loads; leave it out, or use numpipe.pipeline with one")
         names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
         if shared is not None:
             own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=delay, args=tuple(arg for arg, *_ in wanted),
@@ -275,7 +275,8 @@ class Unit(Axes):
         for label, (arg, shape, fill, known, transforms, policy, shared) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
-            block = self.shared_block(cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy), shared, what)
+            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy)
+            block = self.shared_block(block, shared, what)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:

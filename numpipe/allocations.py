@@ -156,8 +156,8 @@ class ClusterBarrier(Barrier):
     num_barriers     as of a `Barrier`
 
     `numpipe.barrier_wait` waits for its own CTA's. Copies do not arrive on it: they would tell one CTA only. Along one axis, those
-    who have waited for a phase may arrive for the next; along two, others may still be missing in the phase before, and a CTA has to
-    hear of them first (the simulator reports where it has not).
+    who have waited for a phase may arrive for the next; along two, others may still be missing in the phase before, and a CTA has
+    to hear of them first (the simulator reports where it has not).
 
     Raises SpecError for counts and names that cannot be. PTX ISA, "mbarrier.arrive": .shared::cluster.
 
@@ -167,7 +167,8 @@ class ClusterBarrier(Barrier):
 
     collective_axes: str | tuple[str, ...] = ()
 
-    def __init__(self, collective_axes: str | tuple[str, ...], num_barriers: int | tuple[int, ...] = 1, num_arrivals: int = 1) -> None:
+    def __init__(self, collective_axes: str | tuple[str, ...], num_barriers: int | tuple[int, ...] = 1,
+                 num_arrivals: int = 1) -> None:
         for name, value in (("collective_axes", collective_axes), ("num_barriers", num_barriers), ("num_arrivals", num_arrivals)):
             object.__setattr__(self, name, value)
         self.__post_init__()

@@ -45,7 +45,7 @@ class Context:
 
 @op
 def axis_index(name: str) -> Any:
-    """Index of this CTA along a named axis of the grid, or of its cluster, or of this warpgroup along the warpgroup axis (`wg_axis`).
+    """Index of this CTA along a named axis of the grid or of its cluster, or of this warpgroup along theirs (`wg_axis`).
 
     With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
     memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.

@@ -88,8 +88,10 @@ def define_axes(module: Any, unit: Unit) -> None:
 
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
     """Where this CTA is in its cluster, along x, y and z: a grid is a whole number of clusters in each dimension."""
-    return [nb.const(0) if of == 1 else builder.urem(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{dim}", nb.i32), nb.const(of))
-            for dim, of in zip("xyz", dims, strict=True)]
+    def along(dim: str, of: int) -> Any:
+        return builder.urem(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{dim}", nb.i32), nb.const(of))
+
+    return [nb.const(0) if of == 1 else along(dim, of) for dim, of in zip("xyz", dims, strict=True)]
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:

@@ -173,8 +173,8 @@ def check_reduction(reduction: Any, dtype: np.dtype) -> str:
 def check_barrier(plan: BarrierPlan) -> None:
     """A copy's barrier is its CTA's own."""
     if isinstance(plan.kind, ClusterBarrier):
-        raise SpecError(f"{LOAD}: barrier is {plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives in its own "
-                        "only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that has been waited for")
+        raise SpecError(f"{LOAD}: barrier is {plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives in its "
+                        "own only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is over")
 
 
 def check_flag(operation: str, name: str, value: Any) -> bool:

@@ -106,7 +106,8 @@ def about(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
     found = []
     for barrier in barriers:
         if barrier.missing_bytes and not barrier.pending:
-            found.append(_bytes(barrier) if len({party.cta for party in waiting}) < 2 or barrier.kind != "ready" else _share(barrier))
+            shared = barrier.kind == "ready" and len({party.cta for party in waiting}) > 1
+            found.append(_share(barrier) if shared else _bytes(barrier))
         elif barrier.waiters and barrier.pending:
             about_kind = {"ready": _not_loaded, "consumed": _not_released}.get(barrier.kind, _not_arrived)
             found.append(about_kind(barrier, waiting))
@@ -125,8 +126,8 @@ def _bytes(barrier: Barrier) -> Hint:
 
 def _share(barrier: Barrier) -> Hint:
     """In a cluster: this CTA has loaded its own share of a step, and another one not."""
-    return Hint("multicast-mismatch", f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes of step {barrier.step} and no "
-                "copy is in flight: another CTA of the cluster has not loaded its share of that step",
+    return Hint("multicast-mismatch", f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes of step {barrier.step} and "
+                "no copy is in flight: another CTA of the cluster has not loaded its share of that step",
                 "the same pipelines with the same grids, and as many tiles, in all CTAs along collective_axes")
 
 

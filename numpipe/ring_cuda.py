@@ -304,8 +304,8 @@ def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: 
         policy = nb.types.none if block.policy is None else nb.types.literal(block.policy)
         ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
         tensor = builder.add(ref.table, nb.const(128 * ring.context.unit.map_slot(request(plan, number)), nb.i64))
-        rows = builder.mul(own_share(builder, plan.cluster, block.along), nb.const(block.share_rows)) if block.along else nb.const(0)
         if block.along:
+            rows = builder.mul(own_share(builder, plan.cluster, block.along), nb.const(block.share_rows))
             start[block.across] = builder.add(start[block.across], rows)
         for panel in range(layout.panels):
             at = list(start)

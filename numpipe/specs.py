@@ -316,8 +316,8 @@ class Persistent:
 def persistent(ctas: int | None = None) -> Persistent:
     """Grid of a persistent kernel: as many CTAs as the GPU has SMs (or `ctas`), each looping over `numpipe.tiles`.
 
-    In clusters it is as many CTAs as whole clusters run at once, which the driver is asked at the first call. The simulated grid has
-    2 CTAs unless `ctas` says otherwise, or 2 clusters where the kernel names their axes: enough for tiles to be shared out.
+    In clusters it is as many CTAs as whole clusters run at once, which the driver is asked at the first call. The simulated grid
+    has 2 CTAs unless `ctas` says otherwise, or 2 clusters where the kernel names their axes: enough for tiles to be shared out.
     """
     if ctas is not None and (not _is_int(ctas) or ctas < 1):
         raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")

@@ -66,7 +66,8 @@ def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: A
     same = BlockSpec(shape, function, memory_space=GMEM if nb.literal(memory_space) == "GMEM" else None,
                      transforms=made, delay_release=delay, oob_fill=fill,
                      buffer_count=count, eviction_policy=policy, collective_axes=axes)  # the same validation as on the host
-    spec = SpecType((shape, fill, nb.literal(known), made, policy, axis_names("BlockSpec", axes)), index_map, delay, count, same.loaded,
+    block = shape, fill, nb.literal(known), made, policy, axis_names("BlockSpec", axes)
+    spec = SpecType(block, index_map, delay, count, same.loaded,
                     () if nowhere else nb.literal(depends))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

@@ -14,7 +14,7 @@ from numpipe import BlockSpec, ClusterBarrier, cdiv, ds
 
 @dataclass(frozen=True)
 class Config:
-    """A product's tile and schedule, and its cluster: CTAs along M, which share blocks of b, and along N, which share those of a."""
+    """A product's tile and schedule, and its cluster: CTAs along M, which share blocks of b, or along N, which share those of a."""
 
     along_m: int = 1
     along_n: int = 1

@@ -46,8 +46,9 @@ class Attributes:
                             f"cluster {self.cluster} needs {3 if self.cluster[2] > 1 else 2}")
 
     def at_once(self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str) -> int | None:
-        """How many CTAs run at once on a device, which is current; None where a launch may have any number. `kernel` is the driver's
-        handle.
+        """How many CTAs run at once on a device, which is current; None where a launch may have any number.
+
+        `kernel` is the driver's handle.
 
         Raises LaunchError where not even one cluster fits.
         """
@@ -56,7 +57,7 @@ class Attributes:
                 cuda.allow_cluster(kernel, device)
             config = cuda.config(threads, nbytes, Attributes(self.cluster, programmatic=False))
             config.gridDimX, config.gridDimY, config.gridDimZ = self.cluster
-            clusters = cuda.clusters_at_once(kernel, config)
+            clusters: int = cuda.clusters_at_once(kernel, config)
             if clusters < 1:
                 raise LaunchError(f"kernel {name!r}: a cluster of {self.size} CTAs, each of {threads} threads and {nbytes} bytes "
                                   f"of shared memory, does not fit on GPU {device}: a cluster runs on the SMs of one GPC, "
@@ -85,8 +86,8 @@ def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
         raise SpecError(f"kernel {kernel}: cluster_names must be different strings, got {found}")
     if found and len(found) != len(dims):
         mend = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
-        raise SpecError(f"kernel {kernel}: cluster_names {found} name {len(found)} dimension{'s' * (len(found) > 1)}, and the cluster "
-                        f"has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {mend}")
+        raise SpecError(f"kernel {kernel}: cluster_names {found} name {len(found)} dimension{'s' * (len(found) > 1)}, and the "
+                        f"cluster has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {mend}")
     return found
 
 

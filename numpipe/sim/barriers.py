@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..errors import SimulationError
 from ..reports import Party
 from . import report
 from .clocks import GENERIC, INITIALISED, Vector
@@ -31,8 +32,8 @@ class Mbarrier:
     """One live mbarrier."""
 
     __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
-                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "seen_by", "site", "sm", "time", "twins", "tx",
-                 "used", "waited", "waiters", "warp")
+                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "seen_by", "site", "sm", "time",
+                 "twins", "tx", "used", "waited", "waiters", "warp")
 
     def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
         sm = owner.sm

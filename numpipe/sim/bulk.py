@@ -31,7 +31,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     box = tma.checked(who, tensor)
     where, index, touched = tma.place(who, operation, box, coords, dst)
     nbytes, known = box.nbytes, who.known()
-    landings = []
+    landings: list[tuple[SM, Mbarrier, Access]] = []
     for to in cluster.members(who, ctas) if ctas else (sm,):
         mbar = barriers.find(who, address, operation, asynchronous=True, of=to)
         access = Access(who, "TMA load", tensor.name, ((mbar.landed, mbar.phase + 1),), None, mbar, mbar.phase)

@@ -81,7 +81,7 @@ def arrive_remote(who: Warpgroup, address: int) -> None:
     rank, offset = divmod(address, WINDOW)
     if not 0 < rank <= len(who.sm.peers):
         raise report.violation(who, f"mbar_arrive_remote at address {address}, which is no address in the cluster's window",
-                               hazard="illegal-instruction", mend="cluster.map_shared(address, rank) of the mbarrier's shared address")
+                               hazard="illegal-instruction", mend="cluster.map_shared(address, rank) of the mbarrier's address")
     Sent(who, [barriers.find(who, offset, "mbar_arrive_remote", of=who.sm.peers[rank - 1])])
 
 
@@ -196,8 +196,8 @@ def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: 
         agreed[key] = Agreed(who, value, parties)
         return
     if first.value != value:
-        raise report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a share of "
-                               "the block for both: the tile would be of two blocks; the same start for all CTAs along "
+        raise report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "
+                               "share of the block for both: the tile would be of two blocks; the same start for all CTAs along "
                                "collective_axes, or leave collective_axes out", hazard="multicast-mismatch",
                           before=report.party(first.who, f"loads a share of the block at {first.value}", first.site))
     first.left -= 1

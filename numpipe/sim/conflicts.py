@@ -119,8 +119,8 @@ def _why(this: _Conflict) -> _Told:
     earlier, later = this.earlier, this.later
     if later.kind == "TMA load" and later.agent.sm is not this.sm:
         return _Told("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
-                     "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed barrier "
-                     "of each, whose count is that of all of them")
+                     "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed "
+                     "barrier of each, whose count is that of all of them")
     if earlier.kind == "TMA load":
         return _not_landed(this)
     if earlier.kind == "TMA store":

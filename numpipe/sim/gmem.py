@@ -278,7 +278,8 @@ class GlobalMemory:
             if earlier.kind == STORE and together and earlier.agent.warpgroup == touch.agent.warpgroup:
                 continue
             if any(known[counter] < value for counter, value in earlier.needs):
-                raise _conflict(access, touch, earlier, written) if not together else (_unordered if earlier.kind == STORE else _in_transfer)(access, touch, earlier, written)
+                told = _conflict if not together else _unordered if earlier.kind == STORE else _in_transfer
+                raise told(access, touch, earlier, written)
         return met
 
     def _loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:

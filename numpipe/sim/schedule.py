@@ -19,6 +19,7 @@ seed the CTAs behind the first one run in a random order too.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import operator
 import random
@@ -246,8 +247,9 @@ class Schedule:
     def clusters(self, grid: Place, cluster: Place) -> list[list[Place]]:
         """All CTAs, by cluster, x fastest; with a seed clusters come in a random order behind the first, of which a hazard that all
         have is reported."""
-        found = [[(x + i, y + j, z + k) for k in range(cluster[2]) for j in range(cluster[1]) for i in range(cluster[0])]
-                 for z in range(0, grid[2], cluster[2]) for y in range(0, grid[1], cluster[1]) for x in range(0, grid[0], cluster[0])]
+        firsts = itertools.product(*(range(0, n, of) for n, of in zip(reversed(grid), reversed(cluster), strict=True)))
+        within = [place[::-1] for place in itertools.product(*map(range, reversed(cluster)))]
+        found = [[(x + i, y + j, z + k) for i, j, k in within] for z, y, x in firsts]
         others = found[1:]
         if self._random is not None:
             self._random.shuffle(others)

@@ -170,7 +170,7 @@ class SM:
 
 
 def run(peers: list[SM]) -> None:
-    """Run the CTAs of a cluster to their ends; raises what a warpgroup raised, PipelineRace, SimulationError or PipelineDeadlock."""
+    """Run the CTAs of a cluster to their ends; raises what a warpgroup raised, a race, a deadlock or another SimulationError."""
     scheduler = peers[0].scheduler
     try:
         for sm in peers:

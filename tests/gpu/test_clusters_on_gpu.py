@@ -11,7 +11,7 @@ import pytest
 from cluster_kernels import Config, by_hand, four, operands, product, reference, rounds
 
 import numpipe
-from numpipe import CompilerParams, LaunchError, launch
+from numpipe import CompilerParams, launch
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -38,7 +38,8 @@ def alone(cfg: Config) -> numpipe.Kernel:
 def test_products_are_exact_at_every_edge(name: str) -> None:
     for shape in SHAPES:  # one tile, tiles beyond the array, odd numbers of them, no steps
         a, b = operands(*shape)
-        np.testing.assert_array_equal(product(CONFIGS[name])(a, b, target="gpu"), reference(a, b).astype(a.dtype), err_msg=str(shape))
+        found = product(CONFIGS[name])(a, b, target="gpu")
+        np.testing.assert_array_equal(found, reference(a, b).astype(a.dtype), err_msg=str(shape))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -105,11 +106,3 @@ def test_a_persistent_grid_is_what_the_driver_says_fits() -> None:
         [prepared] = kernel._prepared.values()
         ctas = next(iter(prepared.function._ready.values()))
         assert ctas is not None and 0 < ctas <= 132 and ctas % kernel.options.attributes.size == 0, f"{name}: {ctas} CTAs"
-
-
-def test_clusters_that_do_not_fit_are_refused_with_the_numbers() -> None:
-    cfg = Config(along_n=16, slots=3)
-    with pytest.raises(LaunchError, match="cluster of 16 CTAs"):
-        for _ in range(2):
-            product(cfg)(*operands(128, 2048, 64), target="gpu")
-        raise LaunchError("a cluster of 16 CTAs fits here")  # some GPUs have whole GPCs

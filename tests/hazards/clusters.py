@@ -59,7 +59,7 @@ def two_steps(x, out, counts, to):
 
 
 @machine("refilled-while-read", r"TMA load \(x\).*(nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, 0\) that "
-         r"(CTA \([01], 0, 0\) has released these bytes.*mend: +every CTA that a slot is filled in releases it to each that fills it|"
+         r"(CTA \([01], 0, 0\) has released these bytes.*mend: +every CTA that a slot is filled in releases it to each that fills|"
          r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*mend: +barrier_arrive by the readers))",
          X, gives=np.tile(WORDS, 2), box=(32, 64), **PAIR)
 def a_slot_that_is_not_released_to_the_peer_that_fills_it(mended, x, out):
@@ -70,8 +70,8 @@ def a_slot_that_is_not_released_to_the_peer_that_fills_it(mended, x, out):
 
 
 @machine("too-few-arrivals", r"the cluster of CTAs \(0, 0, 0\), \(1, 0, 0\): every warpgroup waits.*warpgroup 0 \(compute\) of CTA "
-         r"\(1, 0, 0\): blocked on mbarrier at 61448 of CTA \(1, 0, 0\) phase 0 step 1.*mbarrier at 61448 of CTA \(1, 0, 0\): phase 0, "
-         r"4 of 8 arrivals missing, 0 bytes missing; arrived: warpgroup 0 \(compute\) of CTA \(1, 0, 0\) x 4",
+         r"\(1, 0, 0\): blocked on mbarrier at 61448 of CTA \(1, 0, 0\) phase 0 step 1.*mbarrier at 61448 of CTA \(1, 0, 0\): "
+         r"phase 0, 4 of 8 arrivals missing, 0 bytes missing; arrived: warpgroup 0 \(compute\) of CTA \(1, 0, 0\) x 4",
          X, gives=np.tile(WORDS, 2), box=(32, 64), error=PipelineDeadlock, **PAIR)
 def a_release_that_misses_a_peer(mended, x, out):
     two_steps(x, out, 2, (0, 1) if mended else (current().rank,))
@@ -88,8 +88,8 @@ def a_cta_that_ends_while_its_peer_arrives(mended, out):
         meet()
 
 
-@machine("missing-init-fence", r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialised yet|mbarrier at 61440, "
-         r"but nothing orders its initialisation at clusters.py:\d+ in begin before)", gives=np.array([7, 7]), **PAIR)
+@machine("missing-init-fence", r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialised yet|mbarrier at "
+         r"61440, but nothing orders its initialisation at clusters.py:\d+ in begin before)", gives=np.array([7, 7]), **PAIR)
 def an_arrival_at_a_cta_that_may_not_have_begun(mended, out):
     one_lane(begin, 4)
     if mended:
@@ -114,9 +114,9 @@ def a_wait_for_the_cluster_without_an_arrival(mended, out):
 A, B = integers(128, 128), integers(64, 128)
 
 
-@kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) in CTA "
-        r"\([01], 0, 0\) and \(\d+, \d+\) in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would be of two "
-        r"blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]), np.zeros((128, 64), F32),
+@kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) in "
+        r"CTA \([01], 0, 0\) and \(\d+, \d+\) in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would "
+        r"be of two blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]), np.zeros((128, 64), F32),
         gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
 def shares_of_two_blocks(a, b, c, *, mended: numpipe.Static):
     m = numpipe.axis_index("cta")
