@@ -282,7 +282,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
     seen: list[Any] = []
 
     class Recorder:
-        def __init__(self, built: Any, infos: Any, kinds: Any, outputs: int, attributes: Any) -> None:
+        def __init__(self, built: Any, infos: Any, kinds: Any, *options: Any) -> None:
             self.kinds = [np.dtype(k).name for k in kinds]
 
         def at(self, grid: Any, infos: Any, stream: int) -> int:

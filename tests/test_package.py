@@ -115,7 +115,7 @@ LAYERS = (
     {"_plans", "_schedule", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division"}, {"arith"},
     {"refs", "numbers", "lanes", "debug", "profiling", "functions", "closure"}, {"fragment"}, {"ring", "chains", "turns", "orders"},
     {"store_ring", "steps", "outputs"}, {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
-    {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"emit"}, {"emit_single"}, {"traces"},
+    {"barriers", "single"}, {"store", "pipelines", "tile_loop", "per_lane"}, {"splits"}, {"partials"}, {"emit"}, {"emit_single"}, {"traces"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
     {"results", "targets", "repeats", "bound"}, {"kernels"},
     {"_fresh"}, {"verification"}, {"testing"}, {"model"}, {"bench"}, {"tune"}, {"__init__", "__main__"},
