@@ -25,7 +25,7 @@ import numpy as np
 
 import numpipe
 from gemm import DTYPES, Shape, inputs, relative_error, shape_of, spell
-from numpipe import BlockSpec, CompilerParams, bench, cdiv, ds, launch, model, orders
+from numpipe import BlockSpec, CompilerParams, SpecError, bench, cdiv, ds, launch, model, orders
 
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (1024, 4096, 4096))
 SIM_SHAPES = ((256, 256, 256), (200, 392, 72))
@@ -43,6 +43,8 @@ class Config:
               leaves, up to a tile's
     group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
+    wgs       compute warpgroups
+    skinny    the tile's rows lie along the longer side of the output: where that is wider than tall, its transpose is computed
     """
 
     tm: int = 128
@@ -53,13 +55,16 @@ class Config:
     panels: int | None = None
     group: int = 16
     policy: str | None = None
+    wgs: int = 2
+    skinny: bool = False
 
     @property
     def depth(self) -> int:
         """The slots of the ring, for 16-bit types."""
         if self.slots is not None:
             return self.slots
-        return numpipe.fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), store_slots=self.panels or 1)
+        return numpipe.fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), store_slots=self.panels or 1,
+                                 num_compute_wgs=self.wgs)
 
 
 CONFIGS = {
@@ -67,55 +72,144 @@ CONFIGS = {
     "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
     "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
+    "cooperative 128x128": Config(128, 128, slots=6, panels=2, policy="evict_first"),
+    "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
+    "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1, skinny=True),
+    "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1, skinny=True),
 }
-"""what each is good for: many steps, and the least power; few steps; large products; tiles of equal sides"""
+"""What each is good for: many steps, and the least power; few steps; large products; tiles of equal sides; as many tiles, of which
+an SM has one; up to 16, 32 and 64 rows or columns, where reading the other operand takes all the time."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What arrays a product has: the dimensions of a and b as they lie in memory, "bkm" for a batch of column-major a."""
+
+    a: str = "mk"
+    b: str = "nk"
+
+    @property
+    def c(self) -> str:
+        return "bmn" if "b" in self.a + self.b else "mn"
+
+    @property
+    def k(self) -> int:
+        """The dimension of a along which is summed."""
+        return self.a.index("k")
+
+    @property
+    def signature(self) -> str:
+        return "({}),({})->({})".format(*(",".join(dims) for dims in (self.a, self.b, self.c)))
+
+    def output(self, a: Any, b: Any) -> numpipe.ArrayType:
+        sizes = dict(zip(self.b + self.a, (*b.shape, *a.shape), strict=True))
+        return numpipe.ArrayType(tuple(sizes[dim] for dim in self.c), a.dtype)
 
 
 @functools.cache
-def kernel(cfg: Config) -> numpipe.Kernel:
-    """The kernel for a config."""
+def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
+    """The kernel for a config and a form."""
 
     @numpipe.kernel(
-        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
-        grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40,
+        out_type=lambda a, b: form.output(a, b), signature=form.signature,
+        grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=cfg.wgs, wg_axis="wg", memory_registers=40,
         compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy))
     def matmul(a, b, c):
-        """c = a @ b.T, for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
+        """c = a @ b.T, for a (M, K) and b (N, K) of a 16-bit type, summed in float32; or a batch of a, of b, or of both."""
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
-        for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group):
+        plane = 3 - c.ndim  # of a matrix there are no batches: the first of three indices is cut off
+        m_tiles, n_tiles = cdiv(c.shape[1 - plane], cfg.tm), cdiv(c.shape[2 - plane], cfg.tn)
+        for i, m, n in numpipe.tiles(1 if plane else c.shape[0], m_tiles, n_tiles, order="grouped", group=cfg.group):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.depth, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-            for (k,), (a_tile, b_tile) in pipe(a, b):
-                acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
-            c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+            pipe = numpipe.pipeline(grid=(cdiv(a.shape[form.k], cfg.tk),), max_concurrent_steps=cfg.depth, in_specs=(
+                BlockSpec((None, cfg.tk, cfg.tm), lambda k: (i, k, m)) if form.a == "bkm" else
+                BlockSpec((None, cfg.tm, cfg.tk)[3 - a.ndim:], lambda k: (i, m, k)[3 - a.ndim:]),
+                BlockSpec((None, cfg.tk, cfg.tn), lambda k: (i, k, n)) if form.b == "bkn" else
+                BlockSpec((None, cfg.tn, cfg.tk)[3 - b.ndim:], lambda k: (i, n, k)[3 - b.ndim:])))
+            for _, (a_tile, b_tile) in pipe(a, b):
+                a_rows = a_tile.T if form.a == "bkm" else a_tile
+                acc = numpipe.wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if form.b == "bkn" else b_tile.T)
+            c[(i, ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn))[plane:]] = acc.astype(c.dtype)
 
     made: numpipe.Kernel = matmul
     return made
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, sms: int = model.H200.sms) -> Config:
+def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1) -> Config:
     """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes."""
-    if 0 in (m, n, k):
+    if 0 in (m, n, k, batches):
         return next(iter(CONFIGS.values()))
     device = replace(model.H200, sms=sms)
     return min(CONFIGS.values(), key=lambda cfg: model.product(
-        (m, n, k), tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule, order=orders.Grouped(cfg.group),
-        store_slots=cfg.panels or 1, device=device).seconds)
+        (max(m, n), min(m, n), k) if cfg.skinny else (m, n, k), batches=batches, tile=(cfg.tm, cfg.tn), depth=cfg.tk,
+        slots=cfg.depth, schedule=cfg.schedule, order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1,
+        num_compute_wgs=cfg.wgs, device=device).seconds)
 
 
-def matmul(a: Any, b: Any, *, cfg: Config | None = None, **options: Any) -> Any:
-    """``a @ b.T`` for arrays of a 16-bit type; `options`: ``out=``, ``target=``, ``stream=`` of a kernel's call.
+def matmul(a: Any, b: Any, *, out: Any = None, cfg: Config | None = None, **options: Any) -> Any:
+    """``a @ b.T`` for arrays of a 16-bit type; `options`: ``target=``, ``stream=`` of a kernel's call.
 
-    Without `cfg` the model chooses one; `numpipe.autotune(kernel, CONFIGS, a, b)` measures.
+    a    (M, K), or a batch (B, M, K)
+    b    (N, K), or a batch (B, N, K); what is no batch beside one that is belongs to each of its matrices
+    out  (M, N), or (B, M, N): where the result goes; else it is allocated
+    cfg  by default the one that the model chooses; `numpipe.autotune(kernel, CONFIGS, a, b)` measures
+
+    Matrices may be row- or column-major: pass ``b.T`` for a b (K, N). Raises SpecError for shapes that do not fit.
     """
+    batches, m, n, k = _check(a, b, out)
     if cfg is None:
         device = launch.gpu_state().device
-        sms = device.sm_count if device else model.H200.sms
-        cfg = choose(a.shape[0], b.shape[0], a.shape[-1], sms)  # what is no matrix the kernel refuses
-    return kernel(cfg)(a, b, **options)
+        cfg = choose(m, n, k, device.sm_count if device else model.H200.sms, batches or 1)
+    (a, a_dims), (b, b_dims) = _laid(a, "mk"), _laid(b, "nk")
+    turned = m < n if cfg.skinny else out is not None and _by_columns(out)
+    if not turned:
+        return kernel(cfg, Form(a_dims, b_dims))(a, b, out=out, **options)
+    form = Form(b_dims.replace("n", "m"), a_dims.replace("m", "n"))  # out.T = b @ a.T
+    if out is None and launch.library(type(a)) == "jax":  # whose arrays have no views
+        return _turned(kernel(cfg, form)(b, a, **options))
+    if out is None:
+        out = launch.empty_like_kind(launch.describe(a, "a"), (*[batches] * bool(batches), m, n), a.dtype)
+    kernel(cfg, form)(b, a, out=_turned(out), **options)
+    return out
+
+
+def _check(a: Any, b: Any, out: Any) -> tuple[int, int, int, int]:
+    """(batches, or 0, M, N, K); SpecError where shapes do not fit."""
+    shapes = {name: launch.describe(array, name, "matmul").shape for name, array in (("a", a), ("b", b), ("out", out))
+              if array is not None}
+    for name, shape in shapes.items():
+        if len(shape) not in (2, 3):
+            raise SpecError(f"matmul: '{name}' must have 2 dimensions, or 3 with batches, got shape {shape}")
+    (*left, m, k), (*right, n, depth) = shapes["a"], shapes["b"]
+    if k != depth:
+        raise SpecError(f"matmul: a is (M, K) and b is (N, K): K = {k} in 'a' {shapes['a']}, {depth} in 'b' {shapes['b']}; pass b.T "
+                        "of a b (K, N)")
+    if left and right and left != right:
+        raise SpecError(f"matmul: 'a' {shapes['a']} has {left[0]} batches, 'b' {shapes['b']} has {right[0]}")
+    batch = left or right
+    if shapes.get("out", expected := (*batch, m, n)) != expected:
+        raise SpecError(f"matmul: 'out' must be {expected}, got {shapes['out']}")
+    return batch[0] if batch else 0, m, n, k
+
+
+def _by_columns(array: Any) -> bool:
+    """Whether the columns of a matrix, or of a batch's, are contiguous and the rows are not."""
+    info = launch.describe(array, "array")
+    return info.strides[-2] == info.dtype.itemsize < info.strides[-1]
+
+
+def _turned(array: Any) -> Any:
+    """Each matrix transposed: views, but for JAX."""
+    return array.T if len(array.shape) == 2 else array.swapaxes(-1, -2)
+
+
+def _laid(array: Any, dims: str) -> tuple[Any, str]:
+    """A matrix as it is; of a batch the view whose last dimension is contiguous, as TMA takes it. And the dimensions."""
+    if len(array.shape) == 2:
+        return array, dims
+    return (_turned(array), f"b{dims[::-1]}") if _by_columns(array) else (array, f"b{dims}")
 
 
 # ---- running it
