@@ -142,10 +142,16 @@ def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1) 
     if 0 in (m, n, k, batches):
         return next(iter(CONFIGS.values()))
     device = replace(model.H200, sms=sms)
-    return min(CONFIGS.values(), key=lambda cfg: model.product(
-        (max(m, n), min(m, n), k) if cfg.skinny else (m, n, k), batches=batches, tile=(cfg.tm, cfg.tn), depth=cfg.tk,
-        slots=cfg.depth, schedule=cfg.schedule, order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1,
-        num_compute_wgs=cfg.wgs, device=device).seconds)
+
+    def predicted(cfg: Config) -> tuple[float, float]:
+        """Seconds of all, and of the SMs alone: that decides where memory takes as long for several."""
+        shape = (max(m, n), min(m, n), k) if cfg.skinny else (m, n, k)
+        told = model.product(
+            shape, batches=batches, tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule,
+            order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, device=device)
+        return told.seconds, told.limits["longest SM"]
+
+    return min(CONFIGS.values(), key=predicted)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, cfg: Config | None = None, **options: Any) -> Any:
@@ -184,8 +190,8 @@ def _check(a: Any, b: Any, out: Any) -> tuple[int, int, int, int]:
             raise SpecError(f"matmul: '{name}' must have 2 dimensions, or 3 with batches, got shape {shape}")
     (*left, m, k), (*right, n, depth) = shapes["a"], shapes["b"]
     if k != depth:
-        raise SpecError(f"matmul: a is (M, K) and b is (N, K): K = {k} in 'a' {shapes['a']}, {depth} in 'b' {shapes['b']}; pass b.T "
-                        "of a b (K, N)")
+        raise SpecError(f"matmul: a is (M, K) and b is (N, K): K = {k} in 'a' {shapes['a']}, {depth} in 'b' {shapes['b']}; pass "
+                        "b.T of a b (K, N)")
     if left and right and left != right:
         raise SpecError(f"matmul: 'a' {shapes['a']} has {left[0]} batches, 'b' {shapes['b']} has {right[0]}")
     batch = left or right
