@@ -96,8 +96,8 @@ class Parameters:
         self._without = frozenset(without)
         parameters = inspect.signature(function).parameters
         if unknown := [name for name in without if name not in parameters]:
-            raise SpecError(f"kernel {self.kernel}: without={tuple(without)}: it has no parameter {', '.join(map(repr, unknown))}; its "
-                            f"parameters are {', '.join(parameters)}")
+            raise SpecError(f"kernel {self.kernel}: without={tuple(without)}: it has no parameter {', '.join(map(repr, unknown))}; "
+                            f"its parameters are {', '.join(parameters)}")
         for name, parameter in parameters.items():
             self._add(name, parameter, function)
         if not self.names:
@@ -182,8 +182,8 @@ class Parameters:
             if value is _MISSING:
                 raise SpecError(f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=")
             if name in self._without and value is not None:
-                raise SpecError(f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made without={name!r}: leave "
-                                "it out of the call, or of without=")
+                raise SpecError(f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made without={name!r}: "
+                                "leave it out of the call, or of without=")
             values.append((name, value))
         statics = Statics(values)
         try:

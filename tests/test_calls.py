@@ -423,8 +423,8 @@ def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:
 
 
 def test_a_parameter_left_out_that_is_not_there_or_is_passed_is_named() -> None:
-    with pytest.raises(SpecError, match=r"kernel several: without=\('c', 'gamma'\): it has no parameter 'gamma'; its parameters are a, "
-                                        "bias, c, alpha, beta, cfg"):
+    with pytest.raises(SpecError, match=r"kernel several: without=\('c', 'gamma'\): it has no parameter 'gamma'; its parameters "
+                                        "are a, bias, c, alpha, beta, cfg"):
         numpipe.kernel(several, without=("c", "gamma"))
     kernel = numpipe.kernel(several, out_type=result, num_compute_wgs=1, without="bias")
     with pytest.raises(SpecError, match="argument 'bias' is given, but the kernel was made without='bias'"):
