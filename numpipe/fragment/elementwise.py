@@ -63,8 +63,7 @@ def plan(symbol: str, operands: Sequence[Operand], *, takes: str, compares: bool
             raise SpecError(f"'{symbol}' takes tiles of {' or '.join(kinds)}, got {'a mask' if dtype == BOOL else dtype}" + (
                 ": use .astype(np.float32) first" if "f" in takes else ""))
     if len(types) > 1:
-        raise SpecError(f"'{symbol}' of tiles of {' and '.join('bool' if t == BOOL else str(t) for t in types)}: convert one of them, "
-                        "e.g. x.astype(np.float32)")
+        raise SpecError(f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, e.g. x.astype(np.float32)")
     computed = types[0]
     for number in operands:
         if not isinstance(number, Form):
@@ -179,9 +178,8 @@ def _define_operators() -> None:
         setattr(Tile, f"__r{stem}__", binary(symbol, function, takes, False, True))
     for name, (symbol, function) in COMPARISONS.items():
         setattr(Tile, f"__{name}__", binary(symbol, function, "fib" if name in ("eq", "ne") else "fi", True, False))
-    for name, function in (("neg", negated), ("invert", inverted), ("abs", magnitude), ("pow", power)):
-        setattr(Tile, f"__{name}__", function)
-    Tile.__pos__ = lambda self: self  # type: ignore[attr-defined]
+    for name, own in (("neg", negated), ("invert", inverted), ("abs", magnitude), ("pow", power), ("pos", lambda tile: tile)):
+        setattr(Tile, f"__{name}__", own)
     Tile.__hash__ = None  # type: ignore[assignment]
 
 

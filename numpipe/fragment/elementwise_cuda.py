@@ -14,11 +14,10 @@ from .._op import cuda_meaning, immediate
 from ..arith_cuda import compare, convert, kind_of, kinds_of, libdevice, type_of
 from ..arith_cuda import operand as number_in
 from ..division_cuda import divide
-from ..errors import SpecError
 from ..inert_cuda import InertType
 from ..refs_cuda import AllType
 from . import elementwise as source
-from .layouts import COLUMN, EITHER, ROW, Form, places, sources
+from .layouts import COLUMN, EITHER, ROW, Form, places, sources, turned
 from .tile import BOOL, FLOAT32, INT32, check_form
 from .tile_cuda import InFlightType, TileType, as_dtype, assembled, registers, settled, undefined
 
@@ -109,7 +108,7 @@ def _compared(symbol: str) -> Emit:
 
 
 def _operator(function: Any, symbol: str, emit: Emit, takes: str, compares: bool) -> None:
-    nb.binary(function, lambda left, right: elementwise(symbol, (left, right), emit, takes=takes, compares=compares))
+    nb.binary(function, lambda left, right: elementwise(symbol, (left, right), emit, takes=takes, compares=compares), literals=True)
 
 
 for _name, (_symbol, _, _takes) in source.BINARY.items():
@@ -146,7 +145,7 @@ nb.binary(operator.pos, _same)
 
 
 def _power(tile: Any, n: Any) -> Any:
-    if not is_tile(tile) or not isinstance(n, nb.types.IntegerLiteral):
+    if not is_tile(tile):
         return None
     count = arith.exponent(n.literal_value)
     kind = settled(tile, "'**'")
@@ -168,7 +167,7 @@ def _power(tile: Any, n: Any) -> Any:
     return kind(kind, n), codegen
 
 
-nb.binary(operator.pow, _power)
+nb.binary(operator.pow, _power, literals=True)
 
 
 # ---- functions of two, and choices
@@ -304,7 +303,7 @@ def _expanded(tile: Any, index: Any) -> Any:
     parts = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
     written = source.expansion([":" if isinstance(p, AllType) else "None" if isinstance(p, nb.types.NoneType) else str(p)
                                 for p in parts])
-    shape, layout = source.turned(kind.form, written)
+    shape, layout = turned(kind.form, written)
     result = TileType(shape, kind.dtype, layout)
     first = TileType(kind.shape, kind.dtype, ROW).registers if kind.layout == EITHER and layout == COLUMN else 0
 
@@ -315,4 +314,3 @@ def _expanded(tile: Any, index: Any) -> Any:
 
 
 nb.binary(operator.getitem, _expanded)
-__all__ = ["SpecError", "elements", "elementwise", "emitted", "lane_place"]

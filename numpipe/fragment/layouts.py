@@ -55,8 +55,8 @@ def vector_layout(size: int, what: str) -> str:
     """The layout of a vector of `size` elements: either, where it may lie along rows and along columns; SpecError for neither."""
     row, column = size % 8 == 0 and 8 <= size <= 256, size % 64 == 0 and size >= 64
     if not row and not column:
-        raise SpecError(f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along its "
-                        f"rows, got {size}")
+        raise SpecError(f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along "
+                        f"its rows, got {size}")
     return EITHER if row and column else ROW if row else COLUMN
 
 
@@ -110,8 +110,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     if len(shape) == 2:
         for form in flat:
             if form.layout == COLUMN:
-                raise SpecError(f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, as in NumPy, but this "
-                                "one lies along rows (column layout): write v[:, None]")
+                raise SpecError(f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, as in NumPy, but "
+                                "this one lies along rows (column layout): write v[:, None]")
         layout = layout_of(shape)
         if layout == ACCUMULATOR and (shape[0] % 64 or shape[1] % 8 or shape[1] > 256):
             raise SpecError(f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one of {shape}, which is "
@@ -130,7 +130,7 @@ def turned(form: Form, index: str) -> tuple[tuple[int, ...], str]:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
     want = COLUMN if index == ":, None" else ROW
     if form.layout not in (want, EITHER):
-        lies = "along columns (row layout)" if form.layout == ROW else "along rows (column layout)"
-        raise SpecError(f"v[{index}] needs a vector {'along rows (column' if want == COLUMN else 'along columns (row'} layout), this "
-                        f"one of {form.shape[0]} elements lies {lies}: store it to shared memory or to an array, and load it again")
+        said = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
+        raise SpecError(f"v[{index}] needs a vector {said[want]}, this one of {form.shape[0]} elements lies {said[form.layout]}: store "
+                        "it to shared memory or to an array, and load it again")
     return ((form.shape[0], 1) if want == COLUMN else (1, form.shape[0])), want

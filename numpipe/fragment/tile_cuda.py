@@ -100,6 +100,11 @@ def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
     return [builder.extract_value(value, i) for i in range(tile.registers)]
 
 
+def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
+    """The registers as they are stored: two 16-bit elements as an integer, elements of 32 bits as float32, int32 too."""
+    return [builder.bitcast(part, nb.f32) if tile.dtype == INT32 else part for part in registers(builder, tile, value)]
+
+
 def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
     """A tile of these registers."""
     value = undefined(tile)
