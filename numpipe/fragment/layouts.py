@@ -131,6 +131,6 @@ def turned(form: Form, index: str) -> tuple[tuple[int, ...], str]:
     want = COLUMN if index == ":, None" else ROW
     if form.layout not in (want, EITHER):
         said = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
-        raise SpecError(f"v[{index}] needs a vector {said[want]}, this one of {form.shape[0]} elements lies {said[form.layout]}: store "
-                        "it to shared memory or to an array, and load it again")
+        raise SpecError(f"v[{index}] needs a vector {said[want]}, this one of {form.shape[0]} elements lies "
+                        f"{said[form.layout]}: store it to shared memory or to an array, and load it again")
     return ((form.shape[0], 1) if want == COLUMN else (1, form.shape[0])), want

@@ -139,4 +139,5 @@ def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
             return wide.astype(dtype)
         limits = np.iinfo(np.int32)
         whole: np.ndarray = np.nan_to_num(np.trunc(wide.astype(np.float64)), nan=0.0)
-        return np.clip(whole, limits.min, limits.max).astype(np.int32)
+        found: np.ndarray = np.clip(whole, limits.min, limits.max).astype(np.int32)
+        return found

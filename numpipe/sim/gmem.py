@@ -245,10 +245,10 @@ class GlobalMemory:
             return
         if place.region.loaded:
             self._loads(access, place, touch, known)
-        for (read, _, _), earlier in self._reads.items():
+        for (held, _, _), earlier in self._reads.items():
             same = touch.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup
-            if not same and read.region is place.region and any(known[counter] < value for counter, value in earlier.needs) and (
-                    overlap(place, touch.index, read, earlier.index)):
+            if not same and held.region is place.region and any(known[counter] < value for counter, value in earlier.needs) and (
+                    overlap(place, touch.index, held, earlier.index)):
                 raise _unordered(access, touch, earlier)
         met = self._writes(access, touch, written, known)
         if touch.reduction and place.fresh:
