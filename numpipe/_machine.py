@@ -201,6 +201,9 @@ class Machine(Protocol):
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         """Direct stores of the warpgroup: ``array[index] = values``, an int or a slice for each dimension; `what`: its name."""
 
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        """Direct loads of the warpgroup: ``array[index]``, all of it inside the array; `what`: its name."""
+
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """``function(*arguments[i])`` as lane i of the 128, in which the current machine is a `Lane`; what they return."""
 

@@ -156,6 +156,10 @@ class Counter:
         self.work["store", what.rpartition(" ")[2]] += values.nbytes
         self.work["written", self.warpgroup] += values.nbytes
 
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        self.work["load", what] += array[index].nbytes
+        return np.zeros(array[index].shape, array.dtype)
+
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Lane 0 stands for all of them."""
         lane: Any = Lane(self)

@@ -305,6 +305,9 @@ class Warpgroup:
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         generic.write_array(self, array, index, values, what)
 
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        return generic.read_array(self, array, index, what)
+
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return lane.each(self, function, arguments)
 
