@@ -44,6 +44,8 @@ class Options:
     schedule: str = "cooperative"
     attributes: Attributes = PLAIN
     """of each launch"""
+    without: tuple[str, ...] = ()
+    """parameters of the function that this kernel has not"""
     workspace: Any = None
 
     @property

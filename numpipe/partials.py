@@ -99,11 +99,11 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
     return tile
 
 
-def _elements(work: GmemRef, slot: Any, tile: Tile) -> tuple[int, slice]:
+def _elements(work: GmemRef, slot: Any, tile: Tile) -> tuple[slice, slice]:
     """Where a warpgroup's part of a slot is."""
     size = tile.shape[0] * tile.shape[1]
-    first = _part(work) * size
-    return int(slot), slice(first, first + size)
+    row, first = int(slot), _part(work) * size
+    return slice(row, row + 1), slice(first, first + size)
 
 
 def _part(work: GmemRef) -> int:
@@ -118,7 +118,7 @@ def _flag(work: GmemRef, slot: Any) -> tuple[np.ndarray, int, str]:
 @op
 def write_partial(work: GmemRef, slot: Any, tile: Tile) -> None:
     """The tile's registers to a slot: each lane 16 bytes at a time."""
-    current().gmem_write(work.array, _elements(work, slot, tile), tile.value.reshape(-1), work.name)
+    current().gmem_write(work.array, _elements(work, slot, tile), tile.value.reshape(1, -1), work.name)
 
 
 @op

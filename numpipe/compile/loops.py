@@ -285,7 +285,8 @@ class Loops(SplitLoops, Turns):
                   for number, (count, load) in enumerate(zip(counts, loads, strict=True))]
         t = self.temporary("tile")
         index = ast.Name(t, ast.Load())
-        walk = self.walk(node, options, loads, any_rank)
+        plane = [literal_node(1, node)] if len(counts) == 3 and self.value(counts[0]) == 1 else loads[:1]
+        walk = self.walk(node, options, [*plane, *loads[1:]], any_rank)
         setup += walk.setup
         in_turns = self.turn_taking(node)
         total = loads[0]

@@ -128,6 +128,8 @@ class Model:
                  + (0 if without == "stores" else work["written", number]) / device.work_rate for number in own}
         if not own:
             return float(products)
+        if self.facts.turns and len(own) == 1:  # the only tile: the others have none, and half of the lanes nothing to do
+            moved = {number: 2 * cycles for number, cycles in moved.items()}
         tiles = 0.0 if without == "stores" else device.tile_cycles * self.tiles(work)
         steps = {work["steps", number] for number in own}
         if len(steps) == 1 and not self.facts.turns:  # they share each step: what is no product comes between the products of all

@@ -24,7 +24,7 @@ RING = "a, b"
 
 def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, slots: int, schedule: str = "cooperative",
             order: Order | None = None, store_slots: int = 1, itemsize: int = 2, num_compute_wgs: int = 2,
-            device: DeviceModel = H200, clock: Clock | float = "burst") -> Prediction:
+            batches: int = 1, device: DeviceModel = H200, clock: Clock | float = "burst") -> Prediction:
     """Predict a matrix product on 16-bit inputs; `seconds`, `limits` and `limiter` of the result are those of `explain`.
 
     shape            (M, N, K), elements
@@ -37,6 +37,7 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     store_slots      staging panels of each compute warpgroup (8192 bytes each)
     itemsize         bytes of an element of A, B and C
     num_compute_wgs  compute warpgroups
+    batches          products of this shape, one after the other in one launch, with operands of their own
     device, clock    as for `explain`
 
     Raises SpecError for sizes that no such kernel has, and for a ring that does not fit into shared memory.
@@ -46,9 +47,9 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     >>> wide.seconds < narrow.seconds
     True
     """
-    _check(shape, tile, depth, slots, schedule, store_slots, itemsize, num_compute_wgs)
+    _check(shape, tile, depth, slots, schedule, store_slots, itemsize, num_compute_wgs, batches)
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
-    work = _work(shape, tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device.sms)
+    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device.sms)
     turns = schedule == "pingpong"
     facts = Facts((RingFacts(RING, slots, int(turns and slots > 1), stage),), resident=1, drain=False, spill_bytes=0,
                   serialised=False, turns=turns)
@@ -56,13 +57,14 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
 
 
 def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots: int, schedule: str, store_slots: int,
-           itemsize: int, num_compute_wgs: int) -> None:
+           itemsize: int, num_compute_wgs: int, batches: int) -> None:
     if schedule not in ("cooperative", "pingpong"):
         raise SpecError(f"product: schedule is 'cooperative' or 'pingpong', got {schedule!r}")
     if min(shape) < 1:
         raise SpecError(f"product: shape (M, N, K) = {shape}: every size is at least 1")
-    if min(slots, itemsize, num_compute_wgs) < 1 or store_slots < 0:
-        raise SpecError(f"product: {slots=}, {itemsize=} and {num_compute_wgs=} are positive, {store_slots=} is not negative")
+    if min(slots, itemsize, num_compute_wgs, batches) < 1 or store_slots < 0:
+        raise SpecError(f"product: {slots=}, {itemsize=}, {num_compute_wgs=} and {batches=} are positive, {store_slots=} is not "
+                        "negative")
     rows = 64 * (num_compute_wgs if schedule == "cooperative" else 1)
     if tile[0] < 1 or tile[0] % rows or not 8 <= tile[1] <= 256 or tile[1] % 8 or depth < 16 or depth % 16:
         raise SpecError(f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of "
@@ -74,12 +76,12 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
                         f"of staging, {HEADER} B of barriers: use fewer slots (numpipe.fit_slots says how many fit)")
 
 
-def _work(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
+def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
           schedule: str, sms: int) -> KernelWork:
-    (m, n, k), (tm, tn) = shape, tile
-    grid = (-(-m // tm), -(-n // tn))
+    (batches, m, n, k), (tm, tn) = shape, tile
+    grid = (batches, -(-m // tm), -(-n // tn))
     tiles, steps = math.prod(grid), -(-k // depth)
-    work = KernelWork(sms, footprint={"a": m * k * itemsize, "b": n * k * itemsize})
+    work = KernelWork(sms, footprint={"a": batches * m * k * itemsize, "b": batches * n * k * itemsize})
     # the first CTAs have a tile more than the last ones, if the tiles do not divide
     many, left = divmod(tiles, sms)
     for number, of_it, alike in ((0, many + bool(left), left or sms), (sms - 1, many, sms - left if left else 0)):
@@ -88,13 +90,13 @@ def _work(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, order:
             for key, amount in work.counted[number].items():
                 work.total[key] += alike * amount
     # what lies inside the arrays
-    for array, amount in (("a", grid[1] * m * k), ("b", grid[0] * n * k)):
-        work.total["load", array] = amount * itemsize
-    work.total["store", "c"] = m * n * itemsize
+    for array, amount in (("a", grid[2] * m * k), ("b", grid[1] * n * k)):
+        work.total["load", array] = batches * amount * itemsize
+    work.total["store", "c"] = batches * m * n * itemsize
 
     places = [order.coordinates(t, grid) for t in range(min(tiles, sms, SAMPLES))]
-    for axis, array in enumerate("ab"):
-        panels = [place[axis] for place in places]
+    for axis, array in enumerate("ab", 1):
+        panels = [(place[0], place[axis]) for place in places]
         work.distinct[array] = len(set(panels)) / len(panels)
         beside = sum(len(set(panels[at:at + NEIGHBOURS])) for at in range(0, len(panels), NEIGHBOURS))
         work.distinct_beside[array] = beside / len(panels)
