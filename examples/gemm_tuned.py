@@ -24,7 +24,7 @@ import numpy as np
 
 import numpipe
 from gemm import DTYPES, Shape, inputs, relative_error, shape_of, spell
-from numpipe import BlockSpec, CompilerParams, SpecError, bench, cdiv, ds, launch, model, orders
+from numpipe import BlockSpec, CompilerParams, SpecError, Workspace, bench, cdiv, ds, launch, model, orders
 
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (1024, 4096, 4096))
 SIM_SHAPES = ((256, 256, 256), (200, 392, 72))
@@ -44,6 +44,7 @@ class Config:
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
     wgs       compute warpgroups
     skinny    the tile's rows lie along the longer side of the output: where that is wider than tall, its transpose is computed
+    split     parts that the steps of a tile are cut into, or "stream": those of all tiles are shared out evenly; None: neither
     """
 
     tm: int = 128
@@ -56,6 +57,7 @@ class Config:
     policy: str | None = None
     wgs: int = 2
     skinny: bool = False
+    split: int | str | None = None
 
     @property
     def depth(self) -> int:
@@ -154,24 +156,28 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
 
     @numpipe.kernel(
         out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
-        grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=cfg.wgs, wg_axis="wg", memory_registers=40,
+        grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=cfg.wgs, workspace=Workspace((cfg.tm, cfg.tn), cfg.split),
         compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy))
-    def matmul(a, b, source, bias, c, *, alpha, beta):
+    def matmul(a, b, source, bias, c, work, *, alpha, beta):
         """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
         plane = 3 - c.ndim  # of a matrix there are no batches: the first of three indices is cut off
         m_tiles, n_tiles = cdiv(c.shape[1 - plane], cfg.tm), cdiv(c.shape[2 - plane], cfg.tn)
-        for i, m, n in numpipe.tiles(1 if plane else c.shape[0], m_tiles, n_tiles, order="grouped", group=cfg.group):
+        for i, m, n, part in numpipe.split_tiles(1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[form.k], cfg.tk),
+                                                 split=cfg.split, order="grouped", group=cfg.group):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[form.k], cfg.tk),), max_concurrent_steps=cfg.depth, in_specs=(
-                BlockSpec((None, cfg.tk, cfg.tm), lambda k: (i, k, m)) if form.a == "bkm" else
-                BlockSpec((None, cfg.tm, cfg.tk)[3 - a.ndim:], lambda k: (i, m, k)[3 - a.ndim:]),
-                BlockSpec((None, cfg.tk, cfg.tn), lambda k: (i, k, n)) if form.b == "bkn" else
-                BlockSpec((None, cfg.tn, cfg.tk)[3 - b.ndim:], lambda k: (i, n, k)[3 - b.ndim:])))
+            pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=cfg.depth, in_specs=(
+                BlockSpec((None, cfg.tk, cfg.tm), lambda k: (i, part.begin + k, m)) if form.a == "bkm" else
+                BlockSpec((None, cfg.tm, cfg.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:]),
+                BlockSpec((None, cfg.tk, cfg.tn), lambda k: (i, part.begin + k, n)) if form.b == "bkn" else
+                BlockSpec((None, cfg.tn, cfg.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:])))
             for _, (a_tile, b_tile) in pipe(a, b):
                 a_rows = a_tile.T if form.a == "bkm" else a_tile
                 acc = numpipe.wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if form.b == "bkn" else b_tile.T)
+            acc = numpipe.combine(acc, part, work)
+            if part.begin > 0:
+                continue  # the tile is stored by whoever has its first steps
             row, column = m * cfg.tm + wg * rows, n * cfg.tn
             if alpha is not None:
                 acc = acc * alpha

@@ -143,9 +143,8 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       cooperative kernels False
     without           names of parameters that this kernel has not: they are None in its source, where ``if bias is not None:`` is
                       decided when it is compiled. So one function may be several kernels, with and without an array or a scalar
-    workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name) that returns one: the last
-                      positional parameter is global memory for partial sums (`combine`), which the call allocates and callers do
-                      not pass
+    workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name) that returns one: the last array
+                      parameter is global memory for partial sums (`combine`), which numpipe allocates and calls do not pass
 
     Positional parameters are arrays or scalars, outputs behind inputs. Parameters with a default (a bool, int, float or
     NumPy scalar) and keyword-only ones are run-time scalars; those annotated `numpipe.Static` are compile-time constants,
@@ -173,6 +172,7 @@ class Kernel:
     """A kernel function; call it on arrays."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        options = options.without_workspace(function)
         self._arguments = Parameters(function, options.without)
         functools.update_wrapper(self, function)
         self.function, self.options = function, options

@@ -35,12 +35,12 @@ from .splits import Part
 
 
 @op
-def combine(acc: Tile, part: Part, work: GmemRef) -> Tile:
+def combine(acc: Tile, part: Part, work: GmemRef | None) -> Tile:
     """``acc = numpipe.combine(acc, part, work)``: the whole sum of a tile, in the part that owns it.
 
     acc   the float32 register tile with the sum of this part
     part  of `split_tiles`
-    work  the kernel's workspace parameter (`Workspace`)
+    work  the kernel's workspace parameter (`Workspace`); None: `acc` is returned, for tiles that are not cut (``split=None``)
 
     In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in the same order, so that results
     are the same bits each time. In the others it hands `acc` over, and returns it as it is. Nothing happens in the memory role.
@@ -49,6 +49,8 @@ def combine(acc: Tile, part: Part, work: GmemRef) -> Tile:
     where a part never comes, PipelineRace and SimulationError where it is not ordered or does not fit. PTX ISA, "Memory
     Consistency Model".
     """
+    if work is None:
+        return acc
     check(getattr(work, "unit", None), getattr(work, "index", -1), acc.dtype if isinstance(acc, Tile) else type(acc).__name__)
     if acc.inert:
         return acc

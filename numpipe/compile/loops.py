@@ -296,11 +296,11 @@ class Loops(SplitLoops, Turns):
         before: ast.expr = self.call(tile_loop.before_first_tile, [], node)
         own: ast.expr = self.call(tile_loop.tile_stride, [], node)
         parts: Parts | None = None
-        if split:  # the parts of a CTA are numbered one by one
+        if split:
             parts = self.parts_of(node, options, walk, total)
             setup += parts.setup
-            before, own = literal_node(-1, node), literal_node(1, node)
-            total = ast.Subscript(ast.Name(parts.begun, ast.Load()), ast.Constant(0), ast.Load())
+            if parts.count is not None:
+                before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:
             cta = self.temporary("cta")
             setup.append(ast.Assign([ast.Name(cta, ast.Store())], own))
