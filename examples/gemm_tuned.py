@@ -207,7 +207,7 @@ def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1) 
         shape = (max(m, n), min(m, n), k) if cfg.skinny else (m, n, k)
         told = model.product(
             shape, batches=batches, tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule,
-            order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, device=device)
+            order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, split=cfg.split, device=device)
         return told.seconds, told.limits["longest SM"]
 
     return min(CONFIGS.values(), key=predicted)

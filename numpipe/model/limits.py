@@ -172,7 +172,8 @@ class Model:
         first = sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate + self.latency()
         emptied = self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
         last = self.device.latency if any(key[0] == "store" for key in work) else 0
-        return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last
+        handed = 2 * self.device.latency * min(work["handed",], 1)  # a fence and a flag; the waits for other parts are over by then
+        return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last + handed
 
     # ---- all SMs, in seconds
     def sm(self, without: str = "") -> float:
