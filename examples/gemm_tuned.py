@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ import numpy as np
 
 import numpipe
 from gemm import DTYPES, Shape, inputs, relative_error, shape_of, spell
-from numpipe import BlockSpec, CompilerParams, bench, cdiv, ds, launch, model, orders
+from numpipe import BlockSpec, CompilerParams, SpecError, Workspace, bench, cdiv, ds, launch, model, orders
 
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (1024, 4096, 4096))
 SIM_SHAPES = ((256, 256, 256), (200, 392, 72))
@@ -44,6 +43,9 @@ class Config:
     group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
     cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them
+    wgs       compute warpgroups
+    skinny    the tile's rows lie along the longer side of the output: where that is wider than tall, its transpose is computed
+    split     parts that the steps of a tile are cut into, or "stream": those of all tiles are shared out evenly; None: neither
     """
 
     tm: int = 128
@@ -55,13 +57,17 @@ class Config:
     group: int = 16
     policy: str | None = None
     cluster: int = 1
+    wgs: int = 2
+    skinny: bool = False
+    split: int | str | None = None
 
     @property
     def depth(self) -> int:
         """The slots of the ring, for 16-bit types."""
         if self.slots is not None:
             return self.slots
-        return numpipe.fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), store_slots=self.panels or 1)
+        return numpipe.fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), store_slots=self.panels or 1,
+                                 num_compute_wgs=self.wgs)
 
 
 CONFIGS = {
@@ -69,60 +75,228 @@ CONFIGS = {
     "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
     "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
-    "cooperative 128x256 cluster 2": Config(policy="evict_first", cluster=2),
+    "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", group=8, cluster=2),
+    "cooperative 128x128": Config(128, 128, slots=6, panels=2, policy="evict_first"),
+    "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
+    "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1, skinny=True),
+    "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1, skinny=True),
 }
-"""what each is good for: many steps, and the least power; few steps; large products; equal sides; orders that L2 serves badly"""
+"""What each is good for: many steps, and the least power; few steps; large products; tiles of equal sides; orders and rows that L2
+serves badly; as many tiles, of which an SM has one; up to 16, 32 and 64 rows or columns, where reading the other operand takes all
+the time."""
+
+
+@numpipe.function
+def relu(x):  # type: ignore[no-untyped-def]
+    return np.maximum(x, 0.0)
+
+
+@numpipe.function
+def silu(x):  # type: ignore[no-untyped-def]
+    return x * numpipe.sigmoid(x)
+
+
+@numpipe.function
+def gelu(x):  # type: ignore[no-untyped-def]
+    """The approximation with tanh."""
+    return 0.5 * x * (1.0 + np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))
+
+
+ACTIVATIONS = {"relu": relu, "silu": silu, "gelu": gelu}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a product is made of, beside its config.
+
+    a, b        dimensions of the operands as they lie in memory: "bkm" is a batch of column-major a
+    alpha       whether it is scaled
+    source      whether beta times an array of its shape is added
+    bias        along which dimension a vector is added, "" for none
+    activation  function of the sum, a `numpipe.function` of a float32 tile
+    """
+
+    a: str = "mk"
+    b: str = "nk"
+    alpha: bool = False
+    source: bool = False
+    bias: str = ""
+    activation: Callable[..., Any] | None = None
+
+    @property
+    def c(self) -> str:
+        return "bmn" if "b" in self.a + self.b else "mn"
+
+    @property
+    def k(self) -> int:
+        """The dimension of a along which is summed."""
+        return self.a.index("k")
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The kernel's parameters that this product has not."""
+        has = {"source": self.source, "bias": self.bias, "alpha": self.alpha, "beta": self.source}
+        return tuple(name for name, there in has.items() if not there)
+
+    @property
+    def signature(self) -> str:
+        inputs = [self.a, self.b, *[self.c] * self.source, *[self.bias] * bool(self.bias)]
+        return "->".join(",".join(f"({','.join(dims)})" for dims in group) for group in (inputs, [self.c]))
+
+    def output(self, a: Any, b: Any) -> numpipe.ArrayType:
+        sizes = dict(zip(self.b + self.a, (*b.shape, *a.shape), strict=True))
+        return numpipe.ArrayType(tuple(sizes[dim] for dim in self.c), a.dtype)
+
+    @property
+    def turned(self) -> Form:
+        """Of the transpose of c, which is b @ a.T."""
+        other = str.maketrans("mn", "nm")
+        return replace(self, a=self.b.translate(other), b=self.a.translate(other), bias=self.bias.translate(other))
 
 
 @functools.cache
-def kernel(cfg: Config) -> numpipe.Kernel:
-    """The kernel for a config."""
+def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
+    """The kernel for a config and a form."""
 
     @numpipe.kernel(
-        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
-        grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40,
+        out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
+        grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=cfg.wgs, workspace=Workspace((cfg.tm, cfg.tn), cfg.split),
         cluster=cfg.cluster, cluster_names="cluster",
         compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy))
-    def matmul(a, b, c):
-        """c = a @ b.T, for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
+    def matmul(a, b, source, bias, c, work, *, alpha, beta):
+        """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
-        tiles = cdiv(a.shape[0], cfg.tm * cfg.cluster), cdiv(b.shape[0], cfg.tn)  # of a cluster: neighbours along M
-        for rows_of, n in numpipe.tiles(tiles[0], tiles[1], order="grouped", group=cdiv(cfg.group, cfg.cluster)):
-            m = rows_of * cfg.cluster + numpipe.axis_index("cluster")
+        plane = 3 - c.ndim  # of a matrix there are no batches: the first of three indices is cut off
+        m_tiles, n_tiles = cdiv(c.shape[1 - plane], cfg.tm * cfg.cluster), cdiv(c.shape[2 - plane], cfg.tn)  # of a cluster
+        for i, above, n, part in numpipe.split_tiles(
+                1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[form.k], cfg.tk), split=cfg.split, order="grouped",
+                group=cdiv(cfg.group, cfg.cluster)):
+            m = above * cfg.cluster + numpipe.axis_index("cluster")
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.depth, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
-                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k), collective_axes="cluster")))
-            for (k,), (a_tile, b_tile) in pipe(a, b):
-                acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
-            c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+            pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=cfg.depth, in_specs=(
+                BlockSpec((None, cfg.tk, cfg.tm), lambda k: (i, part.begin + k, m)) if form.a == "bkm" else
+                BlockSpec((None, cfg.tm, cfg.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:]),
+                BlockSpec((None, cfg.tk, cfg.tn), lambda k: (i, part.begin + k, n), collective_axes="cluster") if form.b == "bkn" else
+                BlockSpec((None, cfg.tn, cfg.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:], collective_axes="cluster")))
+            for _, (a_tile, b_tile) in pipe(a, b):
+                a_rows = a_tile.T if form.a == "bkm" else a_tile
+                acc = numpipe.wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if form.b == "bkn" else b_tile.T)
+            acc = numpipe.combine(acc, part, work)
+            if part.begin > 0:
+                continue  # the tile is stored by whoever has its first steps
+            row, column = m * cfg.tm + wg * rows, n * cfg.tn
+            if alpha is not None:
+                acc = acc * alpha
+            if source is not None:
+                acc = acc + beta * source[(i, ds(row, rows), ds(column, cfg.tn))[plane:]].astype(np.float32)
+            if form.bias == "n":
+                acc = acc + bias[ds(column, cfg.tn)].astype(np.float32)
+            if form.bias == "m":
+                acc = acc + bias[ds(row, rows)].astype(np.float32)[:, None]
+            if form.activation is not None:
+                acc = form.activation(acc)
+            c[(i, ds(row, rows), ds(column, cfg.tn))[plane:]] = acc.astype(c.dtype)
 
     made: numpipe.Kernel = matmul
     return made
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, sms: int = model.H200.sms) -> Config:
+def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1) -> Config:
     """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes."""
-    if 0 in (m, n, k):
+    if 0 in (m, n, k, batches):
         return next(iter(CONFIGS.values()))
     device = replace(model.H200, sms=sms)
-    return min(CONFIGS.values(), key=lambda cfg: model.product(
-        (m, n, k), tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule, order=orders.Grouped(cfg.group),
-        store_slots=cfg.panels or 1, device=device).seconds)
+
+    def predicted(cfg: Config) -> tuple[float, float]:
+        """Seconds of all, and of the SMs alone: that decides where memory takes as long for several."""
+        shape = (max(m, n), min(m, n), k) if cfg.skinny else (m, n, k)
+        told = model.product(
+            shape, batches=batches, tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule,
+            order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, split=cfg.split, device=device)
+        return told.seconds, told.limits["longest SM"]
+
+    return min(CONFIGS.values(), key=predicted)
 
 
-def matmul(a: Any, b: Any, *, cfg: Config | None = None, **options: Any) -> Any:
-    """``a @ b.T`` for arrays of a 16-bit type; `options`: ``out=``, ``target=``, ``stream=`` of a kernel's call.
+def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
+           out: Any = None, cfg: Config | None = None, **options: Any) -> Any:
+    """``activation(alpha * a @ b.T + beta * c + bias)`` for a and b of a 16-bit type; `options`: ``target=``, ``stream=``.
 
-    Without `cfg` the model chooses one; `numpipe.autotune(kernel, CONFIGS, a, b)` measures.
+    a           (M, K), or a batch (B, M, K)
+    b           (N, K), or a batch (B, N, K); what is no batch beside one that is belongs to each of its matrices
+    c           of the result's shape; not read where beta is 0; out=c overwrites it
+    bias        (N,), added to each row, or (M, 1), to each column
+    activation  "relu", "silu", "gelu", or a `numpipe.function` of a float32 tile, of any shape
+    out         (M, N), or (B, M, N): where the result goes; else it is allocated
+    cfg         by default the one that the model chooses; `numpipe.autotune(kernel, CONFIGS, a, b)` measures
+
+    Matrices may be row- or column-major: pass ``b.T`` for a b (K, N). Raises SpecError for shapes that do not fit.
     """
+    batches, m, n, k = _sizes(*[_shape(array) for array in (a, b, c, out, bias)])
     if cfg is None:
         device = launch.gpu_state().device
-        sms = device.sm_count if device else model.H200.sms
-        cfg = choose(a.shape[0], b.shape[0], a.shape[-1], sms)  # what is no matrix the kernel refuses
-    return kernel(cfg)(a, b, **options)
+        cfg = choose(m, n, k, device.sm_count if device else model.H200.sms, batches or 1)
+    (a, a_dims), (b, b_dims) = _laid(a, "mk"), _laid(b, "nk")
+    along = "" if bias is None else "nm"[len(bias.shape) - 1]
+    form = _form(a_dims, b_dims, alpha != 1, c is not None and beta != 0, along, ACTIVATIONS.get(activation, activation))
+    vectors = [] if bias is None else [bias if along == "n" else bias[:, 0]]
+    options |= {"alpha": float(alpha)} if form.alpha else {}
+    options |= {"beta": float(beta)} if form.source else {}
+    turn = m < n if cfg.skinny else out is not None and _by_columns(out)
+    if not turn:
+        return kernel(cfg, form)(a, b, *[c] * form.source, *vectors, out=out, **options)
+    arrays = (b, a, *([_turned(c)] if form.source else []), *vectors)
+    if out is None and launch.library(type(a)) == "jax":  # whose arrays have no views
+        return _turned(kernel(cfg, form.turned)(*arrays, **options))
+    if out is None:
+        out = launch.empty_like_kind(launch.describe(a, "a"), (*[batches] * bool(batches), m, n), a.dtype)
+    kernel(cfg, form.turned)(*arrays, out=_turned(out), **options)
+    return out
+
+
+_form = functools.cache(Form)  # a call takes the GPU's queue some microseconds: what it depends on is looked up
+
+
+def _shape(array: Any) -> tuple[int, ...] | None:
+    return None if array is None else array.shape if hasattr(array, "shape") else launch.describe(array, "array", "matmul").shape
+
+
+@functools.lru_cache(maxsize=1024)
+def _sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, out: Any, bias: Any) -> tuple[int, int, int, int]:
+    """(batches, or 0, M, N, K) of arrays of these shapes; SpecError where they do not fit."""
+    for name, shape in (("a", a), ("b", b)):
+        if len(shape) not in (2, 3):
+            raise SpecError(f"matmul: '{name}' must have 2 dimensions, or 3 with batches, got shape {tuple(shape)}")
+    if a[-1] != b[-1]:
+        raise SpecError(f"matmul: a is (M, K) and b is (N, K): K = {a[-1]} in 'a' {tuple(a)}, {b[-1]} in 'b' {tuple(b)}; pass b.T "
+                        "of a b (K, N)")
+    if len(a) == len(b) == 3 and a[0] != b[0]:
+        raise SpecError(f"matmul: 'a' {tuple(a)} has {a[0]} batches, 'b' {tuple(b)} has {b[0]}")
+    batch, m, n = tuple(a[:-2] or b[:-2]), a[-2], b[-2]
+    for name, shape, *legal in (("c", c, (*batch, m, n)), ("out", out, (*batch, m, n)), ("bias", bias, (n,), (m, 1))):
+        if shape is not None and shape not in legal:
+            raise SpecError(f"matmul: '{name}' must be {' or '.join(map(str, legal))}, got {tuple(shape)}")
+    return batch[0] if batch else 0, m, n, a[-1]
+
+
+def _by_columns(array: Any) -> bool:
+    """Whether the columns of a matrix, or of a batch's, are contiguous and the rows are not."""
+    info = launch.describe(array, "array")
+    return info.strides[-2] == info.dtype.itemsize < info.strides[-1]
+
+
+def _turned(array: Any) -> Any:
+    """Each matrix transposed: views, but for JAX."""
+    return array.T if len(array.shape) == 2 else array.swapaxes(-1, -2)
+
+
+def _laid(array: Any, dims: str) -> tuple[Any, str]:
+    """A matrix as it is; of a batch the view whose last dimension is contiguous, as TMA takes it. And the dimensions."""
+    if len(array.shape) == 2:
+        return array, dims
+    return (_turned(array), f"b{dims[::-1]}") if _by_columns(array) else (array, f"b{dims}")
 
 
 # ---- running it
@@ -141,30 +315,19 @@ def measure(a: np.ndarray, b: np.ndarray, configs: dict[str, Config], cublas: be
     return sample
 
 
-def on_gpu(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config]) -> None:
-    """Speed and error of each config at each shape, a line each."""
-    cublas = bench.cublas()
-    print(f"\n{'M,N,K':>16}  {'config':<22} {'speed':>12}  {'ratio':>5}  {'error':>7}")
+def sweep(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config], target: str) -> None:
+    """The error of each config at each shape, a line each; on a GPU its speed too."""
+    on_gpu = target == "gpu"
+    cublas = bench.cublas() if on_gpu else None
+    print(f"\n{'M,N,K':>16}  {'config':<22} {'error':>7}" + f"  {'speed':>12}  ratio" * on_gpu)
     for shape in shapes:
         a, b = inputs(shape, dtype)
-        sample = measure(a, b, configs, cublas)
-        for name in sample.times:
-            error = f"{relative_error(a, b, matmul(a, b, cfg=configs[name], target='gpu')):>7.1e}" if name in configs else ""
+        sample = measure(a, b, configs, cublas) if on_gpu else None
+        for name in sample.times if sample else configs:
+            error = f"{relative_error(a, b, matmul(a, b, cfg=configs[name], target=target)):>7.1e}" if name in configs else ""
+            speed = f"  {2e-12 * np.prod(shape) / sample.seconds(name):>5.0f} TFLOPS  {sample.ratio(name):>5.2f}" if sample else ""
             chosen = "  <- chosen" if configs.get(name) == choose(*shape) else ""
-            print(f"{spell(shape):>16}  {name:<22} {2e-12 * np.prod(shape) / sample.seconds(name):>5.0f} TFLOPS  "
-                  f"{sample.ratio(name):>5.2f}  {error}{chosen}", flush=True)
-
-
-def simulated(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config], target: str | None) -> None:
-    """Error of each config at each shape."""
-    print(f"\n{'M,N,K':>16}  {'config':<22} {'error':>7}")
-    for shape in shapes:
-        a, b = inputs(shape, dtype)
-        for name, cfg in configs.items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that this is simulated has been said
-                error = relative_error(a, b, matmul(a, b, cfg=cfg, target=target))
-            print(f"{spell(shape):>16}  {name:<22} {error:>7.1e}", flush=True)
+            print(f"{spell(shape):>16}  {name:<22} {error:>7}{speed}{chosen}", flush=True)
 
 
 def main() -> None:
@@ -182,10 +345,9 @@ def main() -> None:
     if options.tune:
         for shape in options.shape or GPU_SHAPES:
             print(f"{spell(shape)}: {numpipe.autotune(kernel, configs, *inputs(shape, DTYPES[options.dtype]))}", flush=True)
-    elif choice.target == "gpu":
-        on_gpu(options.shape or list(GPU_SHAPES), DTYPES[options.dtype], configs)
     else:
-        simulated(options.shape or list(SIM_SHAPES), DTYPES[options.dtype], configs, options.target)
+        shapes = options.shape or list(GPU_SHAPES if choice.target == "gpu" else SIM_SHAPES)
+        sweep(shapes, DTYPES[options.dtype], configs, choice.target)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ _HOME = {
     "PipelineState": "chains", "WarpSpecializedPipeline": "chains", "ComputeContext": "chains",
     "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
+    "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
+    "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations",

@@ -242,8 +242,8 @@ class Machine(Protocol):
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         """Direct stores of the warpgroup: ``array[index] = values``, an int or a slice for each dimension; `what`: its name."""
 
-    def gmem_read(self, array: np.ndarray, index: tuple[Any, ...], what: str) -> np.ndarray:
-        """Direct loads of the warpgroup: a copy of ``array[index]``, as `gmem_write`."""
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        """Direct loads of the warpgroup: ``array[index]``, all of it inside the array; `what`: its name."""
 
     def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
         """st.release.gpu of 1 to ``flags[index]``, by one lane; `what` the flag stands for."""

@@ -64,6 +64,11 @@ def pure_asm(result: Any, args: Sequence[Any], text: str, constraints: str) -> A
     return ir.InlineAsm(ir.FunctionType(result, list(args)), text, constraints, side_effect=False)
 
 
+def global_pointer(type: Any) -> Any:
+    """A pointer into global memory."""
+    return ir.PointerType(type, 1)
+
+
 def nothing(context: Any) -> Any:
     """The value of a call that returns None."""
     return context.get_dummy_value()
@@ -244,13 +249,17 @@ def method(type_class: type, name: str, function: Any) -> None:
         return call(context, builder, function, (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1:]), args)[1]
 
 
-def binary(function: Any, typer: Callable[..., Any]) -> None:
-    """A Python operator: `typer(*types) -> (signature, codegen) | None`, asked before Numba's own meanings."""
+def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> None:
+    """A Python operator: `typer(*types) -> (signature, codegen) | None`, asked before Numba's own meanings.
+
+    `literals`: int literals come as such first, else as int64.
+    """
     chosen: dict[Any, Any] = {}
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
         key = function
+        prefer_literal = literals
 
         def generic(self, args: Any, kws: Any) -> Any:
             answer = typer(*args)

@@ -7,7 +7,7 @@
 ``def k(a, b, c, *, cfg: Static = Config())``  annotated `Static`: a compile-time constant
 =============================================  =========================================================================
 
-A call may name any of them.
+A call may name any of them. Parameters that a kernel is made `without` are constants, None.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -78,7 +78,7 @@ _new = tuple.__new__
 class Parameters:
     """A kernel function's parameters, and the one place where a call's arguments are bound to them."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], without: Collection[str] = ()) -> None:
         if not isinstance(function, FunctionType):
             raise SpecError(f"@numpipe.kernel decorates a Python function, got {_a(function)}")
         self.kernel = function.__name__
@@ -93,7 +93,12 @@ class Parameters:
         self.statics: dict[str, Any] = {}
         """the Statics, with their defaults (`_MISSING`: none)"""
         self._positional: list[str] = []
-        for name, parameter in inspect.signature(function).parameters.items():
+        self._without = frozenset(without)
+        parameters = inspect.signature(function).parameters
+        if unknown := [name for name in without if name not in parameters]:
+            raise SpecError(f"kernel {self.kernel}: without={tuple(without)}: it has no parameter {', '.join(map(repr, unknown))}; "
+                            f"its parameters are {', '.join(parameters)}")
+        for name, parameter in parameters.items():
             self._add(name, parameter, function)
         if not self.names:
             raise SpecError(f"kernel {self.kernel}: it has no array parameters")
@@ -110,6 +115,9 @@ class Parameters:
             raise SpecError(f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= themselves; use "
                             "another name")
         keyword_only = parameter.kind is parameter.KEYWORD_ONLY
+        if name in self._without:
+            self.statics[name] = None
+            return
         if _is_static(parameter.annotation, function):
             if not keyword_only:
                 raise SpecError(f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it after '*'")
@@ -183,6 +191,9 @@ class Parameters:
             value = left.pop(name, default)
             if value is _MISSING:
                 raise SpecError(f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=")
+            if name in self._without and value is not None:
+                raise SpecError(f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made without={name!r}: "
+                                "leave it out of the call, or of without=")
             values.append((name, value))
         statics = Statics(values)
         try:

@@ -243,6 +243,8 @@ def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> 
 def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
     of, = kinds_of((a,), *literals)
     if of is None:
+        if not isinstance(a, InertType):
+            arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
         sig, elsewhere = otherwise(typing_context, "**", operator.pow, (a, n))
         return _with(sig, literals), elsewhere
     count = arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)

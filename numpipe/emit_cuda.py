@@ -15,6 +15,7 @@ from .chains_cuda import AllocationsType
 from .closure import Facts
 from .closure_cuda import BoundType, bound_type, bound_value
 from .errors import CompileError, SpecError
+from .fragment.layouts import ACCUMULATOR
 from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType
 from .inert_cuda import InertType
@@ -243,7 +244,8 @@ def _in_flight(carry: Any, role: str) -> Any:
     """The type of a carry whose tiles may be in flight."""
     if isinstance(carry, nb.types.BaseTuple):
         return nb.tuple_of(carry, [_in_flight(part, role) for part in carry])
-    return InFlightType(carry, role) if isinstance(carry, TileType) and carry.dtype == FLOAT32 else carry
+    accumulator = isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
+    return InFlightType(carry, role) if accumulator else carry
 
 
 def _joined(one: Any, other: Any) -> Any:

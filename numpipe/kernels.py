@@ -107,7 +107,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
            memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
            compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None,
            cluster_names: Sequence[str] = (), cooperative: bool = False, programmatic: bool | None = None,
-           schedule: str = "cooperative", workspace: Any = None) -> Any:
+           schedule: str = "cooperative", without: Sequence[str] = (), workspace: Any = None) -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
@@ -143,9 +143,10 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     programmatic      programmatic dependent launch: the kernel may be launched while the one before it in the stream ends, and
                       waits for that end before it touches global memory. False: not before that end. Default: True, for
                       cooperative kernels False
-    workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name) that returns one: the last
-                      positional parameter is global memory for partial sums (`combine`), which the call allocates and callers do
-                      not pass
+    without           names of parameters that this kernel has not: they are None in its source, where ``if bias is not None:`` is
+                      decided when it is compiled. So one function may be several kernels, with and without an array or a scalar
+    workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name) that returns one: the last array
+                      parameter is global memory for partial sums (`combine`), which numpipe allocates and calls do not pass
 
     Positional parameters are arrays or scalars, outputs behind inputs. Parameters with a default (a bool, int, float or
     NumPy scalar) and keyword-only ones are run-time scalars; those annotated `numpipe.Static` are compile-time constants,
@@ -160,7 +161,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
                       asked_of.Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
                       CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs, schedule,
-                      workspace=workspace)
+                      without=names(without), workspace=workspace)
 
     def make(function: Callable[..., Any]) -> Kernel:
         given = attributes.given(getattr(function, "__name__", repr(function)), cluster, cooperative, programmatic)
@@ -174,7 +175,8 @@ class Kernel:
     """A kernel function; call it on arrays."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
-        self._arguments = Parameters(function)
+        options = options.without_workspace(function)
+        self._arguments = Parameters(function, options.without)
         functools.update_wrapper(self, function)
         self.function, self.options = function, options
         remember(function)

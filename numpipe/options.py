@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,18 @@ class Options:
     attributes: Attributes = PLAIN
     """of each launch"""
     cluster_names: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    """parameters of the function that this kernel has not"""
     workspace: Any = None
+
+    def without_workspace(self, function: Callable[..., Any]) -> Options:
+        """The same for a kernel whose `workspace` is none (``split=None``): it is made without that parameter."""
+        if not isinstance(self.workspace, Workspace) or self.workspace.split is not None:
+            return self
+        empty = inspect.Parameter.empty
+        arrays = [name for name, parameter in inspect.signature(function).parameters.items()
+                  if parameter.kind is not parameter.KEYWORD_ONLY and parameter.default is empty]
+        return dataclasses.replace(self, workspace=None, without=(*self.without, *arrays[-1:]))
 
     @property
     def takes(self) -> set[str]:

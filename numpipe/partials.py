@@ -35,12 +35,12 @@ from .splits import Part
 
 
 @op
-def combine(acc: Tile, part: Part, work: GmemRef) -> Tile:
+def combine(acc: Tile, part: Part, work: GmemRef | None) -> Tile:
     """``acc = numpipe.combine(acc, part, work)``: the whole sum of a tile, in the part that owns it.
 
     acc   the float32 register tile with the sum of this part
     part  of `split_tiles`
-    work  the kernel's workspace parameter (`Workspace`)
+    work  the kernel's workspace parameter (`Workspace`); None: `acc` is returned, for tiles that are not cut (``split=None``)
 
     In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in the same order, so that results
     are the same bits each time. In the others it hands `acc` over, and returns it as it is. Nothing happens in the memory role.
@@ -49,6 +49,8 @@ def combine(acc: Tile, part: Part, work: GmemRef) -> Tile:
     where a part never comes, PipelineRace and SimulationError where it is not ordered or does not fit. PTX ISA, "Memory
     Consistency Model".
     """
+    if work is None:
+        return acc
     check(getattr(work, "unit", None), getattr(work, "index", -1), acc.dtype if isinstance(acc, Tile) else type(acc).__name__)
     if acc.inert:
         return acc
@@ -99,11 +101,11 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
     return tile
 
 
-def _elements(work: GmemRef, slot: Any, tile: Tile) -> tuple[int, slice]:
+def _elements(work: GmemRef, slot: Any, tile: Tile) -> tuple[slice, slice]:
     """Where a warpgroup's part of a slot is."""
     size = tile.shape[0] * tile.shape[1]
-    first = _part(work) * size
-    return int(slot), slice(first, first + size)
+    row, first = int(slot), _part(work) * size
+    return slice(row, row + 1), slice(first, first + size)
 
 
 def _part(work: GmemRef) -> int:
@@ -118,7 +120,7 @@ def _flag(work: GmemRef, slot: Any) -> tuple[np.ndarray, int, str]:
 @op
 def write_partial(work: GmemRef, slot: Any, tile: Tile) -> None:
     """The tile's registers to a slot: each lane 16 bytes at a time."""
-    current().gmem_write(work.array, _elements(work, slot, tile), tile.value.reshape(-1), work.name)
+    current().gmem_write(work.array, _elements(work, slot, tile), tile.value.reshape(1, -1), work.name)
 
 
 @op

@@ -26,6 +26,8 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
     if not isinstance(acc, (TileType, InFlightType)):
         raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {acc}")
     tile = settled(acc, "numpipe.combine")
+    if isinstance(work, nb.types.NoneType):
+        return tile(acc, part, work), lambda context, builder, sig, args: args[0]
     of_kernel = isinstance(work, GmemType)
     source.check(work.unit if of_kernel else None, work.index if of_kernel else -1, tile.dtype)
     if work.role == "memory":

@@ -7,6 +7,7 @@ start, compile-time size) or ``:``::
     x = a_tile[ds(wg * 64, 64), :]                    # the same rows as a register tile
     c[ds(m * 128, 128), ds(n * 256, 256)] = tile      # a block of the output
     d[b, ds(m * 128, 128), ds(n * 256, 256)] = tile   # of an array of 3 dimensions: integers along the others
+    acc + c[ds(m * 128, 128), ds(n * 256, 256)] + bias[ds(n * 256, 256)]        # blocks of arrays, as register tiles
 """
 
 from __future__ import annotations
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
 
 ASSIGNED = "tile.at[…] is a view, and is not assigned to: tile[…] = value stores"
 READ_ONLY = "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead"
-
-
-def not_loaded(name: str) -> str:
-    """Message for reading an array's elements."""
-    return (f"array '{name}' is read through a pipeline (BlockSpec), {name}[…] has no value in a kernel: only "
-            f"'{name}[…] = tile' is supported")
 
 
 class Ds:
@@ -195,8 +190,10 @@ class GmemRef:
 
         return GmemAt(self)
 
-    def __getitem__(self, index: Any) -> NoReturn:
-        raise SpecError(not_loaded(self.name))
+    def __getitem__(self, index: Any) -> Any:
+        from .load import load
+
+        return load(self, whole_slices(index))
 
     def __setitem__(self, index: Any, tile: Any) -> None:
         from .store import store_tile

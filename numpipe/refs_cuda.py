@@ -144,8 +144,6 @@ def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
 
 
 def _indexed(target: Any, index: Any) -> Any:
-    if isinstance(target, GmemType):
-        raise SpecError(refs.not_loaded(target.arg.name))
     if not isinstance(target, AtType):
         return None
     part, address = view(target.tile, index)

@@ -96,7 +96,7 @@ class Results:
             said = said(**{name: known[name] for name in wanted})
             if not isinstance(said, Workspace):
                 raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {said!r}")
-        shape: tuple[int, ...] = said.array(math.prod(grid)).shape
+        shape: tuple[int, ...] = said.array(math.prod(grid), infos[-1].shape).shape
         return shape
 
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
@@ -271,30 +272,44 @@ class Workspace:
     """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its option `workspace=` says.
 
     tile   (rows, columns) of a tile of the output, elements
-    slots  how many partial sums may be on their way: None is one for each CTA of the grid, for ``split_tiles(split="stream")``; for
-           ``split=n`` it is n for each tile. A function of the kernel's arguments may return the Workspace, as `out_type` does
+    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int so many for each tile of the last output. None:
+           there is no workspace, and the parameter is None
+    slots  how many sums may be on their way, if not so many
 
     numpipe allocates ``slots * (rows * columns + 8) * 4`` bytes on the GPU when a call is first made on a stream, and calls on that
     stream share them. Raises SpecError for sizes that are not positive.
 
-    >>> Workspace((128, 256)).array(132).shape
-    (132, 32776)
+    >>> Workspace((128, 256)).array(132, (512, 4096)).shape, Workspace((128, 256), 2).array(132, (512, 4096)).shape
+    ((132, 32776), (128, 32776))
     """
 
     tile: tuple[int, int]
+    split: int | str | None = "stream"
+    _: KW_ONLY
     slots: int | None = None
 
     def __post_init__(self) -> None:
         tile = self.tile
         if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(_is_int(n) and n > 0 for n in tile):
             raise SpecError(f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}")
-        if self.slots is not None and (not _is_int(self.slots) or self.slots < 0):
-            raise SpecError(f"Workspace: slots must be a count of partial sums, or None: one for each CTA; got {self.slots!r}")
+        if self.split not in (None, "stream") and not (_is_int(self.split) and int(self.split) > 0):
+            raise SpecError(f"Workspace: split must be \"stream\", the parts of a tile, or None, got {self.split!r}")
+        if self.slots is not None and (not _is_int(self.slots) or self.slots < 1):
+            raise SpecError(f"Workspace: slots must be a count of partial sums, got {self.slots!r}")
         object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
 
-    def array(self, ctas: int) -> ArrayType:
-        """Its shape and type, for so many CTAs."""
-        return ArrayType((max(1, ctas if self.slots is None else self.slots), self.tile[0] * self.tile[1] + FLAGS), np.float32)
+    def array(self, ctas: int, output: tuple[int, ...]) -> ArrayType:
+        """Its shape and type, for so many CTAs and an output of this shape. SpecError for one that has no tiles."""
+        slots = self.slots
+        if slots is None and isinstance(self.split, str):
+            slots = ctas
+        elif slots is None:
+            if len(output) < 2:
+                raise SpecError(f"Workspace: split={self.split} is of the tiles of the last output, which has shape {output}: say "
+                                "how many partial sums there may be, slots=")
+            across = [-(-size // side) for size, side in zip(output[-2:], self.tile, strict=True)]
+            slots = math.prod([*output[:-2], *across, int(self.split or 1)])
+        return ArrayType((max(1, slots), self.tile[0] * self.tile[1] + FLAGS), np.float32)
 
 
 class Static:

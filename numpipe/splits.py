@@ -61,7 +61,8 @@ def split_tiles(*counts: Any, steps: Any, split: Any = STREAM, order: Any = "row
     counts  tiles per dimension, as of `tiles`
     steps   of a whole tile, a run-time int32: the blocks of K
     split   "stream": the steps of all tiles are shared out evenly among the CTAs. An int, which may be a run-time value: each
-            tile is cut into so many parts, at most `steps` and the CTAs there are; 1 is `tiles`
+            tile is cut into so many parts, at most `steps` and the CTAs there are. None: not at all, as `tiles`; `combine` then
+            does nothing, and `work` may be None
     order   as of `tiles`, but no host table
     group   as of `tiles`
 
@@ -86,7 +87,13 @@ def check_split(split: Any) -> None:
 
 
 def no_split(got: str) -> str:
-    return f"numpipe.split_tiles: split={got}: \"stream\", or the parts of a tile, an integer of at least 1"
+    return f"numpipe.split_tiles: split={got}: \"stream\", or the parts of a tile, an integer of at least 1; None cuts none"
+
+
+@helper
+def whole_tile(steps):
+    """The part that is all of a tile."""
+    return Part(np.int32(0), add(steps, np.int32(0)), np.int32(0), np.int32(0))
 
 
 # What a loop needs of its parts from one to the next stays in registers during the products, so it is little: the rest is computed

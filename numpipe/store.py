@@ -21,7 +21,7 @@ from ._machine import current, failure
 from ._op import op
 from .errors import SimulationError, SpecError
 from .fragment.panel import Batch, batches, panel_columns
-from .fragment.tile import Tile
+from .fragment.tile import BOOL, Tile
 from .inert import Inert
 from .refs import All, Ds, GmemRef
 from .store_ring import put
@@ -44,12 +44,15 @@ def tile_axes(name: str, ndim: int, along: Sequence[bool | None], got: object) -
     return axes[0], axes[1]
 
 
-def check(name: str, dtype: Any, sizes: tuple[int | None, int | None], shape: tuple[int, int], tile: Any) -> None:
+def check(name: str, dtype: Any, sizes: tuple[int | None, int | None], shape: tuple[int, ...], tile: Any) -> None:
     """The block an index selects must be the tile's shape, and the types must agree."""
     if None in sizes:
         raise SpecError(f"'{name}[…] = tile': ':' has no compile-time size here; use ds(start, size) in both dimensions")
     if tuple(sizes) != tuple(shape):
         raise SpecError(f"'{name}[…] = tile': the index selects {sizes}, the tile is {shape}")
+    if tile == BOOL:
+        raise SpecError(f"'{name}[…] = tile': the tile is a mask: store mask.astype(np.int32), or what it chooses, "
+                        "np.where(mask, x, y)")
     if dtype != tile:
         raise SpecError(f"'{name}[…] = tile': the array is {dtype}, the tile {tile}: store tile.astype({name}.dtype)")
 

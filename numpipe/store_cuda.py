@@ -10,7 +10,7 @@ from . import store as source
 from ._op import cuda_meaning
 from .errors import SpecError
 from .fragment.panel import batches, panel_columns
-from .fragment.tile import FLOAT32
+from .fragment.tile import INT32
 from .fragment.tile_cuda import InFlightType, TileType, settled
 from .inert_cuda import InertType
 from .refs_cuda import AllType, DsType, GmemType, gmem_value
@@ -105,8 +105,10 @@ def _store_plane(builder: Any, tile: TileType, value: Any, base: Any, plane: lis
 
 
 def _store_element(builder: Any, tile: TileType, value: Any, element: int, address: Any) -> None:
-    if tile.dtype == FLOAT32:
-        nb.emit_asm(builder, nb.void, [address, builder.extract_value(value, element)], "st.global.f32 [$0], $1;", "l,f,~{memory}")
+    if tile.dtype.itemsize == 4:
+        word = builder.extract_value(value, element)
+        word = builder.bitcast(word, nb.f32) if tile.dtype == INT32 else word
+        nb.emit_asm(builder, nb.void, [address, word], "st.global.f32 [$0], $1;", "l,f,~{memory}")
         return
     packed = builder.extract_value(value, element // 2)
     bits = builder.trunc(builder.lshr(packed, nb.const(16)) if element % 2 else packed, nb.i16)

@@ -392,7 +392,7 @@ def an_unknown_attribute(a, b, c):
     #   ^^^^^^^^^
 
 
-@refused(simulated="ValueError: could not convert string to float: 'a'",
+@refused(simulated="TypeError: unsupported operand type(s) for +: 'tile' and 'str'",
          compiled="`numpipe.zeros((64, 64), np.float32) + \"a\"` cannot be compiled: '+' is not defined for tile (64, 64) "
                   "float32 and a", num_compute_wgs=1)
 def a_tile_plus_a_string(a, b, c):

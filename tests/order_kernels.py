@@ -28,6 +28,14 @@ def numbered(c, planes, rows, columns, *, order: numpipe.Static = "row"):
 
 
 @numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+def one_plane(c, rows, columns, *, order: numpipe.Static = "row"):
+    t = numpipe.program_id(0) + 1
+    for p, m, n in numpipe.tiles(1 if c.ndim == 2 else c.shape[0], rows, columns, order=order):
+        c[ds((p * rows + m) * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        t = t + numpipe.num_programs(0)
+
+
+@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
 def grouped_at_run_time(c, rows, columns, group, *, order: numpipe.Static = "grouped"):
     t = numpipe.program_id(0) + 1
     for m, n in numpipe.tiles(rows, columns, order=order, group=group):

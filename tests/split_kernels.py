@@ -20,15 +20,9 @@ class Config:
     tn: int = 64
     tk: int = 64
     slots: int = 3
-    split: int | str = "stream"
+    split: int | str | None = "stream"
     schedule: str = "cooperative"
     wgs: int = 1
-
-
-def workspace(a: Any, b: Any, cfg: Config) -> Workspace:
-    """A slot a CTA, or one a part."""
-    tiles = -(-a.shape[0] // cfg.tm) * -(-b.shape[0] // cfg.tn)
-    return Workspace((cfg.tm, cfg.tn), None if isinstance(cfg.split, str) else tiles * cfg.split)
 
 
 @functools.cache
@@ -37,7 +31,7 @@ def product(cfg: Config, ctas: int | None = None) -> Any:
 
     @numpipe.kernel(
         out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(ctas),
-        num_compute_wgs=cfg.wgs, wg_axis="wg", schedule=cfg.schedule, workspace=lambda a, b: workspace(a, b, cfg))
+        num_compute_wgs=cfg.wgs, wg_axis="wg", schedule=cfg.schedule, workspace=Workspace((cfg.tm, cfg.tn), cfg.split))
     def split_matmul(a, b, c, work):
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")

@@ -282,7 +282,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
     seen: list[Any] = []
 
     class Recorder:
-        def __init__(self, built: Any, infos: Any, kinds: Any, outputs: int, attributes: Any) -> None:
+        def __init__(self, built: Any, infos: Any, kinds: Any, *options: Any) -> None:
             self.kinds = [np.dtype(k).name for k in kinds]
 
         def at(self, grid: Any, infos: Any, stream: int) -> int:
@@ -398,3 +398,34 @@ def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
     for way in (call, CALLS["compiled"]):
         with pytest.raises(SpecError, match=r"kernel hidden: 'a\[…\] = tile': the call took 'a' for an input"):
             way(hidden, A, B, new())
+
+
+# ---- parameters that a kernel is made without
+def several(a, bias, c, alpha=1.0, *, beta, cfg: S = Config()):
+    acc = numpipe.zeros((cfg.rows, 64), np.float32) + 2.0
+    if alpha is not None:
+        acc = acc * alpha
+    if bias is not None:
+        acc = acc + bias.shape[0] * 1.0
+    c[ds(0, cfg.rows), ds(0, 64)] = acc if beta is None else acc + beta
+
+
+def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:
+    def made(*without: str) -> numpipe.Kernel:
+        found: numpipe.Kernel = numpipe.kernel(several, out_type=result, num_compute_wgs=1, without=without)
+        return found
+
+    assert (made()(A, np.zeros((5, 8), np.float32), alpha=3.0, beta=0.5, target="sim") == 11.5).all()
+    assert (made("bias")(A, alpha=3.0, beta=0.5, target="sim") == 6.5).all()
+    assert (made("bias", "alpha")(A, beta=0.5, target="sim") == 2.5).all()
+    assert (made("bias", "alpha", "beta")(A, target="sim") == 2).all()
+    assert made("bias").parameters == ["a", "c"] and made("bias", "beta").outputs(A) == ["c"]
+
+
+def test_a_parameter_left_out_that_is_not_there_or_is_passed_is_named() -> None:
+    with pytest.raises(SpecError, match=r"kernel several: without=\('c', 'gamma'\): it has no parameter 'gamma'; its parameters "
+                                        "are a, bias, c, alpha, beta, cfg"):
+        numpipe.kernel(several, without=("c", "gamma"))
+    kernel = numpipe.kernel(several, out_type=result, num_compute_wgs=1, without="bias")
+    with pytest.raises(SpecError, match="argument 'bias' is given, but the kernel was made without='bias'"):
+        kernel(A, bias=B, beta=1.0, target="sim")

@@ -165,6 +165,9 @@ CASES = [
     Case("memory.ld_global_nc_b32", ("ptr",), rf"ld\.global\.nc\.b32 {R}, \[{RD}\];"),
     Case("memory.store_global_b16", ("ptr", "i"), rf"st\.global\.b16 \[{RD}\], %rs\d+;"),
     Case("memory.store_global_b32", ("ptr", "i"), rf"st\.global\.b32 \[{RD}\], {R};"),
+    Case("memory.ld_acquire_gpu_b32", ("ptr",), rf"ld\.acquire\.gpu\.global\.b32 {R}, \[{RD}\];"),
+    Case("memory.await_acquire_gpu_b32", ("ptr",), rf"WAIT: ld\.acquire\.gpu\.global\.b32 seen, \[{RD}\];.*@unset bra WAIT;"),
+    Case("memory.st_release_gpu_b32", ("ptr", "i"), rf"st\.release\.gpu\.global\.b32 \[{RD}\], {R};"),
     Case("griddep.wait", (), r"griddepcontrol\.wait;"),
     Case("griddep.launch_dependents", (), r"griddepcontrol\.launch_dependents;"),
 ]

@@ -169,6 +169,21 @@ def test_a_host_array_becomes_a_device_array_with_padded_rows_and_comes_back(fak
     assert back.flags.c_contiguous == host.flags.c_contiguous
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (1, 5), (5, 1), (2, 3, 5)])
+def test_the_transpose_of_a_device_array_is_the_same_memory(fake: FakeDriver, shape: tuple[int, ...]) -> None:
+    host = np.arange(np.prod(shape), dtype=np.float16).reshape(shape)
+    array = launch.DeviceArray.from_host(host)
+    turned = array.T
+    assert turned.info().ptr == array.info().ptr and turned.shape == shape[::-1]
+    assert turned.info().strides == array.info().strides[::-1]
+    assert turned.T.buffer is array.buffer
+    del array  # the view keeps the memory
+    np.testing.assert_array_equal(turned.copy_to_host(), host.T)
+    assert fake.live
+    del turned
+    assert not fake.live
+
+
 def test_a_device_array_may_be_empty(fake: FakeDriver) -> None:
     out = launch.DeviceArray((0, 4), np.float32)
     assert out.copy_to_host().shape == (0, 4) and not fake.calls

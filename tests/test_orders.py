@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from order_kernels import ORDERS, by_table, expected, grouped_at_run_time, numbered, numbers, on_host, output, some_rows
+from order_kernels import ORDERS, by_table, expected, grouped_at_run_time, numbered, numbers, on_host, one_plane, output, some_rows
 
 import numpipe
 from numpipe import CompileError, SpecError
@@ -90,6 +90,16 @@ def test_a_kernel_walks_an_order_as_the_host_does(order: Any) -> None:
         numbered.simulate(c, *shape, order=order)
         found = numbers(c) if np.prod(shape) else numbers(c)[:0]
         np.testing.assert_array_equal(found, expected(on_host(order), shape))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_the_only_plane_takes_no_division(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("numpipe.orders.places.in_plane")
+    c = output(5, 3)
+    one_plane.simulate(c, 5, 3, order=order)
+    np.testing.assert_array_equal(numbers(c), expected(on_host(order), (5, 3)))
+    with pytest.raises(AttributeError, match="in_plane"):
+        numpipe.Kernel(numbered.function, numbered.options).simulate(c, 1, 5, 3, order=order)
 
 
 @pytest.mark.parametrize("order", ["grouped", "snake"])

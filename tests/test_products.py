@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import split_kernels
 
 import gemm_tuned
 import numpipe
@@ -83,3 +84,43 @@ def test_what_no_kernel_has_is_refused(change: dict[str, Any], words: str) -> No
     given: dict[str, Any] = {"shape": (256, 256, 256), **options(gemm_tuned.CONFIGS["cooperative 128x256"]), **change}
     with pytest.raises(SpecError, match=words):
         product(given.pop("shape"), **given)
+
+
+# ---- tiles cut along K
+@pytest.mark.parametrize("split", ["stream", 2, 3])
+@pytest.mark.parametrize("shape", [(128, 192, 640), (200, 192, 320)])
+def test_split_products_are_predicted_as_explained(shape: tuple[int, int, int], split: int | str,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a CTA are all alike in closed form, so some numbers are near those that are counted, not the same."""
+    m, n, k = shape
+    kernel, works = split_kernels.product(split_kernels.Config(split=split), 5), []
+
+    def seen(work: Any, *args: Any, predict: Any = explaining.predict) -> Any:
+        works.append(work)
+        return predict(work, *args)
+
+    for module in (explaining, products):
+        monkeypatch.setattr(module, "predict", seen)
+    explained = numpipe.explain(kernel, ArrayType((m, k), np.float16), ArrayType((n, k), np.float16), device=FEW, compiled=False)
+    told = product(shape, tile=(64, 64), depth=64, slots=3, num_compute_wgs=1, order=Grouped(2), split=split, device=FEW)
+    counted, closed = works
+    assert counted.total["flop",] <= closed.total["flop",] <= 1.2 * counted.total["flop",]
+    assert set(explained.stored) == {"c"} and set(explained.loaded) == {"a", "b"}
+    assert told.seconds == pytest.approx(explained.predicted_seconds, rel=0.25)
+    assert counted.total["handed",] > 0 and max(share["handed",] for share in closed.counted.values()) > 0
+
+
+def test_few_tiles_are_quicker_when_they_are_cut() -> None:
+    seconds = {split: product((128, 2048, 16384), tile=(128, 256), depth=64, slots=3, split=split).seconds
+               for split in (None, 1, 4, "stream")}
+    assert seconds["stream"] < 0.5 * seconds[None] and seconds[4] < 0.5 * seconds[None]
+    assert seconds[1] == seconds[None]
+    whole = {split: product((11 * 128, 12 * 256, 4096), tile=(128, 256), depth=64, slots=3, split=split).seconds
+             for split in (None, "stream")}
+    assert whole["stream"] == whole[None]  # 132 tiles: nothing to cut
+
+
+def test_a_split_that_is_none_is_refused() -> None:
+    for split in (0, "k", 1.5):
+        with pytest.raises(SpecError, match="product: split="):
+            product((128, 128, 128), tile=(128, 128), depth=64, slots=3, split=split)  # type: ignore[arg-type]

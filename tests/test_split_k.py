@@ -34,7 +34,7 @@ from numpipe import (
 from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 
-SPLIT = {1: Config(split=1), 3: Config(split=3), "stream": Config()}
+SPLIT = {None: Config(split=None), 1: Config(split=1), 3: Config(split=3), "stream": Config()}
 PING_PONG = {split: replace(cfg, schedule="pingpong", wgs=2) for split, cfg in SPLIT.items()}
 BF16 = np.dtype(ml_dtypes.bfloat16)
 T16 = ArrayType((512, 512), np.float16)
@@ -171,7 +171,7 @@ def test_a_sum_that_is_not_added_is_a_wrong_product(monkeypatch: pytest.MonkeyPa
 def hand_written(body: Callable[..., Any], ctas: int = 2, slots: int | None = None, tile: tuple[int, int] = (64, 64)) -> Any:
     """A kernel with a workspace over one tile of 4 steps."""
     return numpipe.kernel(body, out_type=lambda a: ArrayType((64, 64), np.float32), grid=numpipe.persistent(ctas),
-                          num_compute_wgs=1, workspace=Workspace(tile, slots))
+                          num_compute_wgs=1, workspace=Workspace(tile, slots=slots))
 
 
 def ones() -> np.ndarray:
@@ -206,7 +206,7 @@ def test_a_part_that_another_one_has_handed_over_already_is_reported() -> None:
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"slots": 0}, r"slot 1 of a workspace of 1: for split_tiles\(split=n\) a workspace has n slots"),
+    ({"slots": 1}, r"slot 1 of a workspace of 1: for split_tiles\(split=n\) a workspace has n slots"),
     ({"tile": (64, 32)}, r"a tile of 4096 elements and a workspace for 2048: Workspace\(\(64, 64\), …\)")], ids=str)
 def test_a_workspace_that_is_too_small_is_reported(options: dict[str, Any], message: str) -> None:
     def adds(a, c, work):
@@ -269,9 +269,12 @@ def test_what_is_combined_is_a_float32_tile_in_a_workspace() -> None:
 
 
 def test_workspaces_are_said_right() -> None:
-    for tile, slots in (((64,), None), ((64, 0), None), ((64, 64), -1)):
+    for tile, split, slots in (((64,), 2, None), ((64, 0), 2, None), ((64, 64), 0, None), ((64, 64), "k", None), ((64, 64), 2, 0)):
         with pytest.raises(SpecError, match="Workspace: "):
-            Workspace(tile, slots)  # type: ignore[arg-type]
+            Workspace(tile, split, slots=slots)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"the last output, which has shape \(64,\): say .* slots="):
+        Workspace((64, 64), 2).array(132, (64,))
+    assert [Workspace((64, 64), split).array(5, (3, 200, 64)).shape[0] for split in ("stream", 1, 4)] == [5, 12, 48]
 
     def one(work):
         pass

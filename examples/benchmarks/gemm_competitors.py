@@ -107,11 +107,11 @@ def competitors(against: str, inputs: Inputs, config: str | None, peers: list[st
 
 
 def ours(inputs: Inputs, config: str | None) -> Function:
-    """examples/gemm_tuned.py as its model chooses; batches, and what is asked for by `config`, as examples/ have them."""
-    if not inputs.batches and not config:
+    """examples/gemm_tuned.py as its model chooses; what is asked for by `config` as gemm.py and batched_gemm.py have it."""
+    if not config:
         import gemm_tuned
 
-        print(f"numpipe: {gemm_tuned.choose(inputs.m, inputs.n, inputs.k)}", flush=True)
+        print(f"numpipe: {gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)}", flush=True)
         return lambda a, b, out: gemm_tuned.matmul(a, b, out=out)
     module = importlib.import_module("batched_gemm" if inputs.batches else "gemm")  # of examples/
     return _call(module.batched_matmul if inputs.batches else module.matmul, module.Config, config)

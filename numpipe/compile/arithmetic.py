@@ -10,12 +10,14 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import inspect
 from typing import Any
 
 import numpy as np
 
 from .. import arith, context, numbers
 from .._op import Op
+from ..fragment import elementwise, mathematics
 from ..functions import Function
 from .fold import MISSING, stores
 from .rewriter import Rewriter
@@ -31,6 +33,11 @@ _COMPARE: dict[type, Op[..., Any]] = {ast.Lt: arith.lt, ast.LtE: arith.le, ast.G
 _BUILTINS: dict[Any, tuple[Op[..., Any], int, int]] = {  # the operation, how many arguments it takes
     builtins.abs: (arith.absolute, 1, 1), builtins.round: (numbers.rounded, 1, 1), builtins.len: (numbers.length, 1, 1),
     builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (numbers.counting, 1, 3),
+}
+_FUNCTIONS: dict[Any, Op[..., Any]] = {  # of tiles and numbers: NumPy's, and those of ours that take literals
+    **{getattr(np, name): operation for name, operation in mathematics.FUNCTIONS.items() if hasattr(np, name)},
+    **{operation: operation for operation in (mathematics.rsqrt, mathematics.sigmoid, mathematics.fma)},
+    np.abs: arith.absolute, np.maximum: elementwise.maximum, np.minimum: elementwise.minimum, np.where: elementwise.where,
 }
 _EXTREMES: dict[Any, Op[..., Any]] = {builtins.min: numbers.least, builtins.max: numbers.greatest}
 _CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
@@ -101,8 +108,8 @@ class Arithmetic(Rewriter):
     def visit_Call(self, node: ast.Call) -> Any:
         function = self.value(node.func)
         try:
-            known = function is not MISSING and (function in _BUILTINS or function in _EXTREMES or function in _CASTS or (
-                isinstance(function, type) and issubclass(function, (np.number, np.bool_))))
+            known = function is not MISSING and (function in _BUILTINS or function in _FUNCTIONS or function in _EXTREMES or (
+                function in _CASTS) or (isinstance(function, type) and issubclass(function, (np.number, np.bool_))))
         except TypeError:
             known = False
         if known:
@@ -116,6 +123,8 @@ class Arithmetic(Rewriter):
 
     def _builtin(self, function: Any, node: ast.Call) -> ast.Call:
         name = ast.unparse(node.func)
+        if function in _FUNCTIONS:
+            return self._function(_FUNCTIONS[function], node)
         if node.keywords:
             self.error(node, f"{name}(…) takes no keyword arguments in a kernel, got {node.keywords[0].arg}=")
         given = len(node.args)
@@ -133,6 +142,17 @@ class Arithmetic(Rewriter):
             return self._compute(_BUILTINS[function][0], args, node)
         dtype = _CASTS[function] if function in _CASTS else np.dtype(function).name
         return self.call(numbers.cast, [*args, ast.copy_location(ast.Constant(dtype), node)], node)
+
+    def _function(self, operation: Op[..., Any], node: ast.Call) -> ast.Call:
+        """A call of a function of tiles and numbers; NumPy's take their arguments by position, as most of its functions do."""
+        name, takes = ast.unparse(node.func), list(inspect.signature(operation).parameters)
+        takes.remove("literals") if "literals" in takes else None
+        places = {keyword.arg: keyword.value for keyword in node.keywords}
+        args = [*node.args, *(places.pop(parameter) for parameter in takes[len(node.args):] if parameter in places)]
+        if places or len(args) != len(takes) or any(isinstance(arg, ast.Starred) for arg in args):
+            self.error(node, f"{name} takes {len(takes)} argument{'s' * (len(takes) > 1)} in a kernel, ({', '.join(takes)}), got "
+                             f"{ast.unparse(node)}")
+        return self._compute(operation, [self.visit(arg) for arg in args], node)
 
     # ---- constants that become run-time values
     def _settled(self, node: ast.expr, *, ints: bool = False, floats: bool = True) -> ast.expr:

@@ -183,7 +183,7 @@ _NUMBA_SAYS = (
     (r"The compiler failed to analyze the bytecode\. Variable '(\w+)' is not defined[\s\S]*",
      r"'\1' may have no value here yet: give it one before the loop"),
     (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
-    (r"\btile\((\([^()]*\)), (\w+)\)", r"tile \1 \2"),
+    (r"\btile\((\([^()]*\)), (\w+)(?:, \w+)?\)", r"tile \1 \2"),
     (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )

@@ -30,9 +30,10 @@ from . import blame, resources
 from .lift import Lifted
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
-_SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.mma_cuda", "ring_cuda",
-             "store_cuda", "fragment.shared_cuda", "shared_cuda", "views_cuda", "barriers_cuda", "pipelines_cuda", "single_cuda",
-             "tile_loop_cuda", "number_ring_cuda", "tile_scheduler_cuda", "lanes_cuda", "arith_cuda", "per_lane_cuda", "partials_cuda")
+_SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.elementwise_cuda",
+             "fragment.mma_cuda", "ring_cuda", "store_cuda", "load_cuda", "fragment.shared_cuda", "shared_cuda", "views_cuda",
+             "barriers_cuda", "pipelines_cuda", "single_cuda", "tile_loop_cuda", "number_ring_cuda", "tile_scheduler_cuda",
+             "lanes_cuda", "arith_cuda", "per_lane_cuda", "partials_cuda")
 
 
 @dataclass

@@ -21,6 +21,7 @@ from typing import Any
 from .. import _numba as nb
 from .._op import Helper, Op
 from .._unit import Unit
+from ..approximate_cuda import define_approximation
 from ..context_cuda import define_axes, new_context
 from ..division_cuda import define_division
 from ..fragment.order_cuda import define_order
@@ -100,6 +101,7 @@ def _start(unit: Unit) -> Op[..., Any]:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
             define_axes(builder.module, unit)
             define_division(builder.module, unit)
+            define_approximation(builder.module, unit)
             define_order(builder.module, unit)
             if unit.turns > 1:
                 define_turns(context, builder.module, unit)

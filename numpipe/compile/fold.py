@@ -114,6 +114,9 @@ class Constants:
                 case ast.Subscript(value=value, slice=index, ctx=ast.Load()):
                     base, at = get(value), get(index)
                     return MISSING if base is MISSING or at is MISSING or isinstance(base, np.ndarray) else base[at]
+                case ast.Slice(lower=lower, upper=upper, step=step):
+                    bounds = [None if part is None else get(part) for part in (lower, upper, step)]
+                    return MISSING if any(bound is MISSING for bound in bounds) else slice(*bounds)
                 case ast.BinOp(left=left, op=op, right=right):
                     a, b = get(left), get(right)
                     return MISSING if a is MISSING or b is MISSING or type(op) not in _BINARY else _BINARY[type(op)](a, b)

@@ -285,7 +285,8 @@ class Loops(SplitLoops, DynamicTiles):
                   for number, (count, load) in enumerate(zip(counts, loads, strict=True))]
         t = self.temporary("tile")
         index = ast.Name(t, ast.Load())
-        walk = self.walk(node, options, loads, any_rank)
+        plane = [literal_node(1, node)] if len(counts) == 3 and self.value(counts[0]) == 1 else loads[:1]
+        walk = self.walk(node, options, [*plane, *loads[1:]], any_rank)
         setup += walk.setup
         in_turns = self.turn_taking(node)
         total = loads[0]
@@ -297,11 +298,11 @@ class Loops(SplitLoops, DynamicTiles):
         before: ast.expr = self.call(tile_loop.before_first_tile, [self.context_name(node)], node)
         own: ast.expr = self.call(tile_loop.tile_stride, [self.context_name(node)], node)
         parts: Parts | None = None
-        if split:  # the parts of a CTA are numbered one by one
+        if split:
             parts = self.parts_of(node, options, walk, total)
             setup += parts.setup
-            before, own = literal_node(-1, node), literal_node(1, node)
-            total = ast.Subscript(ast.Name(parts.begun, ast.Load()), ast.Constant(0), ast.Load())
+            if parts.count is not None:
+                before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:
             cta = self.temporary("cta")
             setup.append(ast.Assign([ast.Name(cta, ast.Store())], own))

@@ -69,6 +69,9 @@ class TileOrders(Rewriter):
         begun = before("begun", self.call(kind.begin, [*counts[-2:], *parameters], node))
         if len(counts) == 2:
             return Walk(setup, lambda t, _: self.call(kind.place, [t, begun, *parameters], node))
+        if self.value(counts[0]) == 1:  # nothing to divide by
+            return Walk(setup, lambda t, _: self.call(places.only_plane, [
+                self.call(kind.place, [t, begun, *parameters], node)], node))
         by_plane = before("by", self.call(arith.divisor, [self.call(arith.mul, counts[1:], node)], node))
 
         def place(t: ast.expr, _: ast.expr) -> ast.expr:

@@ -18,8 +18,8 @@ class Parts:
     """What a loop over parts has in place of that over tiles."""
 
     setup: list[ast.stmt]
-    begun: str
-    """the name of what `splits.begin_split` or `begin_stream` returned"""
+    count: ast.expr | None
+    """how many this CTA has, which are numbered one by one; None: parts are whole tiles, numbered as these"""
     placed: Callable[[ast.expr], list[ast.stmt]]
     """number of a part -> the statements that bind the loop's names"""
 
@@ -47,8 +47,19 @@ class SplitLoops(TileOrders):
         if walk.ahead:
             self.error(options["order"] or node, "numpipe.split_tiles takes no host table: order= is a name or an object of "
                                                  "numpipe.orders")
+        assert isinstance(node.target, ast.Tuple)
+        *indices, part = node.target.elts
+
+        def bind(tile: ast.expr, made: ast.expr) -> list[ast.stmt]:
+            return [ast.Assign([ast.copy_location(ast.Tuple(indices, ast.Store()), node.target)], walk.place(tile, total)),
+                    ast.Assign([part], made)]
+
         split = options.get("split", ast.copy_location(ast.Constant(splits.STREAM), node))
-        known = self.value(split)
+        known, steps = self.value(split), self.visit(options["steps"])
+        if known is None:
+            name = self.temporary("steps")
+            return Parts([ast.Assign([ast.Name(name, ast.Store())], steps)], None, lambda index: bind(
+                index, self.call(splits.whole_tile, [ast.Name(name, ast.Load())], node)))
         stream = known == splits.STREAM
         if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
             self.error(split, splits.no_split(repr(known)))
@@ -58,18 +69,13 @@ class SplitLoops(TileOrders):
         setup: list[ast.stmt] = [ast.Expr(self.call(splits.check_alone, [self.context_name(node)], node))]
         if not stream and known is MISSING:
             setup.append(ast.Expr(self.call(splits.check_split, [parts], split)))
-        setup.append(ast.Assign([ast.Name(begun, ast.Store())],
-                                self.call(begin, [total, self.visit(options["steps"]), parts], node)))
-        assert isinstance(node.target, ast.Tuple)
-        *indices, part = node.target.elts
+        setup.append(ast.Assign([ast.Name(begun, ast.Store())], self.call(begin, [total, steps, parts], node)))
 
-        def item(number: int) -> ast.expr:
-            return ast.Subscript(ast.Name(found, ast.Load()), ast.Constant(number), ast.Load())
+        def item(of: str, number: int) -> ast.expr:
+            return ast.Subscript(ast.Name(of, ast.Load()), ast.Constant(number), ast.Load())
 
         def placed(index: ast.expr) -> list[ast.stmt]:
-            return [ast.Assign([ast.Name(found, ast.Store())],
-                               self.call(place, [index, ast.Name(begun, ast.Load())], node)),
-                    ast.Assign([ast.copy_location(ast.Tuple(indices, ast.Store()), node.target)], walk.place(item(0), total)),
-                    ast.Assign([part], item(1))]
+            return [ast.Assign([ast.Name(found, ast.Store())], self.call(place, [index, ast.Name(begun, ast.Load())], node)),
+                    *bind(item(found, 0), item(found, 1))]
 
-        return Parts(setup, begun, placed)
+        return Parts(setup, item(begun, 0), placed)

@@ -64,10 +64,12 @@ _INSTEAD: dict[Any, str] = {
     builtins.enumerate: "write the pairs out: for i, v in ((0, v0), (1, v1)):",
     builtins.reversed: "count down: range(n - 1, -1, -1)",
     builtins.any: "join conditions with 'or'", builtins.all: "join conditions with 'and'", builtins.sum: "write the sum out",
-    builtins.isinstance: "the type of a run-time value is known where it is written", np.minimum: "use min(a, b)",
-    np.maximum: "use max(a, b)", np.abs: "use abs(x)", math.fabs: "use abs(x)", np.rint: "use round(x)",
+    builtins.isinstance: "the type of a run-time value is known where it is written", math.fabs: "use abs(x)",
+    np.rint: "use round(x)", math.sqrt: "use np.sqrt(x)", math.exp: "use np.exp(x)", math.log: "use np.log(x)",
+    math.log2: "use np.log2(x)", math.tanh: "use np.tanh(x)",
     math.floor: "use int(x // 1)", np.floor: "use x // 1", math.trunc: "use int(x)",
 }
+_FUNCTIONS = "np.exp, exp2, log, log2, sqrt, tanh, abs, maximum, minimum, where, numpipe.rsqrt, sigmoid, fma"
 _ELSEWHERE = ("numpy", "math", "builtins", "_io", "io")
 
 
@@ -80,7 +82,7 @@ def host_only(function: Any, written: str) -> str | None:
         instead = _INSTEAD.get(function)
     except TypeError:
         instead = None
-    tiles = ", and for tiles there are + - * / only" if isinstance(function, np.ufunc) and not instead else ""
+    tiles = f"; of tiles and numbers there are {_FUNCTIONS}" if isinstance(function, np.ufunc) and not instead else ""
     return f"'{written}' takes constants only in a kernel{tiles}: {instead or 'compute it before the call and pass the result'}"
 
 

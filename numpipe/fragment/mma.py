@@ -17,7 +17,7 @@ from .order import before_async
 from .tile import BFLOAT16, FLOAT16, FLOAT32, Tile
 
 
-def check(acc_shape: tuple[int, int], acc_dtype: np.dtype, a: Layout, b: Layout, a_dtype: np.dtype, b_dtype: np.dtype) -> None:
+def check(acc_shape: tuple[int, ...], acc_dtype: np.dtype, a: Layout, b: Layout, a_dtype: np.dtype, b_dtype: np.dtype) -> None:
     """Shapes and types a wgmma can take, or a SpecError naming the two that disagree."""
     if acc_dtype != FLOAT32:
         raise SpecError(f"wgmma: the accumulator must be float32, got {acc_dtype}")

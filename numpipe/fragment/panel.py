@@ -23,7 +23,7 @@ def sub_tile(tile: Tile, row: int, column: int, width: int) -> Tile:
     return Tile(tile.value[row:row + 64, column:column + width], (64, width), tile.dtype)
 
 
-def batches(shape: tuple[int, int], width: int, slots: int) -> list[tuple[tuple[int, int], ...]]:
+def batches(shape: tuple[int, ...], width: int, slots: int) -> list[tuple[tuple[int, int], ...]]:
     """(row, column) of a tile's panels, in batches of at most `slots`."""
     places = [(i, j) for i in range(0, shape[0], 64) for j in range(0, shape[1], width)]
     return [tuple(places[k:k + slots]) for k in range(0, len(places), slots)]

@@ -1,12 +1,11 @@
-"""Panels on the GPU: stmatrix for 16-bit types, 8-byte stores for float32, into swizzled rows."""
+"""Panels on the GPU: stmatrix for 16-bit types, 8-byte stores for 32-bit types, into swizzled rows."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .. import _numba as nb
-from .tile import FLOAT32
-from .tile_cuda import TileType
+from .tile_cuda import TileType, words
 
 
 def sub_tile(builder: Any, tile: TileType, value: Any, row: int, column: int, width: int) -> tuple[TileType, Any]:
@@ -35,9 +34,9 @@ def write(builder: Any, panel: TileType, value: Any, address: Any) -> None:
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
     lane = builder.and_(thread, nb.const(31))
     warp_row = builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1))  # 16 rows a warp
-    registers = [builder.extract_value(value, i) for i in range(panel.registers)]
-    if panel.dtype == FLOAT32:
-        _write_float32(builder, registers, address, width, lane, warp_row)
+    registers = words(builder, panel, value)
+    if panel.dtype.itemsize == 4:
+        _write_words(builder, registers, address, width, lane, warp_row)
         return
     row = builder.add(warp_row, builder.and_(lane, nb.const(15)))
     chunk = builder.shl(builder.lshr(lane, nb.const(4)), nb.const(4))
@@ -51,7 +50,7 @@ def write(builder: Any, panel: TileType, value: Any, address: Any) -> None:
                     f"stmatrix.sync.aligned.m8n8.x{count}.shared.b16 [$0], {{{names}}};", "r" + ",r" * count + ",~{memory}")
 
 
-def _write_float32(builder: Any, registers: list[Any], address: Any, width: int, lane: Any, warp_row: Any) -> None:
+def _write_words(builder: Any, registers: list[Any], address: Any, width: int, lane: Any, warp_row: Any) -> None:
     """Accumulator registers 4 j … 4 j + 3 of a lane: columns 8 j + 2 t, + 1 of rows g and g + 8 (lane = 4 g + t)."""
     group, pair = builder.lshr(lane, nb.const(2)), builder.shl(builder.and_(lane, nb.const(3)), nb.const(3))
     for half in (0, 1):

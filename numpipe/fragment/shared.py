@@ -27,7 +27,7 @@ def check_load(layout: Layout, dtype: np.dtype) -> tuple[int, int]:
     return check_shape(layout.shape, dtype, "tile[…]")
 
 
-def check_store(layout: Layout, dtype: np.dtype, writable: bool, value: tuple[tuple[int, int], np.dtype]) -> None:
+def check_store(layout: Layout, dtype: np.dtype, writable: bool, value: tuple[tuple[int, ...], np.dtype]) -> None:
     """SpecError unless a register tile (shape, dtype) can be stored there."""
     if not writable:
         raise SpecError(READ_ONLY)

@@ -16,7 +16,8 @@ from ..refs_cuda import AtType, SmemType, view
 from . import shared as source
 from .addresses import Access, accesses, lane_offset
 from .order import before_access
-from .tile_cuda import InFlightType, TileType, settled
+from .tile import INT32
+from .tile_cuda import InFlightType, TileType, settled, words
 
 
 class _Value:
@@ -74,7 +75,8 @@ def _load_tile(_context: Any, tile: Any) -> Any:
         nb.call(context, builder, before_access, (tile,), args)
         for access, address in _addresses(builder, tile.layout, args[0]):
             for i, register in enumerate(_load(builder, tile.layout, access, address)):
-                value = builder.insert_value(value, register, access.first + i)
+                part = builder.bitcast(register, nb.i32) if tile.dtype == INT32 else register
+                value = builder.insert_value(value, part, access.first + i)
         _converge(builder)
         return value
 
@@ -101,9 +103,9 @@ def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if tile.role != "memory":
             nb.call(context, builder, before_access, (tile,), args[:1])
+            parts = words(builder, kind, args[1])
             for access, address in _addresses(builder, tile.layout, args[0]):
-                _store(builder, tile.layout, access, address,
-                       [builder.extract_value(args[1], access.first + i) for i in range(access.count)])
+                _store(builder, tile.layout, access, address, parts[access.first:access.first + access.count])
             _converge(builder)
         return nb.nothing(context)
 

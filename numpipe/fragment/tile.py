@@ -1,8 +1,8 @@
-"""Register tiles: 2-D values held by a warpgroup, one part per lane.
+"""Register tiles: values held by a warpgroup, one part per lane.
 
-A float32 tile is laid out as the accumulator of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma"): its
-rows come in blocks of 64, warp w of the warpgroup has rows 16 w … 16 w + 15 of each. On the simulated SM a tile is one
-NumPy array.
+A tile of two dimensions is laid out as the accumulator of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma"): its
+rows come in blocks of 64, warp w of the warpgroup has rows 16 w … 16 w + 15 of each. Vectors, and tiles with one row or column,
+have what broadcasts to that (`layouts`). On the simulated SM a tile is one NumPy array.
 """
 
 from __future__ import annotations
@@ -16,35 +16,58 @@ from .._machine import InFlight, current
 from .._op import constant, op
 from ..errors import CompileError, SpecError
 from ..inert import REASON
+from .layouts import ACCUMULATOR, Form, layout_of, vector_layout
 
 FLOAT16 = np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
+INT32 = np.dtype(np.int32)
+BOOL = np.dtype(np.bool_)
+HALVES = FLOAT16, BFLOAT16
+MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 
 
 def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
-    """A legal tile shape, or a SpecError saying what is."""
+    """A legal shape and type of a tile with two dimensions, or a SpecError saying what is."""
     pair = isinstance(shape, tuple) and len(shape) == 2
     if not pair or shape[0] % 64 or shape[1] % 8 or shape[0] < 64 or not 8 <= shape[1] <= 256:
         raise SpecError(f"{what}: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got {shape}")
-    if dtype not in (FLOAT32, FLOAT16, BFLOAT16):
-        raise SpecError(f"{what}: a tile's dtype is float32, float16 or bfloat16, got {dtype}: convert an array before the call")
+    check_dtype(dtype, what)
     return int(shape[0]), int(shape[1])
 
 
-def check_conversion(have: np.dtype, want: np.dtype) -> None:
-    """SpecError unless tiles convert so in one step."""
-    halves = (FLOAT16, BFLOAT16)
-    if not (have == FLOAT32 and want in halves) and not (want == FLOAT32 and have in halves):
-        raise SpecError(f"astype: float32 tiles convert to float16 and bfloat16, and back, got {have} -> {want}" +
-                        (": go through float32" if have in halves and want in halves else ""))
+def check_dtype(dtype: np.dtype, what: str) -> None:
+    """SpecError for a type that no tile of an array's elements has."""
+    if dtype not in (FLOAT32, *HALVES, INT32):
+        raise SpecError(f"{what}: a tile's dtype is float32, float16, bfloat16 or int32, got {dtype}: convert an array before the "
+                        "call")
+
+
+def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
+    """What a tile of this shape and type is: of two dimensions, either of which may be 1, or a vector."""
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else shape
+    if not isinstance(shape, tuple) or not all(isinstance(n, (int, np.integer)) for n in shape):
+        raise SpecError(f"{what}: a shape is a tuple of ints, got {shape!r}")
+    if dtype != BOOL:
+        check_dtype(dtype, what)
+    if len(shape) == 1:
+        return Form((int(shape[0]),), dtype, vector_layout(shape[0], what))
+    if len(shape) == 2 and 1 in shape:
+        size, layout = max(shape), layout_of(shape)
+        if vector_layout(size, what) not in (layout, "either"):
+            raise SpecError(f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got {shape}")
+        return Form((int(shape[0]), int(shape[1])), dtype, layout)
+    return Form(check_shape(shape, FLOAT32, what), dtype)
 
 
 class Tile:
     """A register tile on the simulated SM. In the memory role it has no value (None)."""
 
-    def __init__(self, value: np.ndarray | InFlight | None, shape: tuple[int, int], dtype: np.dtype) -> None:
-        self._value, self.shape, self.dtype = value, shape, dtype
+    __array_ufunc__ = None  # NumPy's scalars leave arithmetic with tiles to the tiles
+
+    def __init__(self, value: np.ndarray | InFlight | None, shape: tuple[int, ...], dtype: np.dtype,
+                 layout: str = ACCUMULATOR) -> None:
+        self._value, self.shape, self.dtype, self.layout = value, shape, dtype, layout
 
     @property
     def value(self) -> np.ndarray:
@@ -59,47 +82,21 @@ class Tile:
     def inert(self) -> bool:
         return self._value is None
 
+    @property
+    def form(self) -> Form:
+        return Form(self.shape, self.dtype, self.layout)
+
     def astype(self, dtype: Any) -> Tile:
-        """Rounded to float16 or bfloat16 (to nearest even), or back to float32."""
+        """Converted to float32, float16, bfloat16 or int32."""
         return astype(self, dtype)
 
-    def _binary(self, other: Any, function: np.ufunc, swap: bool = False) -> Tile:
-        if isinstance(other, Tile) and other.shape != self.shape:
-            raise SpecError(f"tiles of shapes {self.shape} and {other.shape} do not combine")
-        if self.dtype != FLOAT32 or (isinstance(other, Tile) and other.dtype != FLOAT32):
-            raise SpecError(f"arithmetic is on float32 tiles, got {self.dtype}: use .astype(np.float32) first")
-        if self.inert:
-            return self
-        operand = other.value if isinstance(other, Tile) else np.float32(other)
-        pair = (operand, self.value) if swap else (self.value, operand)
-        with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
-            return Tile(function(*pair, dtype=np.float32), self.shape, FLOAT32)
+    def __getitem__(self, index: Any) -> Tile:
+        from .elementwise import expanded
 
-    def __add__(self, other: Any) -> Tile:
-        return self._binary(other, np.add)
-
-    def __sub__(self, other: Any) -> Tile:
-        return self._binary(other, np.subtract)
-
-    def __mul__(self, other: Any) -> Tile:
-        return self._binary(other, np.multiply)
-
-    def __truediv__(self, other: Any) -> Tile:
-        return self._binary(other, np.divide)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __rsub__(self, other: Any) -> Tile:
-        return self._binary(other, np.subtract, swap=True)
-
-    def __rtruediv__(self, other: Any) -> Tile:
-        return self._binary(other, np.divide, swap=True)
-
-    def __neg__(self) -> Tile:
-        return self._binary(-1.0, np.multiply)
+        return expanded(self, index)
 
     def _steers(self, *_: Any) -> NoReturn:
-        raise CompileError(f"a register tile {REASON}")
+        raise CompileError(f"{MASK if self.dtype == BOOL else 'a register tile'} {REASON}")
 
     __bool__ = __int__ = __index__ = __float__ = _steers
 
@@ -109,7 +106,7 @@ def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
     """A tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements.
 
     float32 only: it is where sums are kept. Costs no instruction of its own beyond zeroing ``shape[0] * shape[1] / 128``
-    registers a lane.
+    registers a lane, and none where a wgmma adds to it.
     """
     dtype = np.dtype(dtype)
     constant("zeros", "shape", shape)
@@ -121,10 +118,26 @@ def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
 
 @op
 def astype(tile: Tile, dtype: Any) -> Tile:
-    """``tile.astype(dtype)``: float32 to float16 or bfloat16 (round to nearest even), back (exactly), or no change."""
+    """``tile.astype(dtype)`` among float32, float16, bfloat16 and int32; a mask becomes 0 and 1.
+
+    Floats are rounded to nearest, of two to the even one. To int32 they are truncated; what int32 cannot hold becomes the nearest
+    that it can, NaN becomes 0 (PTX ISA, "cvt": ``.rzi.s32``). From int32, and between the 16-bit types, through float32.
+    """
     dtype = np.dtype(dtype)
     if dtype == tile.dtype:
         return tile
-    check_conversion(tile.dtype, dtype)
+    check_dtype(dtype, "astype")
+    return Tile(None if tile.inert else _converted(tile.value, dtype), tile.shape, dtype, tile.layout)
+
+
+def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return Tile(None if tile.inert else tile.value.astype(dtype), tile.shape, dtype)
+        if value.dtype == BOOL:
+            return value.astype(dtype)
+        wide = value.astype(FLOAT32)
+        if dtype != INT32:
+            return wide.astype(dtype)
+        limits = np.iinfo(np.int32)
+        whole: np.ndarray = np.nan_to_num(np.trunc(wide.astype(np.float64)), nan=0.0)
+        found: np.ndarray = np.clip(whole, limits.min, limits.max).astype(np.int32)
+        return found

@@ -1,34 +1,45 @@
-"""Register tiles in Numba: one array of 32-bit registers a lane, shape and dtype in the type."""
+"""Register tiles in Numba: one array of registers a lane; shape, dtype and layout in the type."""
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import _numba as nb
 from .._op import cuda_meaning, immediate
-from ..division_cuda import divide
 from ..errors import CompileError, SpecError
-from ..inert_cuda import STEERLESS, InertType
+from ..inert_cuda import STEERLESS
 from . import tile as source
-from .tile import FLOAT16, FLOAT32, check_conversion, check_shape
+from .layouts import ACCUMULATOR, Form, places
+from .tile import BOOL, FLOAT32, HALVES, INT32, check_dtype, check_shape
 
 
 class TileType(nb.types.Type):  # type: ignore[misc]
-    """float32: register i of a 64-row block is accumulator register i; 16-bit types: registers 2 i and 2 i + 1 packed."""
+    """float32, int32 and bool: a register an element, in the order of `layouts.places`; 16-bit types: two in one."""
 
-    what = "a register tile"
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, layout: str = ACCUMULATOR) -> None:
+        self.shape, self.dtype, self.layout = shape, dtype, layout
+        self.elements = len(places(shape, layout))
+        self.registers = self.elements // 2 if dtype in HALVES else self.elements
+        super().__init__(name=f"tile({shape}, {dtype}{'' if layout == ACCUMULATOR else f', {layout}'})")
 
-    def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
-        self.shape, self.dtype = shape, dtype
-        self.registers = shape[0] * shape[1] * dtype.itemsize // 512
-        super().__init__(name=f"tile({shape}, {dtype})")
+    @classmethod
+    def of(cls, form: Form) -> TileType:
+        return cls(form.shape, form.dtype, form.layout)
+
+    @property
+    def what(self) -> str:
+        return source.MASK if self.dtype == BOOL else "a register tile"
+
+    @property
+    def form(self) -> Form:
+        return Form(self.shape, self.dtype, self.layout)
 
     @property
     def machine(self) -> Any:
-        return nb.ir.ArrayType(nb.f32 if self.dtype == FLOAT32 else nb.i32, self.registers)
+        return nb.ir.ArrayType({FLOAT32: nb.f32, BOOL: nb.i1}.get(self.dtype, nb.i32), self.registers)
 
 
 class InFlightType(nb.types.Type):  # type: ignore[misc]
@@ -79,6 +90,29 @@ def settled(ty: Any, what: str) -> TileType:
     return ty
 
 
+def undefined(tile: TileType) -> Any:
+    """The value of a tile in the memory role, and one whose registers are yet to come."""
+    return nb.ir.Constant(tile.machine, nb.ir.Undefined)
+
+
+def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
+    """The registers of a tile: its elements, of a 16-bit type two in each."""
+    return [builder.extract_value(value, i) for i in range(tile.registers)]
+
+
+def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
+    """The registers as they are stored: two 16-bit elements as an integer, elements of 32 bits as float32, int32 too."""
+    return [builder.bitcast(part, nb.f32) if tile.dtype == INT32 else part for part in registers(builder, tile, value)]
+
+
+def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
+    """A tile of these registers."""
+    value = undefined(tile)
+    for i, part in enumerate(parts):
+        value = builder.insert_value(value, part, i)
+    return value
+
+
 @cuda_meaning(source.zeros)
 def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
     kind = as_dtype(dtype)
@@ -88,6 +122,32 @@ def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
     return tile(shape, dtype), lambda context, builder, sig, args: nb.ir.Constant(tile.machine, [0.0] * tile.registers)
 
 
+# ---- conversions
+_WIDENING = {  # a 16-bit element in a register's low, and in its high half, as float32: a bfloat16 is the upper half of one
+    np.dtype(np.float16): ("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, lo; }",
+                           "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, hi; }"),
+    source.BFLOAT16: ("{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits; }",
+                      "{ .reg .b32 bits; and.b32 bits, $1, 0xffff0000; mov.b32 $0, bits; }"),
+}
+
+
+def _floats(builder: Any, tile: TileType, value: Any) -> list[Any]:
+    """The elements of a tile as float32."""
+    parts = registers(builder, tile, value)
+    if tile.dtype in HALVES:
+        return [builder.call(nb.pure_asm(nb.f32, [nb.i32], text, "=f,r"), [part])
+                for part in parts for text in _WIDENING[tile.dtype]]
+    if tile.dtype == FLOAT32:
+        return parts
+    return [builder.uitofp(part, nb.f32) if tile.dtype == BOOL else builder.sitofp(part, nb.f32) for part in parts]
+
+
+def _packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
+    """Two float32 rounded to a 16-bit type, in one register."""
+    text = f"cvt.rn.{'bf16x2' if dtype == source.BFLOAT16 else 'f16x2'}.f32 $0, $2, $1;"
+    return builder.call(nb.pure_asm(nb.i32, [nb.f32, nb.f32], text, "=r,f,f"), [low, high])
+
+
 @cuda_meaning(source.astype)
 def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     if not isinstance(tile, (TileType, InFlightType)):
@@ -95,35 +155,21 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     kind, have = as_dtype(dtype), settled(tile, "astype")
     if kind == have.dtype:
         return tile(tile, dtype), lambda context, builder, sig, args: args[0]
-    check_conversion(have.dtype, kind)
-    result = TileType(have.shape, kind)
-    if kind == FLOAT32:
-        return result(tile, dtype), lambda context, builder, sig, args: _widened(builder, have, result, args[0])
-    statement = f"cvt.rn.{'f16x2' if kind == FLOAT16 else 'bf16x2'}.f32 $0, $2, $1;"
+    check_dtype(kind, "astype")
+    result = TileType(have.shape, kind, have.layout)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = nb.ir.Constant(result.machine, nb.ir.Undefined)
-        for i in range(result.registers):
-            low, high = (builder.extract_value(args[0], 2 * i + j) for j in (0, 1))
-            packed = builder.call(nb.pure_asm(nb.i32, [nb.f32, nb.f32], statement, "=r,f,f"), [low, high])
-            value = builder.insert_value(value, packed, i)
-        return value
+        if have.dtype == BOOL and kind == INT32:
+            return assembled(builder, result, [builder.zext(bit, nb.i32) for bit in registers(builder, have, args[0])])
+        floats = _floats(builder, have, args[0])
+        if kind == INT32:
+            function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
+            floats = [builder.call(function, [x]) for x in floats]
+        elif kind in HALVES:
+            floats = [_packed(builder, kind, low, high) for low, high in zip(floats[::2], floats[1::2], strict=True)]
+        return assembled(builder, result, floats)
 
     return result(tile, dtype), codegen
-
-
-def _widened(builder: Any, tile: TileType, result: TileType, packed: Any) -> Any:
-    """16-bit elements, two a register, as float32: a bfloat16 is the upper half of one."""
-    statements = (["{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, lo; }",
-                   "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, hi; }"] if tile.dtype == FLOAT16 else
-                  ["{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits; }",
-                   "{ .reg .b32 bits; and.b32 bits, $1, 0xffff0000; mov.b32 $0, bits; }"])
-    value = nb.ir.Constant(result.machine, nb.ir.Undefined)
-    for i in range(tile.registers):
-        pair = builder.extract_value(packed, i)
-        for half, text in enumerate(statements):
-            value = builder.insert_value(value, builder.call(nb.pure_asm(nb.f32, [nb.i32], text, "=f,r"), [pair]), 2 * i + half)
-    return value
 
 
 for _cls in (TileType, InFlightType):
@@ -132,56 +178,3 @@ nb.constant_attribute(TileType, "shape", lambda ty: ty.shape)
 nb.constant_attribute(TileType, "dtype", lambda ty: ty.dtype.name)
 nb.constant_attribute(InFlightType, "shape", lambda ty: ty.tile.shape)
 nb.constant_attribute(InFlightType, "dtype", lambda ty: ty.tile.dtype.name)
-
-
-def _arithmetic(function: Any, instruction: str) -> None:
-    def typer(left: Any, right: Any) -> Any:
-        tiles = [t for t in (left, right) if isinstance(t, (TileType, InFlightType))]
-        if not tiles:
-            return None
-        for tile in tiles:
-            if settled(tile, f"'{function.__name__}'").dtype != FLOAT32:
-                raise SpecError(f"arithmetic is on float32 tiles, got {tile.dtype}: use .astype(np.float32) first")
-        if len(tiles) == 2 and left != right:
-            raise SpecError(f"tiles of shapes {left.shape} and {right.shape} do not combine")
-        if any(isinstance(t, InertType) for t in (left, right)):  # in the memory role, where a tile is a type without data
-            return tiles[0](left, right), lambda context, builder, sig, args: args[int(isinstance(left, InertType))]
-        kinds = [t if isinstance(t, TileType) else nb.types.float32 for t in (left, right)]
-        if not all(isinstance(t, (TileType, nb.types.Number)) for t in (left, right)):
-            return None
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            value = nb.ir.Constant(tiles[0].machine, nb.ir.Undefined)
-            for i in range(tiles[0].registers):
-                pair = [builder.extract_value(v, i) if isinstance(t, TileType) else v for v, t in zip(args, sig.args, strict=True)]
-                result = divide(builder, *pair) if instruction == "fdiv" else getattr(builder, instruction)(*pair)
-                value = builder.insert_value(value, result, i)
-            return value
-
-        return tiles[0](*kinds), codegen
-
-    nb.binary(function, typer)
-
-
-for _function, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"), (operator.truediv, "fdiv"),
-                                (operator.iadd, "fadd"), (operator.isub, "fsub"), (operator.imul, "fmul"),
-                                (operator.itruediv, "fdiv")):
-    _arithmetic(_function, _instruction)
-
-
-def _negative(value: Any) -> Any:
-    if not isinstance(value, (TileType, InFlightType)):
-        return None
-    tile = settled(value, "'-'")
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        result = nb.ir.Constant(tile.machine, nb.ir.Undefined)
-        for i in range(tile.registers):
-            minus = builder.fsub(nb.ir.Constant(nb.f32, -0.0), builder.extract_value(args[0], i))
-            result = builder.insert_value(result, minus, i)
-        return result
-
-    return tile(tile), codegen
-
-
-nb.binary(operator.neg, _negative)

@@ -57,6 +57,19 @@ class DeviceBuffer:
             self.free()
 
 
+class BufferView(DeviceBuffer):
+    """The memory of a buffer with its dimensions in reverse; it keeps that buffer."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, base: DeviceBuffer) -> None:
+        super().__init__(base.shape[::-1], base.strides[::-1], base.dtype, 0, base.stream, base.device)
+        self.base, self.ptr, self.nbytes = base, base.ptr, base.nbytes
+
+    def free(self) -> None:
+        self.ptr = 0
+
+
 def allocate(info: ArrayInfo, stream: int, device: int) -> DeviceBuffer:
     """GPU memory of the shape, type and major order of `info`, rows padded; contents undefined."""
     strides, nbytes = padded(info)

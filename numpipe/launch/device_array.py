@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import SpecError
 from . import driver
 from .arrays import ArrayInfo, dense_strides, describe, known, major_order
-from .buffers import DeviceBuffer
+from .buffers import BufferView, DeviceBuffer
 from .transfers import download, upload
 
 
@@ -48,6 +48,12 @@ class DeviceArray:
     @property
     def dtype(self) -> np.dtype[Any]:
         return self._buffer.dtype
+
+    @property
+    def T(self) -> DeviceArray:
+        """The transpose, in the same memory: of a row-major matrix a column-major one, as NumPy has it."""
+        base = self._buffer
+        return DeviceArray.of(base.base if isinstance(base, BufferView) else BufferView(base))
 
     @property
     def ndim(self) -> int:
@@ -89,6 +95,8 @@ class DeviceArray:
 
     def copy_to_host(self) -> np.ndarray[Any, Any]:
         """Wait for the work that writes this array and copy it into a new NumPy array of the same major order."""
+        if isinstance(self._buffer, BufferView):
+            return self.T.copy_to_host().T
         out = np.empty(self.shape, self.dtype, "F" if major_order(self._buffer.info()) == "col" else "C")
         download(self._buffer, out, self._buffer.stream)
         return out

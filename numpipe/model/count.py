@@ -35,6 +35,7 @@ Work = collections.Counter[tuple[Any, ...]]
     ("steps", wg)        slots that it waited for
     ("fills", ring)      slots that were filled
     ("tiles",)           tiles of tile loops
+    ("handed",)          partial sums given to other CTAs and taken from them
 """
 
 
@@ -178,18 +179,25 @@ class Counter:
         return self._told.draw(self._number) if plan is not None and plan.base <= address < plan.end else 0
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
-        self.work["store", what.rpartition(" ")[2]] += values.nbytes
+        if not self._in_l2(what):
+            self.work["store", what.rpartition(" ")[2]] += values.nbytes
         self.work["written", self.warpgroup] += values.nbytes
 
-    def gmem_read(self, array: np.ndarray, index: tuple[Any, ...], what: str) -> np.ndarray:
-        found = array[index]
-        self.work["load", what] += found.nbytes
-        self.work["read", self.warpgroup] += found.nbytes
-        return np.zeros(found.shape, found.dtype)
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        if self._in_l2(what):
+            self.work["read", self.warpgroup] += array[index].nbytes
+        else:
+            self.work["load", what] += array[index].nbytes
+        return np.zeros(array[index].shape, array.dtype)
 
-    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None: ...
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
+        self.work["handed",] += 1
 
-    def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None: ...
+    gmem_await = gmem_signal
+
+    def _in_l2(self, what: str) -> bool:
+        """Whether an array is the workspace, whose lines are written and read again before they leave L2."""
+        return any(array.workspace and array.name == what for array in self.unit.arrays)
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Lane 0 stands for all of them."""

@@ -128,6 +128,8 @@ class Model:
                  + (0 if without == "stores" else work["written", number]) / device.work_rate for number in own}
         if not own:
             return float(products)
+        if self.facts.turns and len(own) == 1:  # the only tile: the others have none, and half of the lanes nothing to do
+            moved = {number: 2 * cycles for number, cycles in moved.items()}
         tiles = 0.0 if without == "stores" else device.tile_cycles * self.tiles(work)
         steps = {work["steps", number] for number in own}
         if len(steps) == 1 and not self.facts.turns:  # they share each step: what is no product comes between the products of all
@@ -170,7 +172,8 @@ class Model:
         first = sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate + self.latency()
         emptied = self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
         last = self.device.latency if any(key[0] == "store" for key in work) else 0
-        return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last
+        handed = 2 * self.device.latency * min(work["handed",], 1)  # a fence and a flag; the waits for other parts are over by then
+        return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last + handed
 
     # ---- all SMs, in seconds
     def sm(self, without: str = "") -> float:

@@ -7,13 +7,14 @@ choose a configuration in a call. Both go through the same `limits.predict`.
 
 from __future__ import annotations
 
-import itertools
 import math
+from typing import NamedTuple
 
 from .._budget import HEADER, PANEL_BYTES, SMEM_BYTES
 from .._layout import ATOM
 from ..errors import SpecError
 from ..orders import Grouped, Order
+from ..splits import STREAM, no_split
 from .count import Work
 from .device import H200, Clock, DeviceModel
 from .limits import Facts, Prediction, RingFacts, predict
@@ -24,7 +25,8 @@ RING = "a, b"
 
 def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, slots: int, schedule: str = "cooperative",
             order: Order | None = None, store_slots: int = 1, itemsize: int = 2, num_compute_wgs: int = 2,
-            device: DeviceModel = H200, clock: Clock | float = "burst") -> Prediction:
+            batches: int = 1, split: int | str | None = None, device: DeviceModel = H200,
+            clock: Clock | float = "burst") -> Prediction:
     """Predict a matrix product on 16-bit inputs; `seconds`, `limits` and `limiter` of the result are those of `explain`.
 
     shape            (M, N, K), elements
@@ -37,6 +39,8 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     store_slots      staging panels of each compute warpgroup (8192 bytes each)
     itemsize         bytes of an element of A, B and C
     num_compute_wgs  compute warpgroups
+    batches          products of this shape, one after the other in one launch, with operands of their own
+    split            how the tiles are cut along K, as of `numpipe.split_tiles`
     device, clock    as for `explain`
 
     Raises SpecError for sizes that no such kernel has, and for a ring that does not fit into shared memory.
@@ -46,9 +50,9 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     >>> wide.seconds < narrow.seconds
     True
     """
-    _check(shape, tile, depth, slots, schedule, store_slots, itemsize, num_compute_wgs)
+    _check(shape, tile, depth, slots, schedule, store_slots, itemsize, num_compute_wgs, batches, split)
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
-    work = _work(shape, tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device.sms)
+    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device.sms, split)
     turns = schedule == "pingpong"
     facts = Facts((RingFacts(RING, slots, int(turns and slots > 1), stage),), resident=1, drain=False, spill_bytes=0,
                   serialised=False, turns=turns)
@@ -56,13 +60,16 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
 
 
 def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots: int, schedule: str, store_slots: int,
-           itemsize: int, num_compute_wgs: int) -> None:
+           itemsize: int, num_compute_wgs: int, batches: int, split: int | str | None) -> None:
     if schedule not in ("cooperative", "pingpong"):
         raise SpecError(f"product: schedule is 'cooperative' or 'pingpong', got {schedule!r}")
     if min(shape) < 1:
         raise SpecError(f"product: shape (M, N, K) = {shape}: every size is at least 1")
-    if min(slots, itemsize, num_compute_wgs) < 1 or store_slots < 0:
-        raise SpecError(f"product: {slots=}, {itemsize=} and {num_compute_wgs=} are positive, {store_slots=} is not negative")
+    if min(slots, itemsize, num_compute_wgs, batches) < 1 or store_slots < 0:
+        raise SpecError(f"product: {slots=}, {itemsize=}, {num_compute_wgs=} and {batches=} are positive, {store_slots=} is not "
+                        "negative")
+    if split is not None and split != STREAM and (not isinstance(split, int) or split < 1):
+        raise SpecError(no_split(repr(split)).replace("numpipe.split_tiles", "product"))
     rows = 64 * (num_compute_wgs if schedule == "cooperative" else 1)
     if tile[0] < 1 or tile[0] % rows or not 8 <= tile[1] <= 256 or tile[1] % 8 or depth < 16 or depth % 16:
         raise SpecError(f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of "
@@ -74,46 +81,79 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
                         f"of staging, {HEADER} B of barriers: use fewer slots (numpipe.fit_slots says how many fit)")
 
 
-def _work(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
-          schedule: str, sms: int) -> KernelWork:
-    (m, n, k), (tm, tn) = shape, tile
-    grid = (-(-m // tm), -(-n // tn))
+def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
+          schedule: str, sms: int, split: int | str | None) -> KernelWork:
+    (batches, m, n, k), (tm, tn) = shape, tile
+    grid = (batches, -(-m // tm), -(-n // tn))
     tiles, steps = math.prod(grid), -(-k // depth)
-    work = KernelWork(sms, footprint={"a": m * k * itemsize, "b": n * k * itemsize})
-    # the first CTAs have a tile more than the last ones, if the tiles do not divide
-    many, left = divmod(tiles, sms)
-    for number, of_it, alike in ((0, many + bool(left), left or sms), (sms - 1, many, sms - left if left else 0)):
+    work = KernelWork(sms, footprint={"a": batches * m * k * itemsize, "b": batches * n * k * itemsize})
+    first = 0
+    for alike, share in _shares(tiles, steps, sms, split):
         if alike:
-            work.counted[number] = _cta(of_it, steps, tile, depth, itemsize, warpgroups, schedule)
-            for key, amount in work.counted[number].items():
+            work.counted[first] = _cta(share, tile, depth, itemsize, warpgroups, schedule)
+            for key, amount in work.counted[first].items():
                 work.total[key] += alike * amount
+            first += alike
     # what lies inside the arrays
-    for array, amount in (("a", grid[1] * m * k), ("b", grid[0] * n * k)):
-        work.total["load", array] = amount * itemsize
-    work.total["store", "c"] = m * n * itemsize
+    for array, amount in (("a", grid[2] * m * k), ("b", grid[1] * n * k)):
+        work.total["load", array] = batches * amount * itemsize
+    work.total["store", "c"] = batches * m * n * itemsize
 
     places = [order.coordinates(t, grid) for t in range(min(tiles, sms, SAMPLES))]
-    for axis, array in enumerate("ab"):
-        panels = [place[axis] for place in places]
+    for axis, array in enumerate("ab", 1):
+        panels = [(place[0], place[axis]) for place in places]
         work.distinct[array] = len(set(panels)) / len(panels)
         beside = sum(len(set(panels[at:at + NEIGHBOURS])) for at in range(0, len(panels), NEIGHBOURS))
         work.distinct_beside[array] = beside / len(panels)
     return work
 
 
-def _cta(tiles: int, steps: int, tile: tuple[int, int], depth: int, itemsize: int, warpgroups: int, schedule: str) -> Work:
-    """What a CTA with so many tiles does."""
-    tm, tn = tile
-    work = Work({("tiles",): tiles, ("fills", RING): tiles * steps, ("copied",): tiles * steps * (tm + tn) * depth * itemsize,
-                 ("load", "a"): tiles * steps * tm * depth * itemsize, ("load", "b"): tiles * steps * tn * depth * itemsize,
-                 ("store", "c"): tiles * tm * tn * itemsize, ("flop",): 2 * tiles * steps * tm * tn * depth})
+class _Share(NamedTuple):
+    """What one CTA has of the tiles: parts of them with so many steps together, sums that it gives and takes, tiles it stores."""
+
+    parts: int
+    steps: int
+    tiles: int
+    given: int = 0
+    taken: int = 0
+
+
+def _shares(tiles: int, steps: int, sms: int, split: int | str | None) -> list[tuple[int, _Share]]:
+    """(how many CTAs, the share of each), the largest first; parts as `splits` has them, but all alike."""
+    if split is None:  # the first CTAs have a tile more than the last ones, if the tiles do not divide
+        many, left = divmod(tiles, sms)
+        return [(left, _Share(many + 1, steps * (many + 1), many + 1)), (sms - left, _Share(many, steps * many, many))]
+    if isinstance(split, int):
+        parts = min(split, steps, sms)
+        used = sms // parts * parts
+        many, left = divmod(tiles * parts, used)
+        each, others = -(-steps // parts), parts - 1
+        return [(ctas, _Share(n, n * each, n, 0, n * others)) for ctas, n in ((left, many + 1), (used - left, many))] + [
+            (sms - used, _Share(0, 0, 0))]
+    waves, shared = divmod(tiles, sms)
+    if waves and shared:
+        waves, shared = waves - 1, shared + sms
+    row = -(-shared * steps // sms)
+    parts = -(-steps // row) if row else 0
+    return [(sms, _Share(waves + -(-shared // sms) + bool(shared), waves * steps + row, waves + -(-shared // sms), bool(shared),
+                         parts - 1 + bool(shared % sms and row > steps) if shared else 0))]
+
+
+def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgroups: int, schedule: str) -> Work:
+    """What a CTA with such a share does."""
+    (tm, tn), steps = tile, share.steps
+    work = Work({("tiles",): share.parts, ("fills", RING): steps, ("copied",): steps * (tm + tn) * depth * itemsize,
+                 ("load", "a"): steps * tm * depth * itemsize, ("load", "b"): steps * tn * depth * itemsize,
+                 ("store", "c"): share.tiles * tm * tn * itemsize, ("flop",): 2 * steps * tm * tn * depth,
+                 ("handed",): share.given + share.taken})
     turns = schedule == "pingpong"
-    shares = itertools.repeat(tiles) if not turns else (len(range(first, tiles, warpgroups)) for first in range(warpgroups))
     rows = tm if turns else tm // warpgroups
-    for warpgroup, mine in zip(range(warpgroups), shares, strict=False):
-        products = mine * steps * (rows // 64) * (depth // 16)
-        work["steps", warpgroup] = mine * steps
-        work["products", warpgroup] = products
+    for warpgroup in range(warpgroups):
+        parts = len(range(warpgroup, share.parts, warpgroups)) if turns else share.parts
+        mine = parts / share.parts if share.parts else 0.0
+        work["steps", warpgroup] = round(mine * steps)
+        products = work["products", warpgroup] = round(mine * steps * (rows // 64) * (depth // 16))
         work["tensor", warpgroup] = round(products * max(tn / 2, 16 + tn / 4))
-        work["written", warpgroup] = mine * rows * tn * itemsize
+        work["written", warpgroup] = round(mine * rows * tn * (itemsize * share.tiles + 4 * share.given))
+        work["read", warpgroup] = round(mine * rows * tn * 4 * share.taken)
     return +work  # without zeros: a CTA without a tile does nothing

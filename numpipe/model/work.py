@@ -52,6 +52,8 @@ def count(unit: Any, body: Body, grid: tuple[int, int, int], resident: Callable[
     ctas = grid[0] * grid[1] * grid[2]
     work = KernelWork(ctas)
     events = 0
+    parts = any(array.workspace for array in unit.arrays)
+    """CTAs with parts of tiles differ without order"""
 
     seen: dict[Any, Work] = {}
     """of all warpgroups but the first, by what that does: where it fills as much, the others do the same"""
@@ -62,7 +64,7 @@ def count(unit: Any, body: Body, grid: tuple[int, int, int], resident: Callable[
             first, *others = _order(unit)
             found = counted(Work(), first, number)
             alike = frozenset(found.items()) if _cost(found) <= FEW else _structure(found)
-            if not alike or alike not in seen or seen[alike]["copied",]:  # the others load for themselves: not told from the first
+            if not alike or alike not in seen or seen[alike]["copied",] or parts:  # the others are not told from the first
                 seen[alike] = Work()
                 for warpgroup in others:
                     counted(seen[alike], warpgroup, number)
@@ -98,7 +100,8 @@ def count(unit: Any, body: Body, grid: tuple[int, int, int], resident: Callable[
 
     # the ends, and some between them that are not a multiple of anything: CTAs may differ without order
     cost = _cost(at(0))
-    chosen = set(range(ctas)) if cost * ctas <= ALL else {0, ctas - 1}
+    most = EVENTS // 10 if parts else ALL
+    chosen = set(range(ctas)) if cost * ctas <= most else {0, ctas - 1}
     if cost <= EVENTS // 100:
         chosen |= {ctas * n // 7 for n in range(1, 7)}
     for number in sorted(chosen):

@@ -135,6 +135,12 @@ def in_plane(t, by_plane):
 
 
 @helper
+def only_plane(place):
+    """Where there is one."""
+    return np.int32(0), place[0], place[1]
+
+
+@helper
 def with_plane(plane, place):
     return plane, place[0], place[1]
 

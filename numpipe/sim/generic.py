@@ -128,28 +128,31 @@ def load_word(who: Warpgroup, address: int) -> int:
     return int(who.sm.memory.bytes[address:address + 4].view(np.int32)[0])
 
 
+def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...], what: str) -> npt.NDArray[Any]:
+    """Elements inside an array; `what`: its name."""
+    found = array[index].copy()
+    who.elapse(-(-2 * found.nbytes // who.sm.costs.generic_bytes))
+    who.breathe()
+    who.sm.gmem.read(_array_access(who, gmem.LOAD, what), array, index, who.known())
+    _trace(who, "read", f"load from {what}", found.nbytes)
+    return found
+
+
+def _array_access(who: Warpgroup, kind: str, what: str) -> Access:
+    """An ordinary access to an array by all warps that execute."""
+    clocks = who.sm.clocks
+    return Access(who, kind, what, tuple((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)) for warp in who.warps()))
+
+
 def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any],
                 what: str) -> None:
     """`what`: the array's name."""
     who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
     who.breathe()
-    clocks = who.sm.clocks
-    needs = tuple((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)) for warp in who.warps())
-    access = Access(who, gmem.STORE, what, needs)
+    access = _array_access(who, gmem.STORE, what)
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known())
     array[index] = values
     _trace(who, "write", f"store to {what}", np.asarray(values).nbytes)
-
-
-def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], what: str) -> npt.NDArray[Any]:
-    """`what`: the array's name."""
-    who.breathe()
-    access = Access(who, gmem.LOAD, what, ())
-    who.sm.gmem.read(access, array, _inside(access, array, index), who.known())
-    found: npt.NDArray[Any] = array[index].copy()
-    who.elapse(-(-2 * found.nbytes // who.sm.costs.generic_bytes))
-    _trace(who, "read", f"load of {what}", found.nbytes)
-    return found
 
 
 def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:

@@ -6,10 +6,11 @@ a stream run one after the other, so what a kernel wrote is there for the next.
 
 Within a CTA accesses are ordered, or not, by its clocks::
 
-    then \\ first      TMA load                  TMA store, reduction            ordinary store
-    TMA load          -                         its group has been waited for   never: see below
-    TMA store         the phase is over         its group has been waited for   never
-    ordinary store    the phase is over         its group has been waited for   same warpgroup, or a barrier
+    then \\ first      TMA load             TMA store, reduction            ordinary store                 ordinary load
+    TMA load          -                    its group has been waited for   never: see below               -
+    TMA store         the phase is over    its group has been waited for   never                          a barrier
+    ordinary store    the phase is over    its group has been waited for   same warpgroup, or a barrier   the same
+    ordinary load     -                    its group has been waited for   a barrier                      -
 
 An ordinary store is of the generic proxy and TMA copies are of the async proxy. What orders the two in global memory is a proxy
 fence on it, and the one that kernels have is on shared memory.
@@ -44,10 +45,8 @@ if TYPE_CHECKING:
 
 _FIRST = np.iinfo(np.int32).max
 """code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest, and 0 is nobody"""
-STORE = "store"
-"""kind of an ordinary store"""
-LOAD = "load"
-"""kind of an ordinary load"""
+STORE, LOAD = "store", "load"
+"""kinds of ordinary accesses"""
 _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
 STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
               "wait_smem_to_gmem(0)")
@@ -123,11 +122,14 @@ class GlobalMemory:
         self._awaits = programmatic
         self._early: Touch | None = None
         """an access before a griddepcontrol.wait"""
+        self._reads: dict[tuple[Place, int, tuple[tuple[int, int], ...]], Touch] = {}
+        """ordinary loads of the running CTA, by array, warpgroup and where"""
 
     def begin(self) -> None:
         """Another CTA, or cluster, runs from here on."""
         self.number += 1
         self._foreign = _FIRST - len(self._touches)
+        self._reads.clear()
 
     # ---- arrays
     def place(self, array: npt.NDArray[Any]) -> Place:
@@ -203,6 +205,28 @@ class GlobalMemory:
             if not unwritten:
                 self._mark_read(place, touch)
 
+    def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
+        """Ordinary loads by the warps of a warpgroup; `access` says what orders them."""
+        place, touch = self.place(array), self._touch(access, index, False, access.needs)
+        if not known[access.agent.sm.clocks.grid]:
+            self._too_early(access, touch)
+        unwritten = place.region.written is None and not place.fresh
+        if not unwritten:
+            self._open(place.region)
+            written = place.written[touch.index]
+            if written.size:
+                self._writes(access, touch, written, known)
+                if place.fresh:
+                    self._initialised(access, touch, written)
+        where = tuple((part.start, part.stop) for part in index)
+        self._reads[place, access.agent.warpgroup, where] = touch
+        seen = place.cuts.setdefault(((), False), Cut(place)).seen
+        at = tuple(n for part in where for n in part)
+        if at not in seen:
+            seen[at] = self._remember(touch)
+            if not unwritten:
+                self._mark_read(place, touch)
+
     def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None:
         """A TMA store of a box, or a reduction; `need`: what says that it has reached global memory."""
         cut = self._cuts.get(box.tensor) or self._cut(box)
@@ -212,19 +236,6 @@ class GlobalMemory:
     def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
         """Ordinary stores by the warps of a warpgroup; `access` says what orders them."""
         self._write(access, self.place(array), self._touch(access, index, False, access.needs), known)
-
-    def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
-        """Ordinary loads by the warps of a warpgroup, of what other CTAs wrote and handed over, or this warpgroup."""
-        place, touch = self.place(array), self._touch(access, index, False)
-        if not known[access.agent.sm.clocks.grid]:
-            self._too_early(access, touch)
-        self._open(place.region)
-        written = place.written[touch.index]
-        if not written.size:
-            return
-        self._writes(access, touch, written, known)
-        self._initialised(access, touch, written)
-        self._mark_read(place, self._remember(touch))
 
     def _touch(self, access: Access, index: Index, flipped: bool, needs: tuple[Need, ...] = (), reduction: str = "") -> Touch:
         return Touch(access, self.number, index, flipped, needs, reduction)
@@ -238,6 +249,11 @@ class GlobalMemory:
             return
         if place.region.loaded:
             self._loads(access, place, touch, known)
+        for (held, _, _), earlier in self._reads.items():
+            same = touch.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup
+            if not same and held.region is place.region and any(known[counter] < value for counter, value in earlier.needs) and (
+                    overlap(place, touch.index, held, earlier.index)):
+                raise _unordered(access, touch, earlier)
         met = self._writes(access, touch, written, known)
         if touch.reduction and place.fresh:
             self._initialised(access, touch, written)
@@ -275,7 +291,7 @@ class GlobalMemory:
             together = earlier.agent.cta == touch.agent.cta
             if earlier.kind == STORE and touch.kind not in (STORE, LOAD):
                 raise (_other_proxy if together else _conflict)(access, touch, earlier, written)
-            if earlier.kind == STORE and together and earlier.agent.warpgroup == touch.agent.warpgroup:
+            if earlier.kind == STORE == touch.kind and together and earlier.agent.warpgroup == touch.agent.warpgroup:
                 continue
             if any(known[counter] < value for counter, value in earlier.needs):
                 told = _conflict if not together else _unordered if earlier.kind == STORE else _in_transfer
@@ -326,7 +342,7 @@ def _conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Sim
     elif LOAD in (touch.kind, earlier.kind):
         mend = ("numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane awaits "
                 "that, a barrier, all lanes load")
-    elif "TMA load" in (touch.kind, earlier.kind):
+    elif "reads" in (_VERBS[touch.kind], _VERBS[earlier.kind]):
         mend = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
     else:
         mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
@@ -347,13 +363,16 @@ def _other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> 
         "store it with copy_smem_to_gmem and wait_smem_to_gmem(0), or use it in the next kernel")
 
 
-def _unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
-    """Two warpgroups store."""
+def _unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None) -> SimulationError:
+    """Ordinary accesses, one of which stores."""
+    now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
+    own = touch.agent.warpgroup == earlier.agent.warpgroup
     return _found(PipelineRace, access, touch, earlier, "unordered-accesses", (
-        f"{touch.describe()} writes {_common(touch, earlier, codes)}, which {earlier.describe()} of {earlier.agent.name} writes "
-        "too"),
-        f"no barrier orders {earlier.agent.name} before {touch.agent.name}",
-        "a barrier between the two, or rows and columns of its own for each warpgroup")
+        f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
+        f"{earlier.describe()} of {earlier.agent.name} {before}{' too' * (now == before)}"),
+        f"no barrier orders {'its four warps' if own else f'{earlier.agent.name} before {touch.agent.name}'}",
+        "a barrier between the two, or " + ("the value that was stored in place of the load" if own else
+                                            "rows and columns of its own for each warpgroup"))
 
 
 def _in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None,
@@ -364,9 +383,9 @@ def _in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | No
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         if mbar.observed:
             mend = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
-    elif touch.kind != "TMA load" and earlier.agent.warpgroup != touch.agent.warpgroup:
+    elif _VERBS[touch.kind] == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
         mend = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
-    elif touch.kind != "TMA load":
+    elif _VERBS[touch.kind] == "writes":
         mend = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
     return _found(PipelineRace, access, touch, earlier, "array-in-transfer", (
         f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
@@ -375,7 +394,7 @@ def _in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | No
 
 def _before_wait(access: Access, touch: Touch) -> SimulationError:
     return _found(PipelineRace, access, touch, None, "read-before-grid-dependency", (
-        f"{touch.where()} is {'read' if touch.kind == 'TMA load' else 'written'} by {touch.describe()} of {touch.agent.name} "
+        f"{touch.where()} is {'read' if _VERBS[touch.kind] == 'reads' else 'written'} by {touch.describe()} of {touch.agent.name} "
         "before griddepcontrol.wait: the kernel ahead in the stream may not have ended"),
         f"nothing orders it after a griddepcontrol.wait of {touch.agent.name}, or of a warpgroup that has told it",
         "griddep.wait() by every warpgroup, before it touches an array")

@@ -340,7 +340,7 @@ class Warpgroup:
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
         generic.write_array(self, array, index, values, what)
 
-    def gmem_read(self, array: np.ndarray, index: tuple[Any, ...], what: str) -> np.ndarray:
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         return generic.read_array(self, array, index, what)
 
     def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from order_kernels import ORDERS, by_table, expected, grouped_at_run_time, numbered, numbers, on_host, output, some_rows
+from order_kernels import ORDERS, by_table, expected, grouped_at_run_time, numbered, numbers, on_host, one_plane, output, some_rows
 
 from numpipe.orders import Hilbert, Order, Snake, named
 
@@ -19,6 +19,13 @@ def test_a_kernel_walks_an_order_as_the_host_does(order: Any) -> None:
         c = output(shape[0] * shape[1], shape[2])
         numbered(c, *map(np.int32, shape), order=order, target="gpu")
         np.testing.assert_array_equal(numbers(c), expected(on_host(order), shape))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_one_plane_is_walked_as_no_plane(order: Any) -> None:
+    c = output(23, 9)
+    one_plane(c, np.int32(23), np.int32(9), order=order, target="gpu")
+    np.testing.assert_array_equal(numbers(c), expected(on_host(order), (23, 9)))
 
 
 @pytest.mark.parametrize("order", ["grouped", "snake"])

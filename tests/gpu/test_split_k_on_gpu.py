@@ -140,7 +140,7 @@ def test_z_a_workspace_that_is_too_small_ends_the_kernel() -> None:
             if part.begin == 0:
                 c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = acc
 
-    kernel = numpipe.kernel(split, grid=numpipe.persistent(), num_compute_wgs=1, workspace=Workspace((64, 64), 1))
+    kernel = numpipe.kernel(split, grid=numpipe.persistent(), num_compute_wgs=1, workspace=Workspace((64, 64), slots=1))
     arrays = [DeviceArray.from_host(np.zeros((64, 64), np.float32)) for _ in range(3)]
     with pytest.raises(LaunchError):
         kernel(*arrays)

@@ -1,0 +1,192 @@
+"""``c[rows, columns]`` on the GPU: ordinary loads, ``ld.global``, of elements or of two at once.
+
+Never ``ld.global.nc``: a kernel starts while the one before it in the stream may still be writing, and what that path has cached
+is not looked at again.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from . import _numba as nb
+from . import load as source
+from ._op import cuda_meaning
+from .arith_cuda import type_of
+from .fragment.elementwise_cuda import lane_place
+from .fragment.layouts import places
+from .fragment.tile import BFLOAT16, FLOAT32, HALVES
+from .fragment.tile_cuda import TileType, assembled, undefined
+from .inert_cuda import InertType
+from .refs_cuda import AllType, DsType, GmemType, gmem_value
+
+I32 = nb.types.int32
+
+
+def _is_slice(part: Any) -> bool | None:
+    if isinstance(part, (DsType, AllType)):
+        return True
+    return False if isinstance(part, (nb.types.Integer, InertType)) else None
+
+
+class _Block:
+    """Where a block's elements are: the address of the array's element 0 in it, and along its dimensions start, size, stride."""
+
+    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, parts: tuple[Any, ...], given: Any,
+                 axes: tuple[int, ...]) -> None:
+        self.builder, self.dtype = builder, ref.arg.dtype
+        array = gmem_value(context, builder, ref, value)
+        shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+        start = [found if isinstance(part, DsType) else context.cast(builder, found, part, I32)
+                 for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, given), strict=True)]
+        self.base, self.inside = array.pointer, nb.const(1, nb.i1)
+        for axis, place in enumerate(start):
+            if axis not in axes:
+                self.inside = builder.and_(self.inside, builder.icmp_unsigned("<", place, shape[axis]))
+                self.base = self.moved(self.base, place, strides[axis])
+        self.start, self.size, self.stride = ([of[axis] for axis in axes] for of in (start, shape, strides))
+        inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
+        self.pairs = bool(axes) and axes[-1] == inner and (ref.arg.tma or ref.arg.ndim == 1)
+        """whether two elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
+
+    def moved(self, address: Any, place: Any, stride: Any) -> Any:
+        """The address `place` elements further along a dimension."""
+        builder = self.builder
+        far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64)))
+        return builder.add(address, far)
+
+    def load(self, address: Any, inside: Any, both: bool = False) -> Any:
+        """One element, or `both` it and its neighbour; what lies outside is not touched, but the array's first element."""
+        builder = self.builder
+        machine: Any = {2: nb.i16, 4: nb.i32}[self.dtype.itemsize]
+        if both:
+            machine = nb.i32 if self.dtype in HALVES else nb.ir.VectorType(nb.i32, 2)
+        pointer = builder.inttoptr(address, nb.global_pointer(machine))
+        found = builder.load(pointer, align=self.dtype.itemsize * (2 if both else 1))
+        zero = nb.ir.Constant(machine, [0, 0] if both and self.dtype not in HALVES else 0)
+        return builder.select(inside, found, zero)
+
+
+def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
+    """A 32-bit word as a register of a tile of this type."""
+    return builder.bitcast(word, nb.f32) if dtype == FLOAT32 else word
+
+
+def _pair(block: _Block, address: Any, inside: Any) -> list[Any]:
+    """The registers of two neighbours, loaded at once."""
+    found = block.load(address, inside, both=True)
+    if block.dtype in HALVES:
+        return [found]
+    return [_bits(block.builder, block.dtype, block.builder.extract_element(found, nb.const(i))) for i in (0, 1)]
+
+
+def _packed(block: _Block, two: list[Any]) -> list[Any]:
+    """The registers of two elements that were loaded one by one."""
+    builder = block.builder
+    if block.dtype in HALVES:
+        low, high = (builder.zext(bits, nb.i32) for bits in two)
+        return [builder.or_(low, builder.shl(high, nb.const(16)))]
+    return [_bits(builder, block.dtype, word) for word in two]
+
+
+def _loaded(builder: Any, block: _Block, tile: TileType) -> Any:
+    """All registers of a tile: by pairs where the first column is even and the array has all columns, else by elements."""
+    row, column = lane_place(builder)
+    flat = len(tile.shape) == 1
+    where = places(tile.shape, tile.layout)
+
+    def index(axis: int, own: Any, at: int) -> Any:
+        return builder.add(builder.add(block.start[axis], own), nb.const(at))
+
+    def address(place: Any) -> tuple[Any, Any]:
+        """(address, inside) of an element; an address outside is the array's first element's."""
+        rows, columns = place
+        along = [(0, column if rows is None else row, columns if rows is None else rows)] if flat else [
+            (0, row, rows or 0), (1, column, columns or 0)]
+        at, inside = block.base, block.inside
+        for axis, own, distance in along:
+            n = index(axis, own, distance)
+            inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[axis]))
+            at = block.moved(at, n, block.stride[axis])
+        return builder.select(inside, at, block.base), inside
+
+    def registers(pairs: bool) -> list[Any]:
+        found: list[Any] = []
+        for first, second in zip(where[::2], where[1::2], strict=True):
+            if pairs and first[1] is not None:
+                found += _pair(block, *address(first))
+            else:
+                found += _packed(block, [block.load(*address(place)) for place in (first, second)])
+        return found
+
+    if not block.pairs or all(place[1] is None for place in where):
+        return assembled(builder, tile, registers(False))
+    last = len(block.start) - 1
+    most = builder.sub(block.size[last], nb.const(tile.shape[-1]))
+    begin = block.start[last]
+    whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
+    even = builder.icmp_unsigned("==", builder.and_(begin, nb.const(1)), nb.const(0))
+    arms = []
+    with builder.if_else(builder.and_(whole, even)) as (quick, slow):
+        for arm, pairs in ((quick, True), (slow, False)):
+            with arm:
+                found = registers(pairs)
+                arms.append((found, builder.block))
+    merged = []
+    for parts in zip(*(found for found, _ in arms), strict=True):
+        phi = builder.phi(parts[0].type)
+        for part, (_, at) in zip(parts, arms, strict=True):
+            phi.add_incoming(part, at)
+        merged.append(phi)
+    return assembled(builder, tile, merged)
+
+
+def _number(builder: Any, block: _Block) -> Any:
+    """A single element, the same in all lanes."""
+    bits = block.load(block.base, block.inside)
+    if block.dtype == BFLOAT16:
+        return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
+    return _bits(builder, block.dtype, bits)
+
+
+@cuda_meaning(source.load)
+def _load(_context: Any, ref: Any, index: Any) -> Any:
+    parts, name, arg = tuple(index), ref.arg.name, ref.arg
+    axes = source.block_axes(name, arg.ndim, [_is_slice(part) for part in parts],
+                             f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
+    form = source.block_form(name, arg.dtype, [getattr(parts[axis], "size", None) for axis in axes])
+    memory = ref.role == "memory"
+    tile = None if form is None else TileType.of(form)
+    number = nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype)
+    result = tile or (InertType(source.element(name)) if memory else number)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if memory:
+            return nb.nothing(context) if tile is None else undefined(tile)
+        block = _Block(context, builder, ref, args[0], parts, args[1], axes)
+        return _number(builder, block) if tile is None else _loaded(builder, block, tile)
+
+    return result(ref, index), codegen
+
+
+@nb.typing_registry.register_global(operator.getitem)
+class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
+    key = operator.getitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        target, index = args
+        if not isinstance(target, GmemType):
+            return None
+        whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
+        return nb.signature(nb.returns(self.context, source.load, (target, whole)), target, index)
+
+
+@nb.lowering_registry.lower(operator.getitem, GmemType, nb.types.Any)
+def _get_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    target, index = sig.args
+    value = args[1]
+    if not isinstance(index, nb.types.BaseTuple):
+        index, value = nb.types.Tuple([index]), context.make_tuple(builder, nb.types.Tuple([index]), [value])
+    return nb.call(context, builder, source.load, (target, index), (args[0], value))[1]
