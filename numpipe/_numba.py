@@ -11,7 +11,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from llvmlite import ir
 from llvmlite.ir.values import ArgumentAttributes
@@ -331,7 +331,7 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
                  untyped_passes.InlineInlinables, untyped_passes.FindLiterallyCalls, untyped_passes.LiteralUnroll,
                  untyped_passes.LiteralPropagationSubPipelinePass, typed_passes.InlineOverloads, typed_passes.NopythonRewrites)
 
-    _managers: list[Any] = []
+    _managers: ClassVar[list[Any]] = []
     """the same for all functions"""
 
     def define_pipelines(self) -> list[Any]:
