@@ -11,14 +11,14 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from llvmlite import ir
 from llvmlite.ir.values import ArgumentAttributes
 from numba import cuda
 from numba.core.errors import NumbaError  # base of numba.cuda's, and what the types it borrows raise
 from numba.cuda import cgutils, codegen, compiler, dispatcher, types
-from numba.cuda.core import config
+from numba.cuda.core import config, typed_passes, untyped_passes
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
@@ -26,6 +26,7 @@ from numba.cuda.cudadrv import nvvm
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.datamodel import models
 from numba.cuda.extending import lower_builtin, lower_cast, register_model
+from numba.cuda.target import CUDATargetContext
 from numba.cuda.typing import signature
 from numba.cuda.typing.templates import (
     AbstractTemplate,
@@ -338,6 +339,47 @@ class _Hopper:
     name = b"sm_90a"
 
 
+class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
+    """Numba's passes without those for Python that a kernel is not written in: each is milliseconds of every function.
+
+    `compile.subset` refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literal
+    types are given where they are; the array expressions and string keys that are rewritten after inference have no values here.
+    """
+
+    _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
+                 untyped_passes.InlineInlinables, untyped_passes.FindLiterallyCalls, untyped_passes.LiteralUnroll,
+                 untyped_passes.LiteralPropagationSubPipelinePass, typed_passes.InlineOverloads, typed_passes.NopythonRewrites)
+
+    _managers: ClassVar[list[Any]] = []
+    """the same for all functions"""
+
+    def define_pipelines(self) -> list[Any]:
+        if not self._managers:
+            self._managers.extend(super().define_pipelines())
+            for manager in self._managers:
+                manager.passes = [(one, name) for one, name in manager.passes if one not in self._LEFT_OUT]
+                manager.finalize()
+        return self._managers
+
+
+def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Numba looks for new declarations at each call it types, in forty registries: only in what has grown, nearly always one."""
+    seen: dict[Any, tuple[list[Any], int, int]] = {}
+
+    def refreshed(context: Any) -> None:
+        others, size, lowered = seen.get(context, ([], -1, 0))
+        if sum(map(len, others)) != size:
+            refresh(context)
+            others = [getattr(registry, kind) for one in (context, context.typing_context)
+                      for registry, loader in one._registries.items() for kind in loader.registry_items
+                      if (registry, kind) != (lowering_registry, "functions")]
+        elif len(lowering_registry.functions) != lowered:  # by an operation that was typed for the first time
+            context.install_registry(lowering_registry)
+        seen[context] = others, sum(map(len, others)), len(lowering_registry.functions)
+
+    return refreshed
+
+
 _lock = threading.RLock()
 _APART = {types.int32, types.float32}
 """types of which no variable can have both: Numba would make it a float64"""
@@ -356,9 +398,12 @@ def compiling_for_hopper() -> Iterator[None]:
         codegen.CUDACodeLibrary.get_asm_str = lambda self, cc=None: ""
         unify = types.Number.unify
         types.Number.unify = lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)
+        pipeline, compiler.CUDACompiler = compiler.CUDACompiler, _Compiler
+        refresh, CUDATargetContext.refresh = CUDATargetContext.refresh, _refresh_if_changed(CUDATargetContext.refresh)
         try:
             yield
         finally:
+            CUDATargetContext.refresh, compiler.CUDACompiler = refresh, pipeline
             types.Number.unify = unify
             (dispatcher.get_current_device, compiler.get_current_device, codegen.CUDACodeLibrary._ensure_cc) = asked
             codegen.CUDACodeLibrary.get_asm_str = whole
@@ -457,10 +502,15 @@ def link(ltoir: bytes, name: str, options: Sequence[str] = ()) -> tuple[bytes, s
 
 
 def disassemble(cubin: bytes) -> str:
-    """SASS by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit)."""
+    """SASS by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit).
+
+    Its data flow analysis, a third of the time, has something to add to spills and to branches by register only.
+    """
     from cuda.core import ObjectCode
 
-    return str(codegen.disassemble_cubin(ObjectCode.from_cubin(cubin)))
+    code = ObjectCode.from_cubin(cubin)
+    text = str(codegen.run_nvdisasm(code, ["-ndf"]))
+    return str(codegen.run_nvdisasm(code, [])) if re.search(r"\b(STL|LDL|BRX|BRXU|JMX|JMXU)\b", text) else text
 
 
 def undefined_symbols(library: Any, prefix: str) -> list[str]:

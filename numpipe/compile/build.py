@@ -90,20 +90,28 @@ class Built:
     def resources(self) -> resources.Resources:
         return resources.of(self)
 
-    def inspect(self, what: str) -> Any:
-        """"ptx", "sass", "llvm", "source" (the rewritten kernel function), "resources" or "gate"."""
+    @functools.cached_property
+    def ptx(self) -> str:
         from .. import _numba as nb
 
-        if what == "ptx":
-            return nb.to_ptx(self.library)
+        return nb.to_ptx(self.library)
+
+    @functools.cached_property
+    def sass(self) -> str:
+        from .. import _numba as nb
+
+        try:
+            return nb.disassemble(self.cubin)
+        except RuntimeError as error:
+            raise TargetError(f"kernel {self.name}: inspect('sass') needs nvdisasm, which was not found: pip install "
+                              "nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)") from error
+
+    def inspect(self, what: str) -> Any:
+        """"ptx", "sass", "llvm", "source" (the rewritten kernel function), "resources" or "gate"."""
+        if what in ("ptx", "sass"):
+            return getattr(self, what)
         if what == "llvm":
             return self.library.get_llvm_str()
-        if what == "sass":
-            try:
-                return nb.disassemble(self.cubin)
-            except RuntimeError as error:
-                raise TargetError(f"kernel {self.name}: inspect('sass') needs nvdisasm, which was not found: pip install "
-                                  "nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)") from error
         if what == "source":
             return self.source
         if what == "resources":
@@ -141,6 +149,19 @@ def scalar_type(dtype: np.dtype) -> Any:
     return getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name))
 
 
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Numba makes very many objects that live on: collecting on the way costs up to a third of a compile."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_no_garbage_collection()
 def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Any:
     """AST-rewritten function -> Numba kernel object holding LLVM IR, its memory role checked."""
     missing = toolchain()
@@ -184,8 +205,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     """Compile for sm_90a. Raises CompileError or SpecError naming the user's line or spec."""
     log_on = _log.on("compile")
     begin = time.perf_counter()
-    with _no_garbage_collection():
-        kernel = front_end(unit, lifted, scalars)
+    kernel = front_end(unit, lifted, scalars)
     from .. import _numba as nb
 
     numba = time.perf_counter()
@@ -223,15 +243,3 @@ def _too_few_registers(unit: Unit, log: str) -> SpecError | None:
     return SpecError(f"kernel {unit.kernel}: register budget: its {unit.threads} threads start with {found[1]} registers each, "
                      "which do not hold the accumulator of its largest wgmma and the addresses beside it: a tile of 64 x N float32 "
                      "takes N / 2 registers of a warpgroup's lanes; use fewer columns or a smaller num_compute_wgs")
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Numba makes very many objects that live on: collecting on the way costs up to a third of a compile."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
