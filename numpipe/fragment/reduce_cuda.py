@@ -76,11 +76,12 @@ def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any]
     first = builder.icmp_unsigned("<", lane, nb.const(4 if columns else 1))
     vector = ".v2" if columns else ""
     _barrier(builder)
-    with builder.if_then(first):
-        for i in range(0, len(values), 2):
-            names = "{$1, $2}" if columns else "$1"
-            nb.emit_asm(builder, nb.void, [builder.add(to, nb.const(16 * i)), *values[i:i + 2]],
-                        f"st.shared{vector}.b32 [$0], {names};", "r" + f",{register}" * len(values[i:i + 2]) + ",~{memory}")
+    chosen = builder.zext(first, nb.i32)
+    for i in range(0, len(values), 2):
+        names = "{$2, $3}" if columns else "$2"
+        nb.emit_asm(builder, nb.void, [builder.add(to, nb.const(16 * i)), chosen, *values[i:i + 2]],
+                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{vector}.b32 [$0], {names}; }}",
+                    "r,r" + f",{register}" * len(values[i:i + 2]) + ",~{memory}")
     _barrier(builder)
     found: list[Any] = []
     for i in range(0, len(values), 2):
@@ -109,10 +110,14 @@ def define_exchange(module: Any, unit: Unit, smem: Callable[[Any, int], Any]) ->
 
 
 def _vote(builder: Any, operation: str, bit: Any) -> Any:
-    """One bool of all lanes' (PTX ISA, "barrier.red")."""
+    """One bool of all lanes' (PTX ISA, "barrier.red").
+
+    The warp's vote on what the barrier gave changes nothing, but ptxas knows its result for uniform: behind a branch on the barrier's
+    it takes every lane for one on its own.
+    """
     own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
     text = (f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, 128, "
-            "mine; selp.u32 $0, 1, 0, all; }")
+            "mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }")
     found = nb.emit_asm(builder, nb.i32, [own, builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}")
     return builder.icmp_unsigned("!=", found, nb.const(0))
 
