@@ -155,7 +155,7 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
     @numpipe.kernel(
         out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
         grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=cfg.wgs, wg_axis="wg", memory_registers=40,
-        compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy))
+        compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy, approx_math=True))
     def matmul(a, b, source, bias, c, *, alpha, beta):
         """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = numpipe.axis_index("wg")
