@@ -58,6 +58,16 @@ class Config:
     skinny: bool = False
 
     @property
+    def strip(self) -> int:
+        """Columns of a tile that an epilogue computes at a time."""
+        return min(self.tn, 64)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether accumulators leave registers for an epilogue's arrays and functions; with more than 128 a lane it is slow."""
+        return self.tm // (self.wgs if self.schedule == "cooperative" else 1) * self.tn <= 128 * 128
+
+    @property
     def depth(self) -> int:
         """The slots of the ring, for 16-bit types."""
         if self.slots is not None:
@@ -173,25 +183,32 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
                 a_rows = a_tile.T if form.a == "bkm" else a_tile
                 acc = numpipe.wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if form.b == "bkn" else b_tile.T)
             row, column = m * cfg.tm + wg * rows, n * cfg.tn
-            if alpha is not None:
-                acc = acc * alpha
-            if source is not None:
-                acc = acc + beta * source[(i, ds(row, rows), ds(column, cfg.tn))[plane:]].astype(np.float32)
-            if form.bias == "n":
-                acc = acc + bias[ds(column, cfg.tn)].astype(np.float32)
-            if form.bias == "m":
-                acc = acc + bias[ds(row, rows)].astype(np.float32)[:, None]
-            if form.activation is not None:
-                acc = form.activation(acc)
-            c[(i, ds(row, rows), ds(column, cfg.tn))[plane:]] = acc.astype(c.dtype)
+
+            def finish(x, first):  # of some columns of the tile: all of them would not fit into registers beside a source
+                if alpha is not None:
+                    x = x * alpha
+                if source is not None:
+                    x = x + beta * source[(i, ds(row, rows), ds(column + first, cfg.strip))[plane:]].astype(np.float32)
+                if form.bias == "n":
+                    x = x + bias[ds(column + first, cfg.strip)].astype(np.float32)
+                if form.bias == "m":
+                    x = x + bias[ds(row, rows)].astype(np.float32)[:, None]
+                if form.activation is not None:
+                    x = form.activation(x)
+                return x.astype(c.dtype)
+
+            c[(i, ds(row, rows), ds(column, cfg.tn))[plane:]] = numpipe.map_columns(finish, acc, cfg.strip)
 
     made: numpipe.Kernel = matmul
     return made
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1) -> Config:
-    """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes."""
+def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1, fused: bool = False) -> Config:
+    """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes.
+
+    fused  whether there is an epilogue beside alpha, for which not every config has the registers
+    """
     if 0 in (m, n, k, batches):
         return next(iter(CONFIGS.values()))
     device = replace(model.H200, sms=sms)
@@ -204,7 +221,7 @@ def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1) 
             order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, device=device)
         return told.seconds, told.limits["longest SM"]
 
-    return min(CONFIGS.values(), key=predicted)
+    return min((cfg for cfg in CONFIGS.values() if cfg.fuses or not fused), key=predicted)
 
 
 def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
@@ -222,12 +239,13 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     Matrices may be row- or column-major: pass ``b.T`` for a b (K, N). Raises SpecError for shapes that do not fit.
     """
     batches, m, n, k = _sizes(*[_shape(array) for array in (a, b, c, out, bias)])
-    if cfg is None:
-        device = launch.gpu_state().device
-        cfg = choose(m, n, k, device.sm_count if device else model.H200.sms, batches or 1)
     (a, a_dims), (b, b_dims) = _laid(a, "mk"), _laid(b, "nk")
     along = "" if bias is None else "nm"[len(bias.shape) - 1]
     form = _form(a_dims, b_dims, alpha != 1, c is not None and beta != 0, along, ACTIVATIONS.get(activation, activation))
+    if cfg is None:
+        device = launch.gpu_state().device
+        fused = form.source or along != "" or activation is not None
+        cfg = choose(m, n, k, device.sm_count if device else model.H200.sms, batches or 1, fused)
     vectors = [] if bias is None else [bias if along == "n" else bias[:, 0]]
     options |= {"alpha": float(alpha)} if form.alpha else {}
     options |= {"beta": float(beta)} if form.source else {}

@@ -27,8 +27,8 @@ def check_strips(form: Form, width: Any) -> Form:
     if form.layout != ACCUMULATOR:
         raise SpecError(f"map_columns: a tile of two dimensions has strips of columns, got {form}")
     if isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 8 or width % 8 or form.shape[1] % width:
-        raise SpecError(f"map_columns: width={width!r}: a strip has 8 x i columns, and the {form.shape[1]} of a tile {form.shape} are "
-                        "a multiple of it")
+        raise SpecError(f"map_columns: width={width!r}: a strip has 8 x i columns, which divide the {form.shape[1]} of a tile "
+                        f"{form.shape}")
     return Form((form.shape[0], int(width)), form.dtype)
 
 
