@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from gemm import DTYPES, Shape, inputs, relative_error, shape_of, spell
+from epilogues import ACTIVATIONS
+from gemm import DTYPES, Shape, inputs, measure, relative_error, shape_of, spell
 from numpipe import BlockSpec, CompilerParams, SpecError, bench, cdiv, ds, launch, model, orders
 
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (1024, 4096, 4096))
@@ -88,25 +89,6 @@ CONFIGS = {
 }
 """What each is good for: many steps, and the least power; few steps; large products; tiles of equal sides; as many tiles, of which
 an SM has one; up to 16, 32 and 64 rows or columns, where reading the other operand takes all the time."""
-
-
-@numpipe.function
-def relu(x):  # type: ignore[no-untyped-def]
-    return np.maximum(x, 0.0)
-
-
-@numpipe.function
-def silu(x):  # type: ignore[no-untyped-def]
-    return x * numpipe.sigmoid(x)
-
-
-@numpipe.function
-def gelu(x):  # type: ignore[no-untyped-def]
-    """The approximation with tanh."""
-    return 0.5 * x * (1.0 + np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))
-
-
-ACTIVATIONS = {"relu": relu, "silu": silu, "gelu": gelu}
 
 
 @dataclass(frozen=True)
@@ -238,6 +220,8 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 
     Matrices may be row- or column-major: pass ``b.T`` for a b (K, N). Raises SpecError for shapes that do not fit.
     """
+    if isinstance(activation, str) and activation not in ACTIVATIONS:
+        raise SpecError(f"matmul: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {activation!r}")
     batches, m, n, k = _sizes(*[_shape(array) for array in (a, b, c, out, bias)])
     (a, a_dims), (b, b_dims) = _laid(a, "mk"), _laid(b, "nk")
     along = "" if bias is None else "nm"[len(bias.shape) - 1]
@@ -305,29 +289,15 @@ def _laid(array: Any, dims: str) -> tuple[Any, str]:
 
 
 # ---- running it
-def measure(a: np.ndarray, b: np.ndarray, configs: dict[str, Config], cublas: bench.Cublas | None,
-            plan: bench.Plan | None = None) -> bench.Sample:
-    """Seconds a call of each config, and of cuBLAS, on arrays that stay on the GPU, in turn under load."""
-    x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
-    outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in [*configs, "cuBLAS"]}
-    competitors: dict[str, Callable[[int], object]] = {
-        name: lambda _, cfg=cfg, out=outputs[name]: matmul(x, y, cfg=cfg, out=out)  # type: ignore[misc]
-        for name, cfg in configs.items()}
-    if cublas:
-        competitors["cuBLAS"] = lambda _: cublas(x, y, outputs["cuBLAS"])
-    [sample] = bench.compare(competitors, reference="cuBLAS" if cublas else next(iter(configs)), protocols=("interleaved",),
-                             plan=plan or bench.Plan(load=0.3, rounds=20))
-    return sample
-
-
 def sweep(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config], target: str) -> None:
     """The error of each config at each shape, a line each; on a GPU its speed too."""
     on_gpu = target == "gpu"
     cublas = bench.cublas() if on_gpu else None
+    products = {name: lambda a, b, out, cfg=cfg: matmul(a, b, out=out, cfg=cfg) for name, cfg in configs.items()}
     print(f"\n{'M,N,K':>16}  {'config':<22} {'error':>7}" + f"  {'speed':>12}  ratio" * on_gpu)
     for shape in shapes:
         a, b = inputs(shape, dtype)
-        sample = measure(a, b, configs, cublas) if on_gpu else None
+        sample = measure(a, b, products, cublas) if on_gpu else None
         for name in sample.times if sample else configs:
             error = f"{relative_error(a, b, matmul(a, b, cfg=configs[name], target=target)):>7.1e}" if name in configs else ""
             speed = f"  {2e-12 * np.prod(shape) / sample.seconds(name):>5.0f} TFLOPS  {sample.ratio(name):>5.2f}" if sample else ""
