@@ -43,7 +43,7 @@ _HOME = {
     "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
     "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
-    "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
+    "map_columns": "fragment.strips", "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations",
