@@ -18,6 +18,7 @@ import numpipe
 from numpipe import BlockSpec, cdiv, ds
 from numpipe.orders import Hilbert, Order
 
+
 def made(function: Callable[..., Any], schedule: str = "cooperative", warpgroups: int = 2, ctas: int = 3, **options: Any) -> Any:
     return numpipe.kernel(function, grid=numpipe.persistent(ctas), num_compute_wgs=warpgroups, schedule=schedule, **options)
 
@@ -36,8 +37,9 @@ def gemm(a, b, c, *, cfg: numpipe.Static):
     first = numpipe.axis_index("wg") * rows
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order=cfg.order, dynamic=cfg.dynamic):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(first, rows), :], b_tile.T)
         c[ds(m * cfg.tm + first, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -12,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from dynamic_kernels import Ordered, cases, gemm, made
-from kernels_for_tests import operands, product
+from kernels_for_tests import operands
 from launch_fakes import CudaArray, FakeDriver
 from test_injected import Bug
-from turn_kernels import CFG, some_steps
+from turn_kernels import CFG
 
 import numpipe
-from numpipe import ArrayType, cdiv, ds, launch, number_ring, tile_scheduler
+from numpipe import ArrayType, ds, launch, number_ring, tile_scheduler
 from numpipe._unit import Unit
 from numpipe.compile.build import toolchain
 from numpipe.errors import CompileError, PipelineDeadlock, PipelineRace, SimulationError, SpecError
@@ -71,7 +72,7 @@ def tiles_of(seed: int | None, ctas: int = 4) -> dict[Any, list[int]]:
 
 def test_each_tile_is_taken_once_and_by_whom_differs() -> None:
     deals = [tiles_of(seed) for seed in range(6)]
-    assert all(sorted(sum(deal.values(), [])) == list(range(10)) for deal in deals)
+    assert all(sorted(itertools.chain.from_iterable(deal.values())) == list(range(10)) for deal in deals)
     assert all(deal[cta][0] == cta for deal in deals for cta in range(4))
     assert len({tuple(sorted(map(len, deal.values()))) for deal in deals}) > 2, "some take more than others"
     assert tiles_of(None) == {cta: list(range(cta, 10, 4)) for cta in range(4)}
@@ -91,7 +92,7 @@ FREE = "each_warp(mbarrier.arrive, consumed(ring, slot, 0))"
 STORE = "store_number(number_at(ring, slot), number)"
 BUGS = {
     "told before it is free": Bug(number_ring.put_number, WAIT_FREE, "pass", SimulationError, "store_word|nothing orders this"),
-    "never told": Bug(number_ring.put_number, TOLD, "pass", PipelineDeadlock, r"ready\[0\] of tile numbers @ dynamic_kernels.py:\d+"),
+    "never told": Bug(number_ring.put_number, TOLD, "pass", PipelineDeadlock, r"ready\[0\] of tile numbers @ dynamic_"),
     "told, then stored": Bug(number_ring.put_number, f"{STORE}\n    {TOLD}", f"{TOLD}\n    {STORE}", PipelineRace, "store_word"),
     "stored in the next slot": Bug(number_ring.put_number, STORE, STORE.replace("slot", "slot + 1"), SimulationError,
                                     "load_word|store_word"),
@@ -99,9 +100,11 @@ BUGS = {
     "read before it is told": Bug(number_ring.take_number, WAIT_TOLD, "pass", PipelineRace, "load_word"),
     "one lane waits": Bug(number_ring.take_number, "mbarrier.wait(", "one_lane(mbarrier.wait, ", PipelineRace, "load_word"),
     "never freed": Bug(number_ring.take_number, FREE, "pass", PipelineDeadlock, r"consumed\[0\] of tile numbers"),
-    "freed by one warp": Bug(number_ring.take_number, "each_warp(", "one_lane(", PipelineDeadlock, r"consumed\[0\] of tile numbers"),
+    "freed by one warp": Bug(number_ring.take_number, "each_warp(", "one_lane(", PipelineDeadlock,
+                             r"consumed\[0\] of tile numbers"),
     "freed, then read": Bug(number_ring.take_number, f"{READ}\n    {FREE}", f"{FREE}\n    {READ}", PipelineRace, "load_word"),
-    "a ticket left out": Bug(tile_scheduler.tell, "counter(np_, TOLD), 1", "counter(np_, TOLD), 2", SimulationError, "tile numbers"),
+    "a ticket left out": Bug(tile_scheduler.tell, "counter(np_, TOLD), 1", "counter(np_, TOLD), 2", SimulationError,
+                             "tile numbers"),
     "not waited for a later phase": Bug(number_ring.take_number, "phase_of(ring, step), step", "phase_of(ring, step) - 2, step",
                                         PipelineRace, "waited for phase -2 of ready"),
 }
@@ -176,8 +179,8 @@ def test_a_loop_is_in_no_other_one() -> None:
 
 @pytest.mark.parametrize("value", ["a.shape[0] > 3", "1", "'yes'"])
 def test_dynamic_is_a_constant(value: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "of_value.py").write_text(f"import numpipe\n\ndef kernel(a, b, c):\n    for (m,) in numpipe.tiles(10, dynamic={value}):\n"
-                                          "        pass\n")
+    (tmp_path / "of_value.py").write_text("import numpipe\n\ndef kernel(a, b, c):\n"
+                                          f"    for (m,) in numpipe.tiles(10, dynamic={value}):\n        pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "of_value", raising=False)
     refused(__import__("of_value").kernel, r"dynamic= is True or False, known at compile time.*got")
@@ -195,8 +198,8 @@ def test_all_ctas_run_the_same_loops() -> None:
             for (m,) in numpipe.tiles(4, dynamic=True):
                 pass
 
-    refused(other_counts, r"CTA \(1, 0, 0\) has 5 tiles in the loop of test_dynamic.py:\d+ where another one has 4 tiles", error=SpecError,
-            grid_names="x")
+    refused(other_counts, r"CTA \(1, 0, 0\) has 5 tiles in the loop of test_dynamic.py:\d+ where another one has 4 tiles",
+            error=SpecError, grid_names="x")
     refused(fewer_loops, r"CTA \(1, 0, 0\) has ended where another one has 4 tiles in the loop of", error=SpecError, grid_names="x")
 
 
