@@ -165,6 +165,15 @@ def tile_of(np_):  # type: ignore[no-untyped-def]
     return sub(counter(np_, TICKET), counter(np_, BASE))
 
 
+@op
+def is_tile(tile: Any, end: Any) -> bool:
+    """Whether a loop of `end` tiles has this one; else the ticket ends it.
+
+    On the GPU in unsigned numbers: where a kernel has given up its waits (`CompilerParams.debug`) a ticket may be anything.
+    """
+    return bool(tile < end)
+
+
 # ---- whose it is, with turns: the tiles of a CTA go round its compute warpgroups, over all its loops
 @op
 def away_first(np_: Context) -> Any:
@@ -181,7 +190,7 @@ def pass_owner(np_: Context) -> None:
 @helper
 def pass_over(np_, ring):  # type: ignore[no-untyped-def]
     """Go on to this warpgroup's next ticket, or to one that ends the loop."""
-    while tile_of(np_) < counter(np_, END) and counter(np_, AWAY) > 0:
+    while is_tile(tile_of(np_), counter(np_, END)) and counter(np_, AWAY) > 0:
         take(np_, ring)
 
 
