@@ -202,6 +202,12 @@ def begin_turns(np_, ring):  # type: ignore[no-untyped-def]
 
 
 # ---- the loop
+@op
+def none_or_more(tiles: Any) -> Any:
+    """A number of tiles; a negative one is none, as in other loops."""
+    return np.int32(max(int(tiles), 0))
+
+
 @helper
 def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     """The first tile of a loop over `end` tiles, by the ticket that is left of the loop before; `end` or more: there is none."""

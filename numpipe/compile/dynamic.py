@@ -40,7 +40,7 @@ class DynamicTiles(Turns):
         t, end, ring = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
         site = literal_node(self.session.site(self.source, node.iter), node)
         context = self.context_name(node)
-        setup += [ast.Assign([ast.Name(end, ast.Store())], total),
+        setup += [ast.Assign([ast.Name(end, ast.Store())], self.call(tile_scheduler.none_or_more, [total], node)),
                   ast.Assign([ast.Name(ring, ast.Store())], self.call(tile_scheduler.scheduler, [context, site], node)),
                   ast.Assign([ast.Name(t, ast.Store())],
                              self.call(tile_scheduler.first_tile, [context, name(ring), name(end)], node))]
