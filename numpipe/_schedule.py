@@ -6,7 +6,7 @@ And where they are told which tiles these are, if that is not arithmetic (`tile_
 from __future__ import annotations
 
 from ._budget import HEADER
-from ._plans import COUNTERS, NumberPlan, RingPlan
+from ._plans import COUNTERS, MapRequest, NumberPlan, RingPlan
 from .allocations import Scratch
 from .errors import SpecError
 
@@ -21,6 +21,7 @@ class Scheduled:
     schedule: str
     rings: dict[str, RingPlan]
     scratch: dict[str, Scratch]
+    maps: dict[MapRequest, int]
 
     def check_schedule(self) -> None:
         """SpecError where there is nobody to take turns with."""
@@ -95,3 +96,13 @@ class Scheduled:
                             f"{self.barrier_room} bytes of barriers hold")
         self.rings[plan.name] = plan
         return plan
+
+    @property
+    def counter_at(self) -> int:
+        """Where the packed parameter has the address of the launch's counter (`tile_scheduler`): behind the maps, at least one."""
+        return 128 * max(1, len(self.maps))
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the packed parameter."""
+        return self.counter_at + 128 * (self.tickets is not None)

@@ -345,16 +345,6 @@ class Unit(Axes):
         """Number of the tensor map in the kernel's packed parameter."""
         return self.maps.setdefault(request, len(self.maps))
 
-    @property
-    def counter_at(self) -> int:
-        """Where the packed parameter has the address of the launch's counter (`tile_scheduler`): behind the maps, at least one."""
-        return 128 * max(1, len(self.maps))
-
-    @property
-    def table_bytes(self) -> int:
-        """Of the packed parameter."""
-        return self.counter_at + 128 * (self.tickets is not None)
-
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of a ring's mbarriers."""
         arrivals = 4 if plan.private else 4 * self.compute_wgs if plan.numbers else self.consumed_arrivals

@@ -172,6 +172,15 @@ def tile_of(np_):  # type: ignore[no-untyped-def]
     return sub(counter(np_, TICKET), counter(np_, BASE))
 
 
+@op
+def is_tile(tile: Any, end: Any) -> bool:
+    """Whether a loop of `end` tiles has this one; else the ticket ends it.
+
+    On the GPU in unsigned numbers: where a kernel has given up its waits (`CompilerParams.debug`) a ticket may be anything.
+    """
+    return bool(tile < end)
+
+
 # ---- whose it is, with turns: the tiles of a CTA go round its compute warpgroups, over all its loops
 @op
 def away_first(np_: Context) -> Any:
@@ -188,7 +197,7 @@ def pass_owner(np_: Context) -> None:
 @helper
 def pass_over(np_, ring):  # type: ignore[no-untyped-def]
     """Go on to this warpgroup's next ticket, or to one that ends the loop."""
-    while tile_of(np_) < counter(np_, END) and counter(np_, AWAY) > 0:
+    while is_tile(tile_of(np_), counter(np_, END)) and counter(np_, AWAY) > 0:
         take(np_, ring)
 
 
@@ -200,6 +209,12 @@ def begin_turns(np_, ring):  # type: ignore[no-untyped-def]
 
 
 # ---- the loop
+@op
+def none_or_more(tiles: Any) -> Any:
+    """A number of tiles; a negative one is none, as in other loops."""
+    return np.int32(max(int(tiles), 0))
+
+
 @helper
 def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     """The first tile of a loop over `end` tiles, by the ticket that is left of the loop before; `end` or more: there is none."""

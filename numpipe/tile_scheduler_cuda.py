@@ -142,6 +142,19 @@ def _begun_with(_context: Any) -> Any:
     return I32(), lambda context, builder, sig, args: _ctas(builder)
 
 
+@cuda_meaning(source.none_or_more)
+def _none_or_more(_context: Any, tiles: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return builder.select(builder.icmp_signed("<", args[0], nb.const(0)), nb.const(0), args[0])
+
+    return I32(I32), codegen
+
+
+@cuda_meaning(source.is_tile)
+def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
+    return nb.types.boolean(I32, I32), lambda context, builder, sig, args: builder.icmp_unsigned("<", *args)
+
+
 @cuda_meaning(source.close)
 def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
     passes = nb.literal(in_turns) and np_.unit.turns > 1

@@ -18,6 +18,7 @@ import numpipe
 from numpipe import BlockSpec, cdiv, ds
 from numpipe.orders import Hilbert, Order
 
+
 def made(function: Callable[..., Any], schedule: str = "cooperative", warpgroups: int = 2, ctas: int = 3, **options: Any) -> Any:
     return numpipe.kernel(function, grid=numpipe.persistent(ctas), num_compute_wgs=warpgroups, schedule=schedule, **options)
 
@@ -36,8 +37,9 @@ def gemm(a, b, c, *, cfg: numpipe.Static):
     first = numpipe.axis_index("wg") * rows
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order=cfg.order, dynamic=cfg.dynamic):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(first, rows), :], b_tile.T)
         c[ds(m * cfg.tm + first, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -74,7 +76,7 @@ def with_skips(a, b, c, *, cfg: numpipe.Static = CFG):
 
 def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
     """Loops one behind the other, which go on with the ticket, and the turn, that is left: of bands of rows in turn, a static one
-    each third time, then one without pipelines, that has more tiles than CTAs, and one that has none."""
+    each third time, then one of fewer than no tiles, and one without pipelines."""
     all_steps = cdiv(a.shape[1], cfg.tk)
     for m in range(cdiv(a.shape[0], cfg.tm)):
         if m % 3 == 2:
@@ -85,10 +87,11 @@ def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
             for (n,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn), dynamic=True):
                 acc = some_steps(a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, all_steps, cfg)
                 c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+    for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn) - 7, dynamic=True):  # none
+        c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros((cfg.tm, cfg.tn), np.float32).astype(c.dtype)
     for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn), dynamic=True):  # without pipelines: no turns
-        c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros((cfg.tm, cfg.tn), np.float32).astype(c.dtype)
-    for (i,) in numpipe.tiles(b.shape[0] - b.shape[0], dynamic=True):
-        c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros((cfg.tm, cfg.tn), np.float32).astype(c.dtype)
+        ones = numpipe.zeros((cfg.tm, cfg.tn), np.float32) + 1.0
+        c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = ones.astype(c.dtype)
 
 
 def in_body_form(a, b, c, *, cfg: numpipe.Static = CFG):
@@ -125,6 +128,7 @@ def cases() -> dict[str, Case]:
     a, b = operands(192, 128, 5 * 64)
     wide, tall = operands(192, 320, 5 * 64), operands(640, 128, 3 * 64)
     sums, more, rows = product(a, b), product(*wide), product(*tall)
+    bands = np.concatenate([more, np.ones_like(more[:64])])
     shared, own = Ordered(128, 64, 64, 3), Ordered(64, 64, 64, 3, delay=1)
     return {
         "shared tiles": Case(made(gemm), tall, rows, replace(shared, order=Hilbert())),
@@ -134,13 +138,12 @@ def cases() -> dict[str, Case]:
         "trip counts": Case(made(by_trip_count, warpgroups=1), (a, b, TABLE), trip_counts(a, b)),
         "body form": Case(made(in_body_form, warpgroups=1), (a, b), sums),
         "in a helper, twice": Case(made(by_helper, warpgroups=1, ctas=2), (a, b), sums),
-        "loops": Case(made(in_bands, warpgroups=1), wide, np.concatenate([more, 0 * more[:64]])),
+        "loops": Case(made(in_bands, warpgroups=1), wide, bands),
         "turns": Case(made(gemm, "pingpong"), wide, more, replace(own, order="column")),
         "turns, 3 warpgroups": Case(made(gemm, "pingpong", 3), wide, more, own),
         "turns, trip counts": Case(made(by_trip_count, "pingpong", ctas=2), (a, b, TABLE), trip_counts(a, b)),
         "turns, body form": Case(made(in_body_form, "pingpong", ctas=2), (a, b), sums),
         "turns, skips": Case(made(with_skips, "pingpong"), wide, skipped(*wide)),
-        "turns, loops": Case(made(in_bands, "pingpong"), wide, np.concatenate([more, 0 * more[:64]])),
-        "turns, loops, 4 warpgroups": Case(made(in_bands, "pingpong", 4, 2, memory_registers=24), wide,
-                                           np.concatenate([more, 0 * more[:64]])),
+        "turns, loops": Case(made(in_bands, "pingpong"), wide, bands),
+        "turns, loops, 4 warpgroups": Case(made(in_bands, "pingpong", 4, 2, memory_registers=24), wide, bands),
     }

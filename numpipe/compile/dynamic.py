@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .. import arith, profiling, tile_scheduler
+from .. import profiling, tile_scheduler
 from .fold import MISSING, literal_node
 from .orders import Walk
 from .turns import Turns, leaves, with_skips
@@ -40,7 +40,7 @@ class DynamicTiles(Turns):
         t, end, ring = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
         site = literal_node(self.session.site(self.source, node.iter), node)
         context = self.context_name(node)
-        setup += [ast.Assign([ast.Name(end, ast.Store())], total),
+        setup += [ast.Assign([ast.Name(end, ast.Store())], self.call(tile_scheduler.none_or_more, [total], node)),
                   ast.Assign([ast.Name(ring, ast.Store())], self.call(tile_scheduler.scheduler, [context, site], node)),
                   ast.Assign([ast.Name(t, ast.Store())],
                              self.call(tile_scheduler.first_tile, [context, name(ring), name(end)], node))]
@@ -51,7 +51,7 @@ class DynamicTiles(Turns):
         self.over_tiles += 1
         body, ordered = self.in_turns(self._block(node.body), node) if in_turns else (self._block(node.body), False)
         self.over_tiles -= 1
-        test = self.call(arith.lt, [name(t), name(end)], node)
+        test = self.call(tile_scheduler.is_tile, [name(t), name(end)], node)
         loop = ast.copy_location(ast.While(test, [*top, *with_skips(body, [go_on]), go_on],
                                            self._block(node.orelse) if node.orelse else []), node)
         loop.over_tiles = True  # type: ignore[attr-defined]
