@@ -87,7 +87,7 @@ CONFIGS = {
     "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
     "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", group=8, cluster=2),
-    "cooperative 128x128": Config(128, 128, slots=6, panels=2, policy="evict_first"),
+    "cooperative 128x128": Config(128, 128, 128, slots=3, panels=2, group=4, policy="evict_first"),
     "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
     "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1, skinny=True),
     "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1, skinny=True),
@@ -169,8 +169,9 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
             pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=cfg.depth, in_specs=(
                 BlockSpec((None, cfg.tk, cfg.tm), lambda k: (i, part.begin + k, m)) if form.a == "bkm" else
                 BlockSpec((None, cfg.tm, cfg.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:]),
-                BlockSpec((None, cfg.tk, cfg.tn), lambda k: (i, part.begin + k, n), collective_axes="cluster") if form.b == "bkn" else
-                BlockSpec((None, cfg.tn, cfg.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:], collective_axes="cluster")))
+                BlockSpec((None, cfg.tk, cfg.tn), lambda k: (i, part.begin + k, n), collective_axes="cluster")
+                if form.b == "bkn" else BlockSpec(
+                    (None, cfg.tn, cfg.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:], collective_axes="cluster")))
             for _, (a_tile, b_tile) in pipe(a, b):
                 a_rows = a_tile.T if form.a == "bkm" else a_tile
                 acc = numpipe.wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if form.b == "bkn" else b_tile.T)
@@ -213,7 +214,8 @@ def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1, 
         shape = (max(m, n), min(m, n), k) if cfg.skinny else (m, n, k)
         told = model.product(
             shape, batches=batches, tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule,
-            order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, split=cfg.split, device=device)
+            order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, split=cfg.split,
+            cluster=cfg.cluster, aligned=2 * k % 128 == 0, device=device)
         return told.seconds, told.limits["longest SM"]
 
     return min((cfg for cfg in CONFIGS.values() if cfg.fuses or not fused), key=predicted)
@@ -253,7 +255,8 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     if out is None and launch.library(type(a)) == "jax":  # whose arrays have no views
         return _turned(kernel(cfg, form.turned)(*arrays, **options))
     if out is None:
-        out = launch.empty_like_kind(launch.describe(a, "a"), (*[batches] * bool(batches), m, n), a.dtype)
+        like = launch.describe(a, "a")
+        out = launch.empty_like_kind(like, (*[batches] * bool(batches), m, n), like.dtype)
     kernel(cfg, form.turned)(*arrays, out=_turned(out), **options)
     return out
 

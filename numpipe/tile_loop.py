@@ -39,8 +39,8 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = Fal
     the grid whose tiles it lists, or one count is the number of its rows, and the loop has as many indices as it unpacks.
 
     Without `dynamic` CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a SM loops over its share. With it
-    CTA i begins with tile i. In a kernel that names the axes of its clusters (`cluster_names`) that is true of clusters: all CTAs of
-    one go through the same tiles, and ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a CTA
+    CTA i begins with tile i. In a kernel that names the axes of its clusters (`cluster_names`) that is true of clusters: all CTAs
+    of one go through the same tiles, and ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a CTA
     computes.
     """
     raise RuntimeError("numpipe.tiles works inside a kernel only: call it from a @numpipe.kernel function")

@@ -76,8 +76,8 @@ def unreachable(kernel: str, site: str) -> str:
 
 
 def clustered(kernel: str, site: str) -> str:
-    return (f"kernel {kernel}, tiles(dynamic=True) at {site}: CTAs fetch tiles each for itself, and those of a cluster with named axes "
-            "go through the same ones: leave dynamic or cluster_names= out")
+    return (f"kernel {kernel}, tiles(dynamic=True) at {site}: CTAs fetch tiles each for itself, and those of a cluster with named "
+            "axes go through the same ones: leave dynamic or cluster_names= out")
 
 
 # ---- who does what

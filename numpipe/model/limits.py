@@ -219,7 +219,8 @@ class Model:
             return sum(n for key, n in self.work.total.items() if key[0] == "tensor") / self.device.sms / self.hertz
         found: dict[str, Callable[[], float]] = {
             "memory bandwidth": lambda: self.hbm_bytes() / self.device.hbm,
-            "L2": lambda: self.l2_bytes() / self.device.l2_rate / self.hertz,
+            "L2": lambda: max(self.l2_bytes() / self.device.l2_rate / self.hertz,
+                              self.work.unaligned_rows / self.device.unaligned_rows),
             "ring": lambda: max(self.ring(work) for work in self.work.counted.values()) / self.hertz,
             "longest SM": self.sm,
             "launch": lambda: self.device.launch,

@@ -8,6 +8,7 @@ choose a configuration in a call. Both go through the same `limits.predict`.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from .._budget import HEADER, PANEL_BYTES, SMEM_BYTES
@@ -25,7 +26,7 @@ RING = "a, b"
 
 def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, slots: int, schedule: str = "cooperative",
             order: Order | None = None, store_slots: int = 1, itemsize: int = 2, num_compute_wgs: int = 2,
-            batches: int = 1, split: int | str | None = None, device: DeviceModel = H200,
+            batches: int = 1, split: int | str | None = None, cluster: int = 1, aligned: bool = True, device: DeviceModel = H200,
             clock: Clock | float = "burst") -> Prediction:
     """Predict a matrix product on 16-bit inputs; `seconds`, `limits` and `limiter` of the result are those of `explain`.
 
@@ -41,6 +42,8 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     num_compute_wgs  compute warpgroups
     batches          products of this shape, one after the other in one launch, with operands of their own
     split            how the tiles are cut along K, as of `numpipe.split_tiles`
+    cluster          CTAs along M that load blocks of B for each other
+    aligned          rows of A and B begin at multiples of 128 bytes; else L2 has several times as many requests
     device, clock    as for `explain`
 
     Raises SpecError for sizes that no such kernel has, and for a ring that does not fit into shared memory.
@@ -51,8 +54,16 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     True
     """
     _check(shape, tile, depth, slots, schedule, store_slots, itemsize, num_compute_wgs, batches, split)
+    if not 1 <= cluster <= device.sms:
+        raise SpecError(f"product: cluster={cluster}: a cluster has 1 to {device.sms} CTAs")
+    if cluster > 1:
+        device = replace(device, sms=device.sms // cluster * cluster, step_cycles=device.step_cycles + device.meeting_cycles)
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
-    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device.sms, split)
+    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device.sms, split,
+                 cluster)
+    if not aligned:
+        rows = sum(work.total["load", array] / shared for array, shared in (("a", 1), ("b", cluster)))
+        work.unaligned_rows = round(rows / 128)
     turns = schedule == "pingpong"
     facts = Facts((RingFacts(RING, slots, int(turns and slots > 1), stage),), resident=1, drain=False, spill_bytes=0,
                   serialised=False, turns=turns)
@@ -82,9 +93,9 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
 
 
 def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
-          schedule: str, sms: int, split: int | str | None) -> KernelWork:
+          schedule: str, sms: int, split: int | str | None, cluster: int) -> KernelWork:
     (batches, m, n, k), (tm, tn) = shape, tile
-    grid = (batches, -(-m // tm), -(-n // tn))
+    grid = (batches, -(-m // (tm * cluster)) * cluster, -(-n // tn))
     tiles, steps = math.prod(grid), -(-k // depth)
     work = KernelWork(sms, footprint={"a": batches * m * k * itemsize, "b": batches * n * k * itemsize})
     first = 0

@@ -36,6 +36,8 @@ class KernelWork:
     """of the bytes that all SMs load at a time, how many differ (0…1), by array"""
     distinct_beside: dict[str, float] = field(default_factory=dict)
     """the same of two neighbouring SMs"""
+    unaligned_rows: int = 0
+    """loaded rows of 128 bytes that begin anywhere but at a multiple of 128: each takes several requests of L2"""
 
 
 Body = Callable[[Any], None]

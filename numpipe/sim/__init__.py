@@ -32,8 +32,8 @@ lanes of a warp that do not come to a shuffle are reported.
 CTAs of a cluster run at the same time, and what orders them is in the vectors as within a CTA.
 
 What is not modelled: loads and stores to other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of one CTA for one
-of a larger index, the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a warpgroup
-stored an element: two ordinary stores of one warpgroup to an array count as ordered.
+of a larger index, the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a
+warpgroup stored an element: two ordinary stores of one warpgroup to an array count as ordered.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
             for cta in ctas:
                 SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                    registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler, clocks=clocks,
-                   peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal)
+                   peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
+                   deal=deal)
             run(peers)
         left_set(gmem)
