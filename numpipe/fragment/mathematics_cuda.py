@@ -34,9 +34,11 @@ _EX2, _LG2, _TANH = (_instruction(text) for text in ("ex2.approx.ftz.f32", "lg2.
 
 
 def _sigmoid(builder: Any, x: Any) -> Any:
-    """Finite throughout: of large negative numbers the exponential is infinite, and the quotient 0."""
-    power = libdevice(builder, "exp", builder.fsub(_constant(-0.0), x))
-    return builder.fdiv(_constant(1.0), builder.fadd(_constant(1.0), power))
+    """Of an exponential that is 1 at most, as `mathematics._sigmoid`."""
+    size = libdevice(builder, "fabs", x)
+    power = libdevice(builder, "exp", builder.fsub(_constant(-0.0), size))
+    above = builder.select(builder.fcmp_ordered("<", x, _constant(0.0)), power, _constant(1.0))
+    return builder.fdiv(above, builder.fadd(_constant(1.0), power))
 
 
 def _fast_sigmoid(builder: Any, x: Any) -> Any:

@@ -83,10 +83,10 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
     name = prepared.compiled.name
     with naming(name):
         streams.check_host_call(stream, device, name)
-    inputs = len(infos) - outputs
-    for info, argument in zip(infos[inputs:], prepared.compiled.arrays[inputs:], strict=True):
+    inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[:len(infos)]  # a workspace behind them is none of the call's
+    for info, argument in zip(infos[inputs:], arguments[inputs:], strict=True):
         check_writable(info, argument, name)
-    check_overlap(infos, prepared.compiled.arrays, outputs, name)
+    check_overlap(infos, arguments, outputs, name)
     uninitialised = len(infos) - fresh
     with naming(name), Staging(stream, device) as staging:
         buffers = staging.upload(infos[:uninitialised]) + staging.reserve(infos[uninitialised:])
@@ -101,7 +101,7 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
 def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
         outputs: int, fresh: int = 0, device: int = 0) -> None:
     """Run a kernel on arrays all on the host (returns with the results) or all on one GPU (returns at once)."""
-    if same_place(infos, prepared.compiled.arrays, prepared.compiled.name) == "host":
+    if same_place(infos, prepared.compiled.arrays[:len(infos)], prepared.compiled.name) == "host":
         run_on_host(prepared, grid, infos, scalars, stream, outputs=outputs, fresh=fresh, device=device)
     else:
         prepared(grid, infos, scalars, stream)
