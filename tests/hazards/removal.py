@@ -48,8 +48,9 @@ PASSED_ON = (
     "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit", "copies.commit_group", "copies.fence_and_meet",
     "copies.meet", "copies.wait_stores", "fragment.mma.wgmma_wait", "fragment.order.before_access", "fragment.order.before_async",
     "multicast.arrive_at_peers", "outputs.await_slot", "outputs.meet", "phases.arrive", "phases.arrive_at_peers", "phases.wait",
-    "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release", "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products",
-    "steps.await_released", "store_ring.await_staging", "store_ring.drain_stores")
+    "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release",
+    "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products", "steps.await_released",
+    "store_ring.await_staging", "store_ring.drain_stores")
 """Helpers that synchronise and do nothing else."""
 APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "outputs.first_lane", "outputs.over_outputs", "refs.__getitem__",
            "refs.__setitem__", "ring.each", "steps.only_if", "steps.over")
