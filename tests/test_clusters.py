@@ -11,7 +11,7 @@ import pytest
 from cluster_kernels import SMALL, Config, by_hand, four, operands, product, reference, rounds
 
 import numpipe
-from numpipe import BlockSpec, ClusterBarrier, PipelineDeadlock, PipelineRace, SpecError, Trace, ds, sim
+from numpipe import BlockSpec, ClusterBarrier, CompilerParams, PipelineDeadlock, PipelineRace, SpecError, Trace, ds, sim
 from numpipe.compile import gate
 from numpipe.sim.port import Warpgroup
 
@@ -76,6 +76,29 @@ def test_a_cluster_of_one_shares_nothing() -> None:
     np.testing.assert_array_equal(kernel.simulate(a, b), reference(a, b))
     ptx = kernel.inspect("ptx", a, b)
     assert "multicast" not in ptx and "barrier.cluster" not in ptx and "reqnctapercluster" not in ptx
+
+
+def test_kernels_over_tiles_share_blocks_of_their_specs_too() -> None:
+    semantics = CompilerParams(dimension_semantics=("parallel", "sequential"))
+
+    @numpipe.kernel(grid=(4, 3), cluster=2, cluster_names="pair", num_compute_wgs=1, compiler_params=semantics, out_specs=(
+        BlockSpec((64, 64), lambda m, k: (m, 0)),), in_specs=(
+        BlockSpec((64, 64), lambda m, k: (m, k)), BlockSpec((64, 64), lambda m, k: (0, k), collective_axes="pair")))
+    def sums(x, y, z):
+        before = z[...] if numpipe.program_id(1) > 0 else numpipe.zeros((64, 64), np.float32)
+        z[...] = before + x[...] + y[...]
+
+    x, y = operands(256, 64, 192, np.float32)
+    z = np.zeros((256, 64), np.float32)
+    sums.simulate(x, y, z)
+    np.testing.assert_array_equal(z, (x + np.tile(y, (4, 1))).reshape(256, 3, 64).sum(1))
+
+
+def test_what_a_kernel_loads_is_counted_by_shares() -> None:
+    a, b = operands(256, 64, 128)
+    alone, pairs = (numpipe.explain(product(dataclasses.replace(SMALL, along_m=n)), a, b, compiled=False) for n in (1, 2))
+    assert pairs.loaded == {"a": alone.loaded["a"], "b": alone.loaded["b"] // 2}
+    assert pairs.copied_bytes == alone.copied_bytes
 
 
 # ---- what must not be --------------------------------------------------------------------------------------------------------
