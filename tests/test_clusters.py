@@ -72,10 +72,10 @@ def test_tiles_are_dealt_to_clusters_and_each_share_is_loaded_once() -> None:
 
 def test_a_cluster_of_one_shares_nothing() -> None:
     a, b = operands(100, 64, 64)
-    kernel = product(SMALL)
-    np.testing.assert_array_equal(kernel.simulate(a, b), reference(a, b))
-    ptx = kernel.inspect("ptx", a, b)
-    assert "multicast" not in ptx and "barrier.cluster" not in ptx and "reqnctapercluster" not in ptx
+    trace = Trace()
+    np.testing.assert_array_equal(product(SMALL).simulate(a, b, trace=trace), reference(a, b))
+    assert {e.details["coords"] for e in trace.of("issue") if e.details["tensor"] == "b"} == {(0, 0)}
+    assert not trace.of("cluster") and all(e.details["mbar"].startswith("consumed") for e in trace.of("arrive"))
 
 
 def test_kernels_over_tiles_share_blocks_of_their_specs_too() -> None:
@@ -272,6 +272,12 @@ def test_the_code_passes_the_gate_and_releases_without_a_fence(cfg: Config) -> N
     assert f".reqnctapercluster {cfg.along_m * cfg.along_n}, 1, 1" in ptx
     assert "mbarrier.arrive.shared::cluster.b64 _" in ptx and "release.cluster.shared" not in ptx
     assert len(re.findall(r"complete_tx::bytes\.multicast::cluster", ptx)) >= 1
+
+
+def test_the_code_of_a_cluster_of_one_has_nothing_of_clusters() -> None:
+    array = numpipe.ArrayType((512, 512), np.float16)
+    ptx = product(SMALL).inspect("ptx", array, array)
+    assert not re.search(r"multicast|barrier\.cluster|reqnctapercluster|mapa", ptx)
 
 
 def test_the_gate_finds_a_fence_of_the_gpu_in_a_loop() -> None:
