@@ -171,8 +171,9 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
             numpipe.barrier_arrive(met)
             numpipe.barrier_wait(met)
 
-    with pytest.raises(PipelineRace, match=r"arrives on barrier .* in phase 1, but nothing orders this after the end of phase 0"):
-        corners.simulate(np.zeros((64, 32), np.float32))
+    for seed in SEEDS:
+        with pytest.raises(PipelineRace, match=r"arrives on barrier .* in phase \d, but nothing orders this after the end of phase"):
+            corners.simulate(np.zeros((64, 32), np.float32), seed=seed)
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------------------
@@ -304,3 +305,17 @@ def test_ctas_of_a_cluster_know_their_rank_and_run_at_once() -> None:
     ranks = {(0, 0, 0): 0, (1, 0, 0): 1, (0, 1, 0): 2, (1, 1, 0): 3, (2, 0, 0): 0, (3, 0, 0): 1, (2, 1, 0): 2, (3, 1, 0): 3}
     assert dict(entry for entry in seen if entry[0] != "met") == ranks
     assert [entry[0] == "met" for entry in seen] == ([False] * 4 + [True] * 4) * 2
+
+
+def test_warpgroups_that_have_ended_count_as_arrived() -> None:
+    met: list[tuple[int, int, int]] = []
+
+    def body(machine: Any) -> None:
+        if machine.cta != (1, 0, 0):
+            machine.cluster_arrive()
+            machine.cluster_wait()
+            met.append(machine.cta)
+
+    for seed in (None, *range(6)):
+        sim.simulate(body, grid=(3, 1, 1), warpgroups=1, smem_bytes=1024, cluster=(3, 1, 1), seed=seed)
+    assert sorted(met) == [(0, 0, 0)] * 7 + [(2, 0, 0)] * 7
