@@ -59,7 +59,6 @@ def load(ring: Ring, block: Block, tensor: Any, at: tuple[Any, ...], address: An
 def agree(ring: Ring, number: int, start: list[int], what: str) -> None:
     """The simulator raises where CTAs load shares of different blocks. Nothing on the GPU, where tiles would be patchwork."""
     block, dims = ring.plan.blocks[number], ring.plan.cluster
-    if block.along:
-        here = place_of(current().cta, dims)
-        group = rank_of([0 if axis in block.along else at for axis, at in enumerate(here)], dims)
-        current().agree((ring.plan.name, number, int(ring.step), group), tuple(start), block.shares, what)
+    here = place_of(current().cta, dims)
+    group = rank_of([0 if axis in block.along else at for axis, at in enumerate(here)], dims)
+    current().agree((ring.plan.name, number, int(ring.step), group), tuple(start), block.shares, what)

@@ -313,9 +313,11 @@ def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any,
     for number in operands:
         block, start = plan.blocks[number], start_of(ring, number, indices)
         layout, tensor = block.layout, tensor_map(ring.refs[number], request(plan, number))
-        agree(ring, number, start, index_map_of(ring.np.unit, plan, number))
-        rows = own_share(ring, block) * block.share_rows
-        start[block.across] += rows
+        rows = 0
+        if block.along:
+            agree(ring, number, start, index_map_of(ring.np.unit, plan, number))
+            rows = own_share(ring, block) * block.share_rows
+            start[block.across] += rows
         for panel in range(layout.panels):
             at = list(start)
             at[block.contiguous] += panel * layout.per_panel

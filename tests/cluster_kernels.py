@@ -121,8 +121,8 @@ def rounds(y):
     """CTAs of a cluster meet five times at ClusterBarriers, then each stores who it is."""
     met = numpipe.scratch(ClusterBarrier("pair", num_barriers=2))
     for number in range(5):
-        numpipe.barrier_arrive(met.at[number % 2])
-        numpipe.barrier_wait(met.at[number % 2])
+        numpipe.barrier_arrive(met.at[number // 2 % 2])  # twice on one of them, then on the other
+        numpipe.barrier_wait(met.at[number // 2 % 2])
     rank = numpipe.axis_index("pair") + 10 * numpipe.axis_size("pair")
     y[ds(numpipe.axis_index("cta") * 64, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32) + rank
 

@@ -12,7 +12,7 @@ import pytest
 from cluster_kernels import SMALL, Config, by_hand, four, operands, product, reference, rounds
 
 import numpipe
-from numpipe import BlockSpec, ClusterBarrier, PipelineDeadlock, PipelineRace, SpecError, Trace, ds, sim
+from numpipe import BlockSpec, ClusterBarrier, CompilerParams, PipelineDeadlock, PipelineRace, SpecError, Trace, ds, sim
 from numpipe.compile import gate
 from numpipe.sim.port import Warpgroup
 
@@ -73,10 +73,33 @@ def test_tiles_are_dealt_to_clusters_and_each_share_is_loaded_once() -> None:
 
 def test_a_cluster_of_one_shares_nothing() -> None:
     a, b = operands(100, 64, 64)
-    kernel = product(SMALL)
-    np.testing.assert_array_equal(kernel.simulate(a, b), reference(a, b))
-    ptx = kernel.inspect("ptx", a, b)
-    assert "multicast" not in ptx and "barrier.cluster" not in ptx and "reqnctapercluster" not in ptx
+    trace = Trace()
+    np.testing.assert_array_equal(product(SMALL).simulate(a, b, trace=trace), reference(a, b))
+    assert {e.details["coords"] for e in trace.of("issue") if e.details["tensor"] == "b"} == {(0, 0)}
+    assert not trace.of("cluster") and all(e.details["mbar"].startswith("consumed") for e in trace.of("arrive"))
+
+
+def test_kernels_over_tiles_share_blocks_of_their_specs_too() -> None:
+    semantics = CompilerParams(dimension_semantics=("parallel", "sequential"))
+
+    @numpipe.kernel(grid=(4, 3), cluster=2, cluster_names="pair", num_compute_wgs=1, compiler_params=semantics, out_specs=(
+        BlockSpec((64, 64), lambda m, k: (m, 0)),), in_specs=(
+        BlockSpec((64, 64), lambda m, k: (m, k)), BlockSpec((64, 64), lambda m, k: (0, k), collective_axes="pair")))
+    def sums(x, y, z):
+        before = z[...] if numpipe.program_id(1) > 0 else numpipe.zeros((64, 64), np.float32)
+        z[...] = before + x[...] + y[...]
+
+    x, y = operands(256, 64, 192, np.float32)
+    z = np.zeros((256, 64), np.float32)
+    sums.simulate(x, y, z)
+    np.testing.assert_array_equal(z, (x + np.tile(y, (4, 1))).reshape(256, 3, 64).sum(1))
+
+
+def test_what_a_kernel_loads_is_counted_by_shares() -> None:
+    a, b = operands(256, 64, 128)
+    alone, pairs = (numpipe.explain(product(dataclasses.replace(SMALL, along_m=n)), a, b, compiled=False) for n in (1, 2))
+    assert pairs.loaded == {"a": alone.loaded["a"], "b": alone.loaded["b"] // 2}
+    assert pairs.copied_bytes == alone.copied_bytes
 
 
 # ---- what must not be --------------------------------------------------------------------------------------------------------
@@ -149,8 +172,9 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
             numpipe.barrier_arrive(met)
             numpipe.barrier_wait(met)
 
-    with pytest.raises(PipelineRace, match=r"arrives on barrier .* in phase 1, but nothing orders this after the end of phase 0"):
-        corners.simulate(np.zeros((64, 32), np.float32))
+    for seed in SEEDS:
+        with pytest.raises(PipelineRace, match=r"arrives on barrier .* in phase \d, but nothing orders this after the end of"):
+            corners.simulate(np.zeros((64, 32), np.float32), seed=seed)
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------------------
@@ -173,8 +197,8 @@ def test_clusters_that_cannot_be_are_refused_when_the_kernel_is_made(options: di
 def test_a_share_is_a_multiple_of_eight_rows() -> None:
     cfg = dataclasses.replace(SMALL, along_m=16)
     with pytest.raises(SpecError, match=r"in_specs\[1\] for 'b': collective_axes=\('cluster',\): 16 CTAs load a share each of its "
-                                        r"64 rows \(of dimension 0, the one that is not contiguous\), and a share is a multiple of "
-                                        "8 rows: "
+                                        r"64 rows \(of dimension 0, the one that is not contiguous\), and a share is a multiple "
+                                        "of 8 rows: "
                                         "make that side a multiple of 128, or the cluster smaller"):
         product(cfg).simulate(A, B)
 
@@ -252,6 +276,12 @@ def test_the_code_passes_the_gate_and_releases_without_a_fence(cfg: Config) -> N
     assert len(re.findall(r"complete_tx::bytes\.multicast::cluster", ptx)) >= 1
 
 
+def test_the_code_of_a_cluster_of_one_has_nothing_of_clusters() -> None:
+    array = numpipe.ArrayType((512, 512), np.float16)
+    ptx = product(SMALL).inspect("ptx", array, array)
+    assert not re.search(r"multicast|barrier\.cluster|reqnctapercluster|mapa", ptx)
+
+
 def test_the_gate_finds_a_fence_of_the_gpu_in_a_loop() -> None:
     text = "\n".join(f"        /*{16 * at:04x}*/                   {line} ;" for at, line in enumerate((
         "MEMBAR.ALL.GPU", "ERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT", "NOP", "MEMBAR.ALL.GPU", "SYNCS.ARRIVE.TRANS64 RZ, [R1], RZ",
@@ -277,3 +307,17 @@ def test_ctas_of_a_cluster_know_their_rank_and_run_at_once() -> None:
     ranks = {(0, 0, 0): 0, (1, 0, 0): 1, (0, 1, 0): 2, (1, 1, 0): 3, (2, 0, 0): 0, (3, 0, 0): 1, (2, 1, 0): 2, (3, 1, 0): 3}
     assert dict(entry for entry in seen if entry[0] != "met") == ranks
     assert [entry[0] == "met" for entry in seen] == ([False] * 4 + [True] * 4) * 2
+
+
+def test_warpgroups_that_have_ended_count_as_arrived() -> None:
+    met: list[tuple[int, int, int]] = []
+
+    def body(machine: Any) -> None:
+        if machine.cta != (1, 0, 0):
+            machine.cluster_arrive()
+            machine.cluster_wait()
+            met.append(machine.cta)
+
+    for seed in (None, *range(6)):
+        sim.simulate(body, grid=(3, 1, 1), warpgroups=1, smem_bytes=1024, cluster=(3, 1, 1), seed=seed)
+    assert sorted(met) == [(0, 0, 0)] * 7 + [(2, 0, 0)] * 7

@@ -7,6 +7,7 @@ VARIANTS = frozenset({
     "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[in_place-2-0]",
     "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[sent-2-1]",
     "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[turned-2-0]",
+    "test_clusters.py::test_the_code_of_a_cluster_of_one_has_nothing_of_clusters",
     "test_clusters.py::test_the_code_passes_the_gate_and_releases_without_a_fence[Config(along_m=1, along_n=2, tm=128, tn=192, "
     "tk=64, slots=4, schedule='pingpong')]",
     "test_clusters.py::test_the_code_passes_the_gate_and_releases_without_a_fence[Config(along_m=4, along_n=1, tm=64, tn=256, "

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpipe
 from numpipe._op import Op
-from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier, setmaxnreg, wgmma
+from numpipe.intrinsics import barrier, cluster, cp_async_bulk, fence, griddep, mbarrier, setmaxnreg, wgmma
 from numpipe.sim.port import Warpgroup
 
 ROOT = Path(numpipe.__file__).parent
@@ -34,21 +34,23 @@ INTRINSICS = Path(barrier.__file__).parent
 
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
                 "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
-                "wgmma_wait")
+                "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_cluster", "cluster_arrive", "cluster_wait")
 """Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not
 griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
 OPERATIONS = (
-    mbarrier.arrive, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.wait, fence.mbarrier_init, fence.proxy_async,
-    barrier.sync, barrier.arrive, barrier.warp_sync, griddep.wait, setmaxnreg.inc, setmaxnreg.dec, cp_async_bulk.commit_group,
+    mbarrier.arrive, mbarrier.arrive_remote, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.wait, cluster.arrive,
+    cluster.wait, fence.mbarrier_init, fence.proxy_async, barrier.sync, barrier.arrive, barrier.warp_sync, griddep.wait,
+    setmaxnreg.inc, setmaxnreg.dec, cp_async_bulk.commit_group,
     cp_async_bulk.wait_group, cp_async_bulk.wait_group_read, wgmma.fence, wgmma.fence_accumulators, wgmma.commit_group,
     wgmma.wait_group, wgmma.wait)
 """The intrinsics that synchronise."""
 PASSED_ON = (
     "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit", "copies.commit_group", "copies.fence_and_meet",
     "copies.meet", "copies.wait_stores", "fragment.mma.wgmma_wait", "fragment.order.before_access", "fragment.order.before_async",
-    "outputs.await_slot", "outputs.meet", "phases.arrive", "phases.wait", "registers.set_registers", "ring.await_consumed",
-    "ring.await_ready", "ring.release", "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products",
-    "steps.await_released", "store_ring.await_staging", "store_ring.drain_stores")
+    "multicast.arrive_at_peers", "outputs.await_slot", "outputs.meet", "phases.arrive", "phases.arrive_at_peers", "phases.wait",
+    "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release",
+    "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products", "steps.await_released",
+    "store_ring.await_staging", "store_ring.drain_stores")
 """Helpers that synchronise and do nothing else."""
 APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "outputs.first_lane", "outputs.over_outputs", "refs.__getitem__",
            "refs.__setitem__", "ring.each", "steps.only_if", "steps.over")

@@ -8,6 +8,7 @@ from typing import Any
 
 import barrier_plans
 import batched_gemm
+import cluster_kernels
 import copy_pipeline
 import emitted_kernels
 import gemm_single
@@ -25,7 +26,7 @@ import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 
-from . import accumulators, arrays, barriers, proxies, slots, stores, whole
+from . import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
 from .catalogue import ENTRIES
 
 Run = Callable[[int | None], Any]
@@ -162,7 +163,12 @@ run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 for consumed in (False, True):
     run(f"an operand that is not used, {consumed}", unused(True, consumed), A[:64], B, out(64, 64, dtype=F32))
 
+# ---- clusters
+run("a cluster that shares blocks of b", cluster_kernels.product(replace(cluster_kernels.SMALL, along_m=2)), ints(512, 128),
+    ints(64, 128))
+run("a cluster whose CTAs meet", cluster_kernels.rounds, out(128, 32, dtype=F32))
+
 # ---- the mended twins of the catalogue
-TOPICS = accumulators, arrays, barriers, proxies, slots, stores, whole
+TOPICS = accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
 for name, entry in ((name, entry) for name, entry in ENTRIES.items() if not entry.machine):
     RUNS[f"{name}, mended"] = lambda seed, entry=entry: entry.run(True, seed)
