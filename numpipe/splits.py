@@ -24,14 +24,15 @@ All of it is arithmetic on a few int32; no table is read.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ._machine import current
 from ._op import helper, op
 from .arith import add, mul, quotient, sub
 from .errors import SpecError
-from .tile_loop import before_first_tile, tile_stride
 
 STREAM = "stream"
 
@@ -117,24 +118,32 @@ def even(total, which, shares):
     return add(mul(which, each), least(which, sub(total, mul(each, shares))))
 
 
-@helper
-def own_index():
-    """The index of this CTA."""
-    return add(before_first_tile(), tile_stride())
+@op
+def own_index() -> Any:
+    """The index of this CTA, x fastest."""
+    x, y, z = current().cta
+    width, height, _ = current().grid
+    return np.int32(x + width * (y + height * z))
+
+
+@op
+def cta_count() -> Any:
+    """Number of CTAs."""
+    return np.int32(math.prod(current().grid))
 
 
 # ---- each tile into the same number of parts
 @helper
 def used_ctas(parts):
     """How many CTAs compute parts: as many as have all parts of a tile at the same time."""
-    return mul(quotient(tile_stride(), parts), parts)
+    return mul(quotient(cta_count(), parts), parts)
 
 
 @helper
 def begin_split(tiles, steps, split):
     """What `place_split` needs; the first of it is how many parts this CTA has."""
     steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
-    parts = greatest(least(split, least(steps, tile_stride())), np.int32(1))
+    parts = greatest(least(split, least(steps, cta_count())), np.int32(1))
     cta, used, total = own_index(), used_ctas(parts), mul(tiles, parts)
     own = np.int32(0)
     if cta < used and cta < total:
@@ -163,17 +172,17 @@ def length_of(steps):
 @helper
 def shares_of(total):
     """How many CTAs have a share of a row of steps."""
-    return least(tile_stride(), total)
+    return least(cta_count(), total)
 
 
 @helper
 def begin_stream(tiles, steps, split):
     """What `place_stream` needs; the first of it is how many parts this CTA has."""
     steps = add(steps, np.int32(0))
-    ctas, length = tile_stride(), length_of(steps)
+    ctas, length = cta_count(), length_of(steps)
     waves = quotient(tiles, ctas)
     shared = sub(tiles, mul(waves, ctas))
-    if shared > np.int32(0) and waves > np.int32(0):
+    if waves > np.int32(0):
         shared = add(shared, ctas)
     whole = quotient(sub(tiles, shared), ctas)
     total = mul(shared, length)
@@ -203,7 +212,7 @@ def place_stream(u, begun):
     """(tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
     _, own, first, end, shared, steps = begun
     if u >= own:
-        return (add(shared, add(own_index(), mul(sub(u, own), tile_stride()))),
+        return (add(shared, add(own_index(), mul(sub(u, own), cta_count()))),
                 Part(np.int32(0), steps, own_index(), np.int32(0)))
     length = length_of(steps)
     tile = add(quotient(first, length), u)

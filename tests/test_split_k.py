@@ -131,11 +131,11 @@ def test_no_schedule_has_a_report(cfg: Config) -> None:
 
 
 # ---- a broken hand-over is found
-def without(monkeypatch: pytest.MonkeyPatch, line: str, number: int = 0) -> None:
-    """Leave a line of `partials.combined` out: the one that holds `line`, or the next one."""
+def changed(monkeypatch: pytest.MonkeyPatch, line: str, number: int = 0, to: str = "pass") -> None:
+    """Put another line in the place of one of `partials.combined`: of the one that holds `line`, or of the next one."""
     source = inspect.getsource(partials.combined.function).splitlines()[1:]
     where = [i for i, text in enumerate(source) if line in text][number]
-    source[where] = source[where][:len(source[where]) - len(source[where].lstrip())] + "pass"
+    source[where] = source[where][:len(source[where]) - len(source[where].lstrip())] + to
     ns = dict(vars(partials))
     exec("\n".join(source), ns)
     monkeypatch.setattr(partials, "combined", ns["combined"])
@@ -156,15 +156,23 @@ def test_a_hand_over_without_one_of_its_steps_is_reported(name: str, seed: int |
     line, number, error, hazard = BROKEN[name]
     a, b, _ = ragged(64, 64, 128)
     product(Config(split=2), 2).simulate(a, b, seed=seed)
-    without(monkeypatch, line, number)
+    changed(monkeypatch, line, number)
     with pytest.raises(error) as caught:
         product(Config(split=2), 2).simulate(a, b, seed=seed)
     assert caught.value.report.hazard == hazard and "split_kernels.py" in str(caught.value)
 
 
+def test_the_flag_of_another_part_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, _ = ragged(64, 64, 192)
+    changed(monkeypatch, "add_partial", to="tile = add_partial(work, sub(part.slot, sub(slot, last) + 1), tile)")
+    with pytest.raises(PipelineRace, match=r"load \(work\) reads work.*which CTA \(0, 0, 0\) writes") as caught:
+        product(Config(split=3), 3).simulate(a, b)
+    assert caught.value.report.hazard == "cta-conflict"
+
+
 def test_a_sum_that_is_not_added_is_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, exact = ragged(64, 64, 128)
-    without(monkeypatch, "add_partial")
+    changed(monkeypatch, "add_partial")
     assert (product(Config(split=2), 2).simulate(a, b).astype(np.float64) != exact).any()
 
 
