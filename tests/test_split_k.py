@@ -17,9 +17,11 @@ import pytest
 from kernels_for_tests import operands
 from split_kernels import Config, product
 
+import gemm_tuned
 import numpipe
 from numpipe import (
     ArrayType,
+    BlockSpec,
     CompileError,
     PipelineDeadlock,
     PipelineRace,
@@ -27,6 +29,7 @@ from numpipe import (
     SpecError,
     Workspace,
     _machine,
+    cdiv,
     ds,
     partials,
     splits,
@@ -110,6 +113,38 @@ def test_split_products_are_products(cfg: Config) -> None:
         a, b, exact = ragged(m, n, k, dtype)
         c = product(cfg, ctas).simulate(a, b)
         np.testing.assert_array_equal(c.astype(np.float64), exact.astype(dtype).astype(np.float64))
+
+
+def test_the_parts_may_be_a_run_time_value() -> None:
+    @numpipe.kernel(grid=numpipe.persistent(5), num_compute_wgs=1, workspace=Workspace((64, 64), 5))
+    def product_in_parts(a, b, c, work, *, parts):
+        for m, n, part in numpipe.split_tiles(cdiv(a.shape[0], 64), cdiv(b.shape[0], 64), steps=cdiv(a.shape[1], 64), split=parts):
+            acc = numpipe.zeros((64, 64), np.float32)
+            pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=2, in_specs=(
+                BlockSpec((64, 64), lambda k: (m, part.begin + k)), BlockSpec((64, 64), lambda k: (n, part.begin + k))))
+            for (k,), (a_tile, b_tile) in pipe(a, b):
+                acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+            acc = numpipe.combine(acc, part, work)
+            if part.begin == 0:
+                c[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+    a, b, exact = ragged(128, 64, 320)
+    for parts in (1, 2, 4, 100):
+        c = np.zeros((128, 64), np.float32)
+        product_in_parts.simulate(a, b, c, parts=parts)
+        np.testing.assert_array_equal(c, exact)
+    with pytest.raises(SpecError, match="split=0"):
+        product_in_parts.simulate(a, b, np.zeros((128, 64), np.float32), parts=0)
+
+
+@pytest.mark.parametrize("split", [2, "stream"])
+def test_the_tuned_product_cut_along_k(split: int | str) -> None:
+    """The epilogue is the owner's: nothing is added twice."""
+    cfg = gemm_tuned.Config(128, 64, slots=2, panels=1, split=split)
+    a, b, exact = ragged(200, 72, 328)
+    c, bias = np.ones((200, 72), np.float16), np.arange(72).astype(np.float16)
+    found = gemm_tuned.matmul(a, b, c, alpha=0.5, bias=bias, activation="relu", cfg=cfg, target="sim")
+    np.testing.assert_array_equal(found, np.maximum(0.5 * exact + 1 + np.arange(72), 0).astype(np.float16))
 
 
 @pytest.mark.parametrize("cfg", [SPLIT[3], SPLIT["stream"], PING_PONG["stream"]], ids=str)
