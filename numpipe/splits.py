@@ -24,15 +24,16 @@ All of it is arithmetic on a few int32; no table is read.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ._machine import current
 from ._op import helper, op
 from .arith import add, mul, quotient, sub
 from .context import Context
 from .errors import SpecError
-from .tile_loop import cta_count, cta_index
 
 if TYPE_CHECKING:
     from ._unit import Unit
@@ -133,6 +134,20 @@ def no_cluster(unit: Unit) -> str:
             "same tiles: leave cluster_names= out, or loop over numpipe.tiles")
 
 
+@op
+def own_index() -> Any:
+    """The index of this CTA, x fastest."""
+    x, y, z = current().cta
+    width, height, _ = current().grid
+    return np.int32(x + width * (y + height * z))
+
+
+@op
+def cta_count() -> Any:
+    """Number of CTAs."""
+    return np.int32(math.prod(current().grid))
+
+
 # ---- each tile into the same number of parts
 @helper
 def used_ctas(parts):
@@ -145,7 +160,7 @@ def begin_split(tiles, steps, split):
     """What `place_split` needs; the first of it is how many parts this CTA has."""
     steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
     parts = greatest(least(split, least(steps, cta_count())), np.int32(1))
-    cta, used, total = cta_index(), used_ctas(parts), mul(tiles, parts)
+    cta, used, total = own_index(), used_ctas(parts), mul(tiles, parts)
     own = np.int32(0)
     if cta < used and cta < total:
         own = add(quotient(sub(sub(total, cta), np.int32(1)), used), np.int32(1))
@@ -156,7 +171,7 @@ def begin_split(tiles, steps, split):
 def place_split(u, begun):
     """(tile, Part) of part number u of this CTA."""
     _, steps, parts = begun
-    slot = add(cta_index(), mul(u, used_ctas(parts)))
+    slot = add(own_index(), mul(u, used_ctas(parts)))
     tile = quotient(slot, parts)
     which = sub(sub(parts, np.int32(1)), sub(slot, mul(tile, parts)))  # the last of the CTAs has the first steps
     begin = even(steps, which, parts)
@@ -183,12 +198,12 @@ def begin_stream(tiles, steps, split):
     ctas, length = cta_count(), length_of(steps)
     waves = quotient(tiles, ctas)
     shared = sub(tiles, mul(waves, ctas))
-    if shared > np.int32(0) and waves > np.int32(0):
+    if waves > np.int32(0):
         shared = add(shared, ctas)
     whole = quotient(sub(tiles, shared), ctas)
     total = mul(shared, length)
     shares = shares_of(total)
-    number = sub(sub(shares, np.int32(1)), cta_index())
+    number = sub(sub(shares, np.int32(1)), own_index())
     first, end, own = np.int32(0), np.int32(0), np.int32(0)
     if number >= np.int32(0):
         first, end = even(total, number, shares), even(total, add(number, np.int32(1)), shares)
@@ -213,14 +228,14 @@ def place_stream(u, begun):
     """(tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
     _, own, first, end, shared, steps = begun
     if u >= own:
-        return (add(shared, add(cta_index(), mul(sub(u, own), cta_count()))),
-                Part(np.int32(0), steps, cta_index(), np.int32(0)))
+        return (add(shared, add(own_index(), mul(sub(u, own), cta_count()))),
+                Part(np.int32(0), steps, own_index(), np.int32(0)))
     length = length_of(steps)
     tile = add(quotient(first, length), u)
     start = mul(tile, length)
     begin, stop, others = greatest(sub(first, start), np.int32(0)), least(sub(end, start), length), np.int32(0)
     if stop < length:
         total = mul(shared, length)
-        number = sub(sub(shares_of(total), np.int32(1)), cta_index())
+        number = sub(sub(shares_of(total), np.int32(1)), own_index())
         others = sub(holder(total, sub(add(start, length), np.int32(1))), number)
-    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), cta_index(), others)
+    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), own_index(), others)

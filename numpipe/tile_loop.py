@@ -67,20 +67,6 @@ def before_first_tile(np_: Context) -> Any:
 
 
 @op
-def cta_index() -> Any:
-    """Linear index of this CTA in the grid, of clusters or not."""
-    machine = current()
-    x, y, z = machine.cta
-    return np.int32(x + machine.grid[0] * (y + machine.grid[1] * z))
-
-
-@op
-def cta_count() -> Any:
-    """CTAs of the grid."""
-    return np.int32(math.prod(current().grid))
-
-
-@op
 def check_count(number: int, count: Any) -> None:
     """SpecError for a count of tiles that is no integer; `number` is which of them."""
     if isinstance(count, (float, np.floating)):

@@ -38,24 +38,6 @@ def _before_first_tile(_context: Any, np_: Any) -> Any:
     return I32(np_), codegen
 
 
-@cuda_meaning(source.cta_index)
-def _cta_index(_context: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        (x, y, z), (width, height, _) = ([_special(builder, f"{register}.{d}") for d in "xyz"] for register in ("ctaid", "nctaid"))
-        return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
-
-    return I32(), codegen
-
-
-@cuda_meaning(source.cta_count)
-def _cta_count(_context: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = (_special(builder, f"nctaid.{d}") for d in "xyz")
-        return builder.mul(x, builder.mul(y, z))
-
-    return I32(), codegen
-
-
 @cuda_meaning(source.check_count)
 def _check_count(_context: Any, number: Any, count: Any) -> Any:
     if isinstance(count, nb.types.Float):

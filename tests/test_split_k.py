@@ -17,9 +17,11 @@ import pytest
 from kernels_for_tests import operands
 from split_kernels import Config, product
 
+import gemm_tuned
 import numpipe
 from numpipe import (
     ArrayType,
+    BlockSpec,
     CompileError,
     PipelineDeadlock,
     PipelineRace,
@@ -27,6 +29,7 @@ from numpipe import (
     SpecError,
     Workspace,
     _machine,
+    cdiv,
     ds,
     partials,
     splits,
@@ -112,6 +115,38 @@ def test_split_products_are_products(cfg: Config) -> None:
         np.testing.assert_array_equal(c.astype(np.float64), exact.astype(dtype).astype(np.float64))
 
 
+def test_the_parts_may_be_a_run_time_value() -> None:
+    @numpipe.kernel(grid=numpipe.persistent(5), num_compute_wgs=1, workspace=Workspace((64, 64), 5))
+    def product_in_parts(a, b, c, work, *, parts):
+        for m, n, part in numpipe.split_tiles(cdiv(a.shape[0], 64), cdiv(b.shape[0], 64), steps=cdiv(a.shape[1], 64), split=parts):
+            acc = numpipe.zeros((64, 64), np.float32)
+            pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=2, in_specs=(
+                BlockSpec((64, 64), lambda k: (m, part.begin + k)), BlockSpec((64, 64), lambda k: (n, part.begin + k))))
+            for (k,), (a_tile, b_tile) in pipe(a, b):
+                acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+            acc = numpipe.combine(acc, part, work)
+            if part.begin == 0:
+                c[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+    a, b, exact = ragged(128, 64, 320)
+    for parts in (1, 2, 4, 100):
+        c = np.zeros((128, 64), np.float32)
+        product_in_parts.simulate(a, b, c, parts=parts)
+        np.testing.assert_array_equal(c, exact)
+    with pytest.raises(SpecError, match="split=0"):
+        product_in_parts.simulate(a, b, np.zeros((128, 64), np.float32), parts=0)
+
+
+@pytest.mark.parametrize("split", [2, "stream"])
+def test_the_tuned_product_cut_along_k(split: int | str) -> None:
+    """The epilogue is the owner's: nothing is added twice."""
+    cfg = gemm_tuned.Config(128, 64, slots=2, panels=1, split=split)
+    a, b, exact = ragged(200, 72, 328)
+    c, bias = np.ones((200, 72), np.float16), np.arange(72).astype(np.float16)
+    found = gemm_tuned.matmul(a, b, c, alpha=0.5, bias=bias, activation="relu", cfg=cfg, target="sim")
+    np.testing.assert_array_equal(found, np.maximum(0.5 * exact + 1 + np.arange(72), 0).astype(np.float16))
+
+
 @pytest.mark.parametrize("cfg", [SPLIT[3], SPLIT["stream"], PING_PONG["stream"]], ids=str)
 def test_sums_are_the_same_bits_in_any_schedule(cfg: Config) -> None:
     rng = np.random.default_rng(0)
@@ -131,11 +166,11 @@ def test_no_schedule_has_a_report(cfg: Config) -> None:
 
 
 # ---- a broken hand-over is found
-def without(monkeypatch: pytest.MonkeyPatch, line: str, number: int = 0) -> None:
-    """Leave a line of `partials.combined` out: the one that holds `line`, or the next one."""
+def changed(monkeypatch: pytest.MonkeyPatch, line: str, number: int = 0, to: str = "pass") -> None:
+    """Put another line in the place of one of `partials.combined`: of the one that holds `line`, or of the next one."""
     source = inspect.getsource(partials.combined.function).splitlines()[1:]
     where = [i for i, text in enumerate(source) if line in text][number]
-    source[where] = source[where][:len(source[where]) - len(source[where].lstrip())] + "pass"
+    source[where] = source[where][:len(source[where]) - len(source[where].lstrip())] + to
     ns = dict(vars(partials))
     exec("\n".join(source), ns)
     monkeypatch.setattr(partials, "combined", ns["combined"])
@@ -156,15 +191,23 @@ def test_a_hand_over_without_one_of_its_steps_is_reported(name: str, seed: int |
     line, number, error, hazard = BROKEN[name]
     a, b, _ = ragged(64, 64, 128)
     product(Config(split=2), 2).simulate(a, b, seed=seed)
-    without(monkeypatch, line, number)
+    changed(monkeypatch, line, number)
     with pytest.raises(error) as caught:
         product(Config(split=2), 2).simulate(a, b, seed=seed)
     assert caught.value.report.hazard == hazard and "split_kernels.py" in str(caught.value)
 
 
+def test_the_flag_of_another_part_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, _ = ragged(64, 64, 192)
+    changed(monkeypatch, "add_partial", to="tile = add_partial(work, sub(part.slot, sub(slot, last) + 1), tile)")
+    with pytest.raises(PipelineRace, match=r"load \(work\) reads work.*which CTA \(0, 0, 0\) writes") as caught:
+        product(Config(split=3), 3).simulate(a, b)
+    assert caught.value.report.hazard == "cta-conflict"
+
+
 def test_a_sum_that_is_not_added_is_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, exact = ragged(64, 64, 128)
-    without(monkeypatch, "add_partial")
+    changed(monkeypatch, "add_partial")
     assert (product(Config(split=2), 2).simulate(a, b).astype(np.float64) != exact).any()
 
 

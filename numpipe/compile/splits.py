@@ -35,6 +35,9 @@ class SplitLoops(TileOrders):
         counts = len(call.args)
         if options - _OPTIONS or any(isinstance(c, ast.Starred) for c in call.args) or not counts:
             self.error(call, "numpipe.split_tiles takes the tile counts, steps=, split=, order= and group=")
+        if getattr(self.unit, "cluster_axes", ()):
+            self.error(call, "numpipe.split_tiles: the CTAs of a cluster go through the same tiles, and here each has parts of its "
+                             "own: leave cluster_names out, or loop over numpipe.tiles")
         if "steps" not in options:
             self.error(call, "numpipe.split_tiles: steps= is missing, the blocks of K of a whole tile: cdiv(a.shape[1], tk)")
         target = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from kernels_for_tests import operands
 from split_kernels import Config, product
 
+import gemm_tuned
 import numpipe
 from numpipe import LaunchError, Workspace
 from numpipe.launch import DeviceArray
@@ -122,6 +124,24 @@ def test_two_streams_at_once(cfg: Config) -> None:
     torch.cuda.synchronize()
     for (a, b), c in zip(inputs, outputs, strict=True):
         assert torch.equal(c, (a.float() @ b.float().T).half())
+
+
+@pytest.mark.parametrize("split", [2, 3, "stream"])
+@pytest.mark.parametrize("name", [name for name in gemm_tuned.CONFIGS if name != "ping-pong 128x192"])  # has no registers left
+def test_the_tuned_product_cut_along_k(name: str, split: int | str) -> None:
+    """With its epilogue, batches and layouts: those are the owner's."""
+    cfg = dataclasses.replace(gemm_tuned.CONFIGS[name], split=split)
+    for m, n, k in ((300, 520, 1032), (40, 1000, 3000)):
+        a, b = operands(m, n, k, BF16)
+        c, bias = operands(m, n, n, BF16)[0], np.arange(n).astype(BF16)
+        found = gemm_tuned.matmul(a, b, c, alpha=0.5, beta=2.0, bias=bias, activation="relu", cfg=cfg, target="gpu")
+        x, y, z, v = (array.astype(np.float64) for array in (a, b, c, bias))
+        np.testing.assert_allclose(found.astype(np.float64), np.maximum(0.5 * (x @ y.T) + 2 * z + v, 0), rtol=2**-8)
+        batch = gemm_tuned.matmul(np.stack([a, a[::-1]]), b, cfg=cfg, target="gpu")
+        for plane, rows in zip(batch, (a, a[::-1]), strict=True):
+            np.testing.assert_array_equal(plane, (rows.astype(np.float32) @ b.astype(np.float32).T).astype(BF16))
+        np.testing.assert_array_equal(gemm_tuned.matmul(a, np.asfortranarray(b), cfg=cfg, target="gpu"),
+                                      (a.astype(np.float32) @ b.astype(np.float32).T).astype(BF16))
 
 
 def test_bound_calls_and_host_arrays() -> None:
