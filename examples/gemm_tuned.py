@@ -43,6 +43,7 @@ class Config:
               leaves, up to a tile's
     group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
+    dynamic   CTAs take tiles from a counter, so that quicker ones compute more
     """
 
     tm: int = 128
@@ -53,6 +54,7 @@ class Config:
     panels: int | None = None
     group: int = 16
     policy: str | None = None
+    dynamic: bool = False
 
     @property
     def depth(self) -> int:
@@ -83,7 +85,8 @@ def kernel(cfg: Config) -> numpipe.Kernel:
         """c = a @ b.T, for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
-        for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group):
+        for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group,
+                                  dynamic=cfg.dynamic):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.depth, in_specs=(
                 BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))

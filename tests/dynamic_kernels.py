@@ -31,6 +31,10 @@ class Ordered(Config):
     dynamic: bool = True
 
 
+STEP_A_TILE = Ordered(64, 64, 64, 8)
+"""for few blocks of K: with so many slots the ring of tickets alone holds the memory role back"""
+
+
 def gemm(a, b, c, *, cfg: numpipe.Static):
     """For both schedules, and without a memory role."""
     rows = cfg.tm // numpipe.axis_size("wg")
