@@ -94,9 +94,9 @@ def if_memory(np_: Context, function: Callable[..., None], *args: Any) -> None:
 
 
 @op
-def if_compute(np_: Context, function: Callable[..., None], *args: Any) -> None:
-    """``function(np_, *args)`` by compute warpgroups."""
-    if not np_.memory:
+def if_sharing(np_: Context, function: Callable[..., None], *args: Any) -> None:
+    """``function(np_, *args)`` by compute warpgroups that share each tile."""
+    if np_.unit.turns < 2 and not np_.memory:
         function(np_, *args)
 
 
@@ -217,11 +217,17 @@ def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
 
 
 @helper
-def next_tile(np_, ring):  # type: ignore[no-untyped-def]
-    """At a tile's end: the next one."""
+def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
+    """Behind a tile's last pipeline: its way through shared memory lies beside the tile's store, and not before the next tile."""
     if_dealer(np_, tell, ring)
     if_memory(np_, keep)
-    if_compute(np_, take, ring)
+    if_sharing(np_, take, ring)
+
+
+@helper
+def next_tile(np_, ring):  # type: ignore[no-untyped-def]
+    """At a tile's end: the next one."""
+    if_in_turns(np_, take, ring)
     if_in_turns(np_, pass_over, ring)
     return tile_of(np_)
 

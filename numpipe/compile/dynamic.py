@@ -7,7 +7,7 @@ import ast
 from .. import profiling, tile_scheduler
 from .fold import MISSING, literal_node
 from .orders import Walk
-from .turns import Turns, leaves, with_skips
+from .turns import Turns, leaves, pipeline_in, with_skips
 
 
 class DynamicTiles(Turns):
@@ -47,17 +47,33 @@ class DynamicTiles(Turns):
         top = [ast.Expr(self.call(profiling.mark_tile, [context, name(t)], node)),
                ast.Expr(self.call(tile_scheduler.fetch_ahead, [context], node)),
                ast.Assign([node.target], walk.place(name(t), name(end)))]
+        read = ast.Expr(self.call(tile_scheduler.next_ticket, [context, name(ring)], node))
         go_on = ast.Assign([ast.Name(t, ast.Store())], self.call(tile_scheduler.next_tile, [context, name(ring)], node))
         self.over_tiles += 1
         body, ordered = self.in_turns(self._block(node.body), node) if in_turns else (self._block(node.body), False)
         self.over_tiles -= 1
         test = self.call(tile_scheduler.is_tile, [name(t), name(end)], node)
-        loop = ast.copy_location(ast.While(test, [*top, *with_skips(body, [go_on]), go_on],
+        loop = ast.copy_location(ast.While(test, [*top, *_going_on(body, read, go_on)],
                                            self._block(node.orelse) if node.orelse else []), node)
         loop.over_tiles = True  # type: ignore[attr-defined]
         behind = ast.Expr(self.call(tile_scheduler.end_tiles, [context, literal_node(int(ordered), node)], node))
-        for new in (*setup, test, *top, go_on, behind):
+        for new in (*setup, test, *top, read, go_on, behind):
             for part in ast.walk(new):
                 if not hasattr(part, "lineno"):
                     ast.copy_location(part, node)
         return [*setup, loop, behind]
+
+
+def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
+    """The body of a loop, rewritten already: `read` behind its last pipeline and what waits for that one's products, `go_on` at its
+    end, and before each `continue` what has not come by there."""
+    running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
+    at = running[-1] + 1 if running else len(body)
+    while at < len(body) and _waits(body[at]):
+        at += 1
+    return [*with_skips(body[:at], [read, go_on]), read, *with_skips(body[at:], [go_on]), go_on]
+
+
+def _waits(statement: ast.stmt) -> bool:
+    called = statement.value.func if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id == "__np_wgmma_wait"
