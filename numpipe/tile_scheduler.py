@@ -4,7 +4,7 @@
 an atomic addition in global memory, so a CTA that is quicker, or starts earlier, takes more of them::
 
     memory role   | fetch ticket 2 | loads of tile 1 ......... | tell 2, fetch 3 | loads of tile 2 .........
-    compute role                     | tile 1: products | store | read 2           | tile 2: products | store
+    compute role                     | tile 1: products ......... | read 2, store | tile 2: products ........
 
 One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, or, in a kernel
 without one, a lane of the first compute warpgroup. It tells the tickets to the compute warpgroups through a `number_ring`. All of
