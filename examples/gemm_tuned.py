@@ -47,6 +47,7 @@ class Config:
     wgs       compute warpgroups
     skinny    the tile's rows lie along the longer side of the output: where that is wider than tall, its transpose is computed
     split     parts that the steps of a tile are cut into, or "stream": those of all tiles are shared out evenly; None: neither
+    dynamic   CTAs take tiles from a counter, so that quicker ones compute more
     """
 
     tm: int = 128
@@ -61,6 +62,7 @@ class Config:
     wgs: int = 2
     skinny: bool = False
     split: int | str | None = None
+    dynamic: bool = False
 
     @property
     def strip(self) -> int:
@@ -163,7 +165,7 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
         m_tiles, n_tiles = cdiv(c.shape[1 - plane], cfg.tm * cfg.cluster), cdiv(c.shape[2 - plane], cfg.tn)  # of a cluster
         for i, above, n, part in numpipe.split_tiles(
                 1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[form.k], cfg.tk), split=cfg.split, order="grouped",
-                group=cdiv(cfg.group, cfg.cluster)):
+                group=cdiv(cfg.group, cfg.cluster), dynamic=cfg.dynamic):
             m = above * cfg.cluster + numpipe.axis_index("cluster")
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=cfg.depth, in_specs=(

@@ -4,7 +4,7 @@
 an atomic addition in global memory, so a CTA that is quicker, or starts earlier, takes more of them::
 
     memory role   | fetch ticket 2 | loads of tile 1 ......... | tell 2, fetch 3 | loads of tile 2 .........
-    compute role                     | tile 1: products | store | read 2           | tile 2: products | store
+    compute role                     | tile 1: products ......... | read 2, store | tile 2: products ........
 
 One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, or, in a kernel
 without one, a lane of the first compute warpgroup. It tells the tickets to the compute warpgroups through a `number_ring`. All of
@@ -101,9 +101,9 @@ def if_memory(np_: Context, function: Callable[..., None], *args: Any) -> None:
 
 
 @op
-def if_compute(np_: Context, function: Callable[..., None], *args: Any) -> None:
-    """``function(np_, *args)`` by compute warpgroups."""
-    if not np_.memory:
+def if_sharing(np_: Context, function: Callable[..., None], *args: Any) -> None:
+    """``function(np_, *args)`` by compute warpgroups that share each tile."""
+    if np_.unit.turns < 2 and not np_.memory:
         function(np_, *args)
 
 
@@ -224,11 +224,17 @@ def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
 
 
 @helper
-def next_tile(np_, ring):  # type: ignore[no-untyped-def]
-    """At a tile's end: the next one."""
+def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
+    """Behind a tile's last pipeline: its way through shared memory lies beside the tile's store, and not before the next tile."""
     if_dealer(np_, tell, ring)
     if_memory(np_, keep)
-    if_compute(np_, take, ring)
+    if_sharing(np_, take, ring)
+
+
+@helper
+def next_tile(np_, ring):  # type: ignore[no-untyped-def]
+    """At a tile's end: the next one."""
+    if_in_turns(np_, take, ring)
     if_in_turns(np_, pass_over, ring)
     return tile_of(np_)
 

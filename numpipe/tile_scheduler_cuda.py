@@ -87,7 +87,7 @@ def _first_lane(builder: Any, unit: Unit) -> Any:
 
 _by(source.if_dealer, lambda unit, role: role == "memory" or not unit.warp_specialized, _first_lane)
 _by(source.if_memory, lambda unit, role: role == "memory")
-_by(source.if_compute, lambda unit, role: role != "memory")
+_by(source.if_sharing, lambda unit, role: role != "memory" and unit.turns < 2)
 _by(source.if_in_turns, lambda unit, role: role != "memory" and unit.turns > 1)
 
 

@@ -31,6 +31,10 @@ class Ordered(Config):
     dynamic: bool = True
 
 
+STEP_A_TILE = Ordered(64, 64, 64, 8)
+"""for few blocks of K: with so many slots the ring of tickets alone holds the memory role back"""
+
+
 def gemm(a, b, c, *, cfg: numpipe.Static):
     """For both schedules, and without a memory role."""
     rows = cfg.tm // numpipe.axis_size("wg")
@@ -71,6 +75,9 @@ def with_skips(a, b, c, *, cfg: numpipe.Static = CFG):
             continue
         if m != 2 or n % 2 == 0:
             acc = some_steps(a, b, acc, m, n, 2, cdiv(a.shape[1], cfg.tk) - 2, cfg)
+        if n % 3 == 1:
+            c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+            continue
         c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
@@ -138,6 +145,7 @@ def cases() -> dict[str, Case]:
         "trip counts": Case(made(by_trip_count, warpgroups=1), (a, b, TABLE), trip_counts(a, b)),
         "body form": Case(made(in_body_form, warpgroups=1), (a, b), sums),
         "in a helper, twice": Case(made(by_helper, warpgroups=1, ctas=2), (a, b), sums),
+        "skips": Case(made(with_skips, warpgroups=1), wide, skipped(*wide)),
         "loops": Case(made(in_bands, warpgroups=1), wide, bands),
         "turns": Case(made(gemm, "pingpong"), wide, more, replace(own, order="column")),
         "turns, 3 warpgroups": Case(made(gemm, "pingpong", 3), wide, more, own),

@@ -12,18 +12,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dynamic_kernels import Ordered, cases, gemm, made
-from kernels_for_tests import operands
+from dynamic_kernels import STEP_A_TILE, cases, gemm, made
+from kernels_for_tests import operands, product
 from launch_fakes import CudaArray, FakeDriver
 from test_injected import Bug
 from turn_kernels import CFG
 
+import gemm_tuned
 import numpipe
 from numpipe import ArrayType, ds, launch, number_ring, tile_scheduler
 from numpipe._unit import Unit
+from numpipe._watch import Record
 from numpipe.compile.build import toolchain
 from numpipe.errors import CompileError, PipelineDeadlock, PipelineRace, SimulationError, SpecError
 from numpipe.launch import driver
+from numpipe.launch.watch import told
 from numpipe.sim.deal import Deal
 
 SEEDS = (None, 0, 1, 2)
@@ -45,6 +48,13 @@ def test_every_form_computes_the_same_without_a_report(name: str) -> None:
         np.testing.assert_array_equal(c.astype(np.float64), case.expected.astype(np.float64))
 
 
+@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
+def test_the_tuned_product_may_take_its_tiles_so(schedule: str) -> None:
+    a, b = operands(520, 300, 128)
+    cfg = gemm_tuned.Config(128, 64, slots=3, schedule=schedule, group=2, dynamic=True)
+    np.testing.assert_array_equal(gemm_tuned.kernel(cfg).simulate(a, b), product(a, b))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", cases())
 def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
@@ -53,15 +63,13 @@ def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
     assert result, str(result)
 
 
-CONFIG = Ordered(64, 64, 64, 8)
-"""a step a tile, and so many slots that the ring of tickets alone holds the memory role back"""
 A, B = operands(640, 64, 64)
 
 
 def tiles_of(seed: int | None, ctas: int = 4) -> dict[Any, list[int]]:
     """Which tiles each CTA computes, of 10."""
     trace, c = numpipe.Trace(), np.zeros((640, 64), np.float16)
-    made(gemm, warpgroups=1, ctas=ctas).simulate(A, B, c, cfg=CONFIG, seed=seed, trace=trace)
+    made(gemm, warpgroups=1, ctas=ctas).simulate(A, B, c, cfg=STEP_A_TILE, seed=seed, trace=trace)
     found: dict[Any, list[int]] = {}
     for event in trace.events:
         if event.note == "tile begin" and event.role == "compute":
@@ -121,7 +129,7 @@ def test_every_schedule_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     bug.inject(monkeypatch)
     for seed in SEEDS:
         with pytest.raises(bug.error) as caught:
-            made(gemm, warpgroups=1, ctas=1).simulate(A, B, np.zeros((640, 64), np.float16), cfg=CONFIG, seed=seed)
+            made(gemm, warpgroups=1, ctas=1).simulate(A, B, np.zeros((640, 64), np.float16), cfg=STEP_A_TILE, seed=seed)
         text = str(caught.value)
         assert re.search(bug.message, text) and "dynamic_kernels.py:" in text, f"seed {seed}: {text}"
 
@@ -232,6 +240,14 @@ def test_the_ring_of_tickets_needs_room() -> None:
         unit.plan_tickets("x.py:1")
 
 
+def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
+    unit = Unit("tuned", (), (), "wg", 2, 40)
+    plan = unit.plan_tickets("gemm.py:7")
+    report = told(unit, [Record(0, (3, 0, 0), warp, plan.ready_at(0) + 8, 2, 0) for warp in (0, 4)])
+    assert [party.barrier for party in report.waiting[:2]] == 2 * ["ready[1] of tile numbers @ gemm.py:7"]
+    assert report.waiting[0].lines[0].line == 7 and (report.waiting[0].slot, report.waiting[0].step) == (1, plan.step_at(1, 2))
+
+
 # ---- machine code
 @compiles
 @pytest.mark.parametrize("name", ["turns", *[pytest.param(name, marks=pytest.mark.soak) for name in cases() if name != "turns"]])
@@ -239,7 +255,10 @@ def test_the_machine_code_is_clean(name: str) -> None:
     case = cases()[name]
     built = case.kernel.compiled(*case.inputs, case.output(), cfg=case.cfg)
     assert built.inspect("gate") == () and built.dynamic and built.unit.tickets is not None
-    fetched = Counter(re.findall(r"(atom\.\S+|red\.\S+)", built.inspect("ptx")))
+    ptx = built.inspect("ptx")
+    touched = re.search(r"atom\.|cp\.async\.bulk\.tensor|(ld|st)\.global", ptx)
+    assert touched and ptx.index("launch_dependents") < ptx.index("griddepcontrol.wait") < touched.start()
+    fetched = Counter(re.findall(r"(atom\.\S+|red\.\S+)", ptx))
     assert fetched["atom.relaxed.gpu.global.add.u32"] and fetched["atom.acq_rel.gpu.global.inc.u32"] == 1
 
 

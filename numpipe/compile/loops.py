@@ -11,7 +11,7 @@ from ..closure import Facts
 from ..fragment import mma
 from .dynamic import DynamicTiles
 from .fold import literal_node
-from .splits import Parts, SplitLoops
+from .splits import SplitLoops
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 _HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
@@ -292,17 +292,18 @@ class Loops(SplitLoops, DynamicTiles):
         total = loads[0]
         for other in loads[1:]:
             total = self.call(arith.mul, [total, other], node)
+        parts = self.parts_of(node, options, walk, total) if split else None
+        setup += parts.setup if parts is not None else []
         if self.is_dynamic(node, options):
-            return self.dealt(node, setup, walk, total, in_turns)
+            if parts is not None and parts.count is not None:
+                self.error(options["dynamic"], "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= cuts "
+                                               "them: an owner could wait for a part that nobody has begun; leave one of the two out")
+            return self.dealt(node, setup, walk, total, in_turns, parts.placed if parts is not None else None)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         before: ast.expr = self.call(tile_loop.before_first_tile, [self.context_name(node)], node)
         own: ast.expr = self.call(tile_loop.tile_stride, [self.context_name(node)], node)
-        parts: Parts | None = None
-        if split:
-            parts = self.parts_of(node, options, walk, total)
-            setup += parts.setup
-            if parts.count is not None:
-                before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
+        if parts is not None and parts.count is not None:
+            before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:
             cta = self.temporary("cta")
             setup.append(ast.Assign([ast.Name(cta, ast.Store())], own))

@@ -10,7 +10,7 @@ from .. import splits
 from .fold import MISSING
 from .orders import TileOrders, Walk
 
-_OPTIONS = {"steps", "split", "order", "group"}
+_OPTIONS = {"steps", "split", "order", "group", "dynamic"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SplitLoops(TileOrders):
         options = {k.arg for k in call.keywords}
         counts = len(call.args)
         if options - _OPTIONS or any(isinstance(c, ast.Starred) for c in call.args) or not counts:
-            self.error(call, "numpipe.split_tiles takes the tile counts, steps=, split=, order= and group=")
+            self.error(call, "numpipe.split_tiles takes the tile counts, steps=, split=, order=, group= and dynamic=")
         if getattr(self.unit, "cluster_axes", ()):
             self.error(call, "numpipe.split_tiles: the CTAs of a cluster go through the same tiles, and here each has parts of its "
                              "own: leave cluster_names out, or loop over numpipe.tiles")

@@ -10,6 +10,7 @@ import barrier_plans
 import batched_gemm
 import cluster_kernels
 import copy_pipeline
+import dynamic_kernels
 import emitted_kernels
 import gemm_single
 import kernels_for_tests as pipelines
@@ -83,6 +84,8 @@ for name in test_drain.KERNELS:
 for name in ("gemm", "barriers by hand, in place", "skips"):
     turns = turn_kernels.cases()[name]
     run(f"turns, {name}", turns.kernel, *turns.inputs, turns.output(), cfg=turns.cfg)
+run("tiles from a counter", dynamic_kernels.made(dynamic_kernels.gemm, warpgroups=1, ctas=1), ints(640, 64), ints(64, 64),
+    out(640, 64), cfg=dynamic_kernels.STEP_A_TILE)
 run("primitives", primitive_kernels.single_stream, A[:64], B)
 run("shared tiles", primitive_kernels.shared_tiles, A[:128], B, slots=2)
 run("copies", primitive_kernels.copied, A, out(256, 320))
