@@ -127,5 +127,6 @@ def test_a_fused_product_has_the_same_bits_every_time(m: int) -> None:
 def test_strips_are_given_their_first_columns(rows: int, columns: int, width: int) -> None:
     for dtype in (np.float32, np.float16):
         a, b = matrices(rows, 16, 0, F16, 1), matrices(columns, 16, 0, F16, 2)
-        c = strip_kernels.numbered(a, b, factor=0.5, rows=rows, columns=columns, width=width, dtype=np.dtype(dtype).name, target="gpu")
+        c = strip_kernels.numbered(a, b, factor=0.5, rows=rows, columns=columns, width=width, dtype=np.dtype(dtype).name,
+                                   target="gpu")
         np.testing.assert_array_equal(c, strip_kernels.expected(a, b, 0.5, dtype))
