@@ -41,6 +41,7 @@ _HOME = {
     "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
+    "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
     "map_columns": "fragment.strips", "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",

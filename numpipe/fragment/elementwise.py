@@ -101,7 +101,7 @@ def apply(symbol: str, operands: Sequence[Any], function: Callable[..., Any], *,
     with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
         found = function(*values)
     if made.result.dtype == INT32:
-        found = _int32(symbol, found)
+        found = int32(symbol, found)
     return Tile(np.broadcast_to(found, made.result.shape).astype(made.result.dtype, copy=False), made.result.shape,
                 made.result.dtype, made.result.layout)
 
@@ -114,7 +114,7 @@ def _in_type(value: Any, dtype: np.dtype) -> Any:
         return value.value if isinstance(value, Tile) else dtype.type(value)
 
 
-def _int32(symbol: str, found: Any) -> Any:
+def int32(symbol: str, found: Any) -> Any:
     limits = np.iinfo(np.int32)
     outside = (found < limits.min) | (found > limits.max)
     if np.any(outside):
