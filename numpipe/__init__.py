@@ -118,6 +118,7 @@ __all__ = [
     "lane_index",
     "last_failure",
     "last_profile",
+    "map_columns",
     "nd_loop",
     "num_programs",
     "persistent",
@@ -169,6 +170,7 @@ if TYPE_CHECKING:
         TargetError,
     )
     from .fragment.mma import wgmma, wgmma_wait
+    from .fragment.strips import map_columns
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel

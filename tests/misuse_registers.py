@@ -7,7 +7,8 @@ import numpy as np
 from refusals import A, C, Cases
 
 import numpipe
-from numpipe import SpecError, ds
+from numpipe import BlockSpec, SpecError, ds
+from numpipe.inert import REASON
 
 refused = Cases()
 BIAS = np.ones(64, np.float32)
@@ -70,9 +71,7 @@ def a_choice_between_two_types(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("a mask, of whose elements np.any(mask) or np.all(mask) make one bool, steers control flow, a grid or an index: loads "
-         "must not depend on tile data or on the warpgroup axis, because the memory role has no such value; use it in tile.at[…] "
-         "and in stores")
+@refused(f"a mask, of whose elements np.any(mask) or np.all(mask) make one bool, {REASON}")
 def a_mask_that_steers(a, b, c):
     if numpipe.iota(64) < a.shape[0]:
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -151,3 +150,83 @@ def a_block_of_a_vector(a, b, c):
 def arithmetic_on_a_block_of_float16(a, b, c):
     x = numpipe.zeros((64, 64), np.float32) + b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- products with A from registers ---------------------------------------------------------------------------------
+@refused("wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of registers is that packed to 16 "
+         "bits: write a.astype(b.dtype), which moves nothing between lanes", kind=SpecError)
+def an_accumulator_as_an_operand(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the accumulator's layout, packed: "
+         "combine it with a tile first", kind=SpecError)
+def a_vector_as_an_operand(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).sum(axis=1).astype(np.float16), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a and b must both be float16 or both bfloat16, got bfloat16 and float16", kind=SpecError)
+def an_operand_of_another_type(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, 0) "
+                  "first (a pipeline loop's end does so for what it carries)")
+def a_function_of_an_accumulator_in_flight(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        s = np.exp(numpipe.wgmma(None, x, x.T))
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- reductions -----------------------------------------------------------------------------------------------------
+@refused("max: reductions are of float32 and int32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
+def a_maximum_of_float16(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].max(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum: axis must be None or an int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+def a_sum_along_a_third_axis(a, b, c):
+    m = numpipe.zeros((64, 64), np.float32).sum(axis=2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("any takes a mask, as x < y gives it, got float32", kind=SpecError)
+def a_vote_on_floats(a, b, c):
+    m = np.any(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError)
+def a_sum_of_a_mask(a, b, c):
+    m = (numpipe.iota(64) < 3).sum()
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), dtype='float32')")
+def a_sum_with_another_option(a, b, c):
+    m = np.sum(numpipe.iota(64), dtype="float32")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=f"a reduction of a register tile {REASON}",
+         compiled=f", pipeline at {{file}}:{{line}}: grid: a reduction of a register tile {REASON}")
+def a_sum_that_is_a_grid(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(numpipe.iota(64).sum(),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        #             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+@refused("'np.any(numpipe.iota(64) < 3)' steers loads: what a tile holds decides whether something is loaded or copied, and the "
+         "memory role has no such value; take the pipeline, or the copy, out of the 'if'")
+def a_vote_that_steers_loads(a, b, c):
+    if np.any(numpipe.iota(64) < 3):
+     # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+            c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)

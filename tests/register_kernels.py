@@ -140,3 +140,112 @@ def wanted_of_epilogue(arrays: dict[str, Any]) -> np.ndarray:
     a, b, residual, bias, rows = (arrays[name].astype(np.float64) for name in ("a", "b", "residual", "bias", "rows"))
     z = a @ b.T * 0.25 + 2 * residual + bias + 2 * rows[:, None]
     return (z / (1 + np.exp(-z))).astype(np.float32)
+
+
+@numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
+def reduced(x, n, floats, ints):
+    """Reductions of each kind, along each axis, by both warpgroups: one below the other."""
+    row = numpipe.axis_index("wg") * 64
+    v, k = x[ds(row, 64), ds(0, 40)], n[ds(row, 64), ds(0, 40)]
+    zero, none = numpipe.full((64, 40), 0.0, np.float32), numpipe.iota((64, 40)) * 0
+    floats[ds(row, 64), ds(0, 40)] = zero + v.sum(axis=0)
+    floats[ds(row + 128, 64), ds(0, 40)] = zero + v.max(axis=1)[:, None] + v.min(axis=1, keepdims=True)
+    floats[ds(row + 256, 64), ds(0, 40)] = zero + np.sum(v) + v.sum(axis=1).sum() + v.sum(axis=0).max()
+    floats[ds(row + 384, 64), ds(0, 40)] = zero + numpipe.partial_sum(v).sum(axis=1)[:, None] + numpipe.partial_max(v).max()
+    ints[ds(row, 64), ds(0, 40)] = none + k.sum(axis=0) + k.max(axis=1)[:, None]
+    ints[ds(row + 128, 64), ds(0, 40)] = none + k.sum() + k.min(axis=0, keepdims=True) + numpipe.partial_min(k).min()
+    ints[ds(row + 256, 64), ds(0, 40)] = none + numpipe.iota(64).sum() + (k > 0).astype(np.int32).sum()
+
+
+def arrays_of_reductions() -> dict[str, np.ndarray]:
+    """Small integers: sums are exact in any order."""
+    rng = np.random.default_rng(4)
+    return {"x": rng.integers(-9, 9, (128, 40)).astype(F32), "n": rng.integers(-9, 9, (128, 40)).astype(np.int32),
+            "floats": np.zeros((512, 40), F32), "ints": np.zeros((384, 40), np.int32)}
+
+
+def wanted_of_reductions(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    floats, ints = [], []
+    for half in (slice(0, 64), slice(64, 128)):
+        v, k = arrays["x"][half], arrays["n"][half]
+        zero = np.zeros_like(v)
+        floats.append([zero + v.sum(0), zero + v.max(1)[:, None] + v.min(1)[:, None], zero + 2 * v.sum() + v.sum(0).max(),
+                       zero + v.sum(1)[:, None] + v.max()])
+        ints.append([k * 0 + k.sum(0) + k.max(1)[:, None], k * 0 + k.sum() + k.min(0) + k.min(), k * 0 + 2016 + (k > 0).sum()])
+    return tuple(np.concatenate([part for pair in zip(*of, strict=True) for part in pair]) for of in (floats, ints))  # type: ignore
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def voted(x, limits, y):
+    """Blocks of 64 rows, of which those with an element above the limit are halved until there is none, twice at most."""
+    halvings = 0
+    for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
+        v = x[ds(i * 64, 64), ds(0, 64)]
+        limit = limits[ds(i * 64, 64)][:, None]
+        for _ in range(2):
+            if np.any(v > limit):
+                v = v * 0.5
+                halvings = halvings + 1
+        if (v < 0.0).all():
+            v = -v
+        y[ds(i * 64, 64), ds(0, 64)] = v + halvings
+
+
+def wanted_of_votes(x: np.ndarray, limits: np.ndarray, ctas: int = 1) -> np.ndarray:
+    y = np.zeros_like(x)
+    counts = [0] * ctas
+    for i in range(len(x) // 64):
+        v, limit = x[64 * i:64 * i + 64], limits[64 * i:64 * i + 64, None]
+        for _ in range(2):
+            if (v > limit).any():
+                v = v * np.float32(0.5)
+                counts[i % ctas] += 1
+        v = -v if (v < 0).all() else v
+        y[64 * i:64 * i + 64] = v + counts[i % ctas]
+    return y
+
+
+@functools.cache
+def attention(dtype: str = "float16", lazy: bool = False) -> Any:
+    """Flash attention of one head, 64 queries a CTA: products of registers, running maxima and sums. Keys in blocks of 64."""
+    half = np.dtype(np.float16) if dtype == "float16" else np.dtype(ml_dtypes.bfloat16)
+
+    @numpipe.kernel(num_compute_wgs=1, grid=lambda q, k, v, o, scale: (cdiv(q.shape[0], 64),))
+    def attend(q, k, v, o, scale):
+        i = numpipe.program_id(0)
+        queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((64, 64), lambda _: (i, 0)),))
+        for (_,), (q_tile,) in queries(q):
+            m = numpipe.full(64, -1e30, np.float32)[:, None]
+            total = numpipe.full((64, 8), 0.0, np.float32)
+            out = numpipe.zeros((64, 64), np.float32)
+            pipe = numpipe.pipeline(grid=(cdiv(k.shape[0], 64),), in_specs=(
+                BlockSpec((64, 64), lambda j: (j, 0)), BlockSpec((64, 64), lambda j: (j, 0))))
+            for (j,), (k_tile, v_tile) in pipe(k, v):
+                s = numpipe.wgmma(None, q_tile, k_tile.T)
+                out = numpipe.wgmma_wait(out, 0)
+                s = numpipe.wgmma_wait(s, 0)
+                s = np.where(numpipe.iota(64) + j * 64 < k.shape[0], s * scale, -1e30)
+                if not lazy or np.any(numpipe.partial_max(s) > m + 8.0):
+                    new = np.maximum(m, s.max(axis=1, keepdims=True))
+                    change = np.exp2(m - new)
+                    total = total * change
+                    out = out * change
+                    m = new
+                p = np.exp2(s - m)
+                total = total + numpipe.partial_sum(p)
+                out = numpipe.wgmma(out, p.astype(half), v_tile)
+            o[ds(i * 64, 64), ds(0, 64)] = (out / total.sum(axis=1, keepdims=True)).astype(o.dtype)
+
+    return attend
+
+
+def arrays_of_attention(keys: int, dtype: Any = np.float16, queries: int = 64) -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    q, k, v = (rng.standard_normal((n, 64)).astype(dtype) for n in (queries, keys, keys))
+    return {"q": q, "k": k, "v": v, "o": np.zeros((queries, 64), F32), "scale": np.float32(np.log2(np.e) / 8)}
+
+
+def wanted_of_attention(arrays: dict[str, Any]) -> np.ndarray:
+    q, k, v = (arrays[name].astype(np.float64) for name in "qkv")
+    p = np.exp2((q @ k.T) * float(arrays["scale"]))
+    return p @ v / p.sum(1, keepdims=True)

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from register_kernels import ERRORS, arrays_of_epilogue, conversions, epilogue, errors_of, ranges, wanted_of_epilogue
+from register_kernels import (
+    ERRORS,
+    arrays_of_attention,
+    arrays_of_epilogue,
+    arrays_of_reductions,
+    attention,
+    conversions,
+    epilogue,
+    errors_of,
+    ranges,
+    reduced,
+    voted,
+    wanted_of_attention,
+    wanted_of_epilogue,
+    wanted_of_reductions,
+    wanted_of_votes,
+)
 from tile_expressions import arguments, expressions, fits, wrong
 
 from numpipe.compile.build import toolchain
@@ -63,7 +80,7 @@ programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUM
 
 
 @given(programs)
-@settings(max_examples=25, derandomize=True, **common)
+@settings(max_examples=16, derandomize=True, **common)
 def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
     assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffii", texts, strict=True))}, ARGUMENTS) == []
 
@@ -104,3 +121,44 @@ def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
     assert "ld.global.nc" not in ptx and ".local" not in ptx
     assert epilogue.inspect("resources", *arrays).spill_bytes == 0
     assert not epilogue.inspect("gate", *arrays)
+
+
+# ---- reductions and votes -------------------------------------------------------------------------------------------
+def test_reductions_are_numpys_along_each_axis() -> None:
+    arrays = arrays_of_reductions()
+    reduced.simulate(*arrays.values())
+    for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role(seed: int | None) -> None:
+    rng = np.random.default_rng(0)
+    x, limits = rng.uniform(-1, 1, (256, 64)).astype(np.float32), np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64)
+    x[192:] = -np.abs(x[192:]) - 0.1
+    y = np.zeros_like(x)
+    voted.simulate(x, limits, y, seed=seed)
+    np.testing.assert_array_equal(y, wanted_of_votes(x, limits))
+
+
+# ---- products with A from registers ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("keys", [64, 200])
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
+    arrays = arrays_of_attention(keys, dtype)
+    for seed in (None, 1):
+        attention(dtype, lazy).simulate(*arrays.values(), seed=seed)
+        assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (2e-3 if dtype == "float16" else 2e-2)
+
+
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+def test_products_of_registers_stay_in_flight_and_nothing_is_zeroed_for_them() -> None:
+    arrays = list(arrays_of_attention(128).values())
+    kernel = attention()
+    sass = kernel.inspect("sass", *arrays)
+    assert len(re.findall(r"HGMMA\.64x64x16\.F32 R\d+, gdesc", sass)) == 4  # Q K^T: A from shared memory
+    assert len(re.findall(r"HGMMA\.64x64x16\.F32 R\d+, R\d+, gdesc", sass)) == 4  # P V: A from registers
+    assert len(re.findall(r"gdesc\[UR\d+\], RZ, !UPT", sass)) == 1  # the first of a fresh product
+    assert "LDL" not in sass and "STL" not in sass
+    assert not kernel.inspect("gate", *arrays)

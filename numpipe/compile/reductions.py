@@ -46,7 +46,8 @@ class Reductions(Functions):
         if len(given) == 2 and "axis" not in options:
             options["axis"] = given.pop()
         if len(given) != 1 or set(options) - {"axis", "keepdims"}:
-            self.error(node, f"{written}({'' if method else 'tile, '}axis=None, keepdims=False) in a kernel, got {ast.unparse(node)}")
+            takes = f"{written}({'' if method else 'tile, '}axis=None, keepdims=False)"
+            self.error(node, f"{takes} in a kernel, got {ast.unparse(node)}")
         known = {option: self.value(value) for option, value in options.items()}
         for option, value in known.items():
             if value is MISSING:
@@ -57,11 +58,11 @@ class Reductions(Functions):
 
     # ---- what a vote decides
     def visit_If(self, node: ast.If) -> Any:
-        votes = self._voted(node.test)
+        votes, written = self._voted(node.test), ast.unparse(node.test)
         new = super().visit_If(node)
         if not votes or not isinstance(new, ast.If):
             return new
-        self._loads_nothing(node, new)
+        self._loads_nothing(written, new)
         new.test = self.call(reduce.chosen, [self.context_name(node), new.test], node)
         return [new, *[ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), node)], self.call(
             reduce.behind_choice, [self.context_name(node), ast.copy_location(ast.Name(name, ast.Load()), node)], node)), node)
@@ -83,15 +84,14 @@ class Reductions(Functions):
                 return made(test)
             voted |= more
 
-    def _loads_nothing(self, node: ast.If, new: ast.If) -> None:
+    def _loads_nothing(self, written: str, new: ast.If) -> None:
         """CompileError for loads and copies, and for barriers, under a condition that the memory role does not know."""
         for part in (part for statement in (*new.body, *new.orelse) for part in ast.walk(statement)):
             facts = getattr(part, "facts", None)
             called = part.func.id if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else ""
             if called in _LOADS or (facts is not None and facts.pipelines):
-                self.error(node.test, f"'{ast.unparse(node.test)}' steers loads: what a tile holds decides whether something is loaded "
-                                      "or copied, and the memory role has no such value; take the pipeline, or the copy, out of the "
-                                      "'if'")
+                self.error(new.test, f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
+                                     "and the memory role has no such value; take the pipeline, or the copy, out of the 'if'")
 
     def _changed(self, new: ast.If) -> list[str]:
         """Names that both arms bind, or one of them and something before it."""

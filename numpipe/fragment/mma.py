@@ -44,11 +44,12 @@ def check(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dt
 def _check_registers(a: Form) -> None:
     """SpecError unless a register tile is an A operand: of two dimensions, in the accumulator's layout, packed to 16 bits."""
     if a.layout != ACCUMULATOR:
-        raise SpecError(f"wgmma: a {a.shape} lies along {'rows (column' if a.layout == COLUMN else 'columns (row'} layout), the A "
-                        "operand is a tile (M, K) in the accumulator's layout, packed: combine it with a tile first")
+        lies = "rows (column" if a.layout == COLUMN else "columns (row"
+        raise SpecError(f"wgmma: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the accumulator's "
+                        "layout, packed: combine it with a tile first")
     if a.dtype not in (FLOAT16, BFLOAT16):
-        raise SpecError(f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A operand of registers is that "
-                        "packed to 16 bits: write a.astype(b.dtype), which moves nothing between lanes")
+        raise SpecError(f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A operand of registers is "
+                        "that packed to 16 bits: write a.astype(b.dtype), which moves nothing between lanes")
 
 
 def operands(*given: object) -> str:

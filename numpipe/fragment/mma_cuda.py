@@ -32,8 +32,8 @@ def through(builder: Any, registers: int, value: Any, text: str, extra: list[Any
 
 
 def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
-    """The instructions of one product. Its operands are the accumulator's registers, where it is not `fresh` once more as inputs, then
-    A's descriptor or registers, then B's descriptor."""
+    """The instructions of one product. Its operands are the accumulator's registers, where it is not `fresh` once more as inputs,
+    then A's descriptor or registers, then B's descriptor."""
     right = operand(b.layout, 0)
     rows, columns = form.shape
     block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)

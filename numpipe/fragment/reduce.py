@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from .._machine import current
-from .._op import constant, op
+from .._op import op
 from ..errors import SpecError
 from ..inert import Inert
-from .elementwise import form_of
+from .elementwise import form_of, int32
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
 from .tile import BOOL, FLOAT32, INT32, Tile
 
@@ -46,8 +46,9 @@ def check(operation: str, form: Any, axis: int | None, keepdims: bool, given: st
     if not isinstance(form, Form):
         raise SpecError(f"{operation}(…) of register tiles: got {given}")
     if (form.dtype == BOOL) != (operation in VOTES):
-        raise SpecError(f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)" if form.dtype == BOOL else
-                        f"{operation} takes a mask, as x < y gives it, got {form.dtype}")
+        if form.dtype == BOOL:
+            raise SpecError(f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)")
+        raise SpecError(f"{operation} takes a mask, as x < y gives it, got {form.dtype}")
     if form.dtype not in (FLOAT32, INT32, BOOL):
         raise SpecError(f"{operation}: reductions are of float32 and int32 tiles, got {form.dtype}: use .astype(np.float32) first")
     rank = len(form.shape)
@@ -58,8 +59,8 @@ def check(operation: str, form: Any, axis: int | None, keepdims: bool, given: st
             raise SpecError(f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims=")
         return None
     if operation in VOTES:
-        raise SpecError(f"{operation} along an axis: mask.astype(np.int32).{'max' if operation == 'any' else 'min'}(axis={axis}) is 1 "
-                        f"where {operation} is true")
+        instead = f"mask.astype(np.int32).{'max' if operation == 'any' else 'min'}(axis={axis})"
+        raise SpecError(f"{operation} along an axis: {instead} is 1 where {operation} is true")
     axis %= 2
     size = form.shape[1 - axis]
     shape: tuple[int, ...] = ((1, size) if axis == 0 else (size, 1)) if keepdims else (size,)
@@ -93,8 +94,6 @@ def reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> An
     if operation in VOTES:
         return bool(found)
     if tile.dtype == INT32 and operation == "sum":
-        from .elementwise import int32
-
         found = int32("sum", np.sum(tile.value, axis=axis, keepdims=bool(keepdims), dtype=np.int64))
     if made is None:
         return tile.dtype.type(found)
@@ -126,7 +125,8 @@ def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
     return op(operation)
 
 
-partial_sum = _partial("partial_sum", np.sum, "Sums of every eighth column: element (i, j) is that of columns j, j + 8, … of row i.")
+partial_sum = _partial("partial_sum", np.sum, "Sums of every eighth column: element (i, j) is that of columns j, j + 8, … of "
+                                              "row i.")
 partial_max = _partial("partial_max", np.max, "Maxima of every eighth column; NaN where one is NaN.")
 partial_min = _partial("partial_min", np.min, "Minima of every eighth column; NaN where one is NaN.")
 
@@ -145,6 +145,3 @@ def behind_choice(np_: Any, value: Any) -> Any:
         parts = [behind_choice(np_, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return Inert("a number that a vote decides") if np_.memory and not isinstance(value, Tile) else value
-
-
-__all__ = ["FUNCTIONS", "behind_choice", "chosen", "constant", "partial_max", "partial_min", "partial_sum", "reduced"]

@@ -12,7 +12,9 @@ from .._op import cuda_meaning
 from .._unit import Unit
 from ..arith_cuda import compare, type_of
 from ..context_cuda import compute_warpgroup
-from ..inert_cuda import InertType
+from ..errors import CompileError
+from ..inert import REASON
+from ..inert_cuda import STEERLESS, InertType
 from . import reduce as source
 from .elementwise_cuda import form_of, is_tile
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
@@ -63,8 +65,8 @@ def _barrier(builder: Any) -> None:
 def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any], size: int) -> list[Any]:
     """Each value of the four warps, combined in the order of the warps.
 
-    Lane 4 g + t has value 2 j + o of columns 8 j + 2 t + o, where `values` are of columns, as all g do; or there is one value. `size`:
-    bytes of a warp's values. The first barrier is for the exchange before this one, which may still be read.
+    Lane 4 g + t has value 2 j + o of columns 8 j + 2 t + o, where `values` are of columns, as all g do; or there is one value.
+    `size`: bytes of a warp's values. The first barrier is for the exchange before this one, which may still be read.
     """
     base = nb.external(builder, EXCHANGE, nb.i32)
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
@@ -112,12 +114,12 @@ def define_exchange(module: Any, unit: Unit, smem: Callable[[Any, int], Any]) ->
 def _vote(builder: Any, operation: str, bit: Any) -> Any:
     """One bool of all lanes' (PTX ISA, "barrier.red").
 
-    The warp's vote on what the barrier gave changes nothing, but ptxas knows its result for uniform: behind a branch on the barrier's
-    it takes every lane for one on its own.
+    The warp's vote on what the barrier gave changes nothing, but ptxas knows its result for uniform: behind a branch on the
+    barrier's it takes every lane for one on its own.
     """
     own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
-    text = (f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, 128, "
-            "mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }")
+    text = (f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
+            "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }")
     found = nb.emit_asm(builder, nb.i32, [own, builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}")
     return builder.icmp_unsigned("!=", found, nb.const(0))
 
@@ -126,12 +128,13 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
 def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keepdims: Any) -> Any:
     name = nb.literal(operation)
     along = nb.literal(axis)
-    form = form_of(tile, name) if is_tile(tile) else None
+    form: Any = form_of(tile, name) if is_tile(tile) else None
     made = source.check(name, form, along, bool(nb.literal(keepdims)), str(nb.unliteral(tile)))
     result = TileType.of(made) if made is not None else nb.types.boolean if name in source.VOTES else type_of(tile.dtype)
     memory = np_.role == "memory"
     if memory and made is None:
         result = InertType(source.REDUCED)
+    assert form is not None
     nbytes = source.exchanged(form, along)
     if nbytes and not memory:
         np_.unit.plan_exchange(nbytes)
@@ -173,9 +176,9 @@ def _partial(operation: Any, name: str) -> None:
         def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             combine = _combine(builder, name, tile.dtype)
             values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
-            return assembled(builder, result, [
-                _tree(combine, [v for v, (r, c) in zip(values, where, strict=True) if r == row and c is not None and c % 8 == column])
-                for row, column in places(result.shape, result.layout)])
+            parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
+                     for row, column in places(result.shape, result.layout)]
+            return assembled(builder, result, [_tree(combine, own) for own in parts])
 
         return result(tile), codegen
 
@@ -189,6 +192,8 @@ for _operation, _name in ((source.partial_sum, "sum"), (source.partial_max, "max
 def _chosen(_context: Any, np_: Any, test: Any) -> Any:
     if isinstance(test, InertType) and np_.role == "memory":
         return nb.types.boolean(np_, test), lambda context, builder, sig, args: nb.const(0, nb.i1)
+    if isinstance(test, tuple(STEERLESS)):
+        raise CompileError(f"{test.what} {REASON}")
     if not isinstance(test, nb.types.Boolean):
         return None
     return nb.types.boolean(np_, test), lambda context, builder, sig, args: args[1]
@@ -209,7 +214,8 @@ def _behind_choice(_context: Any, np_: Any, value: Any) -> Any:
             return value
         if isinstance(want, nb.types.BaseTuple):
             parts = nb.cgutils.unpack_tuple(builder, value)
-            return context.make_tuple(builder, want, [same(context, builder, *three) for three in zip(parts, have, want, strict=True)])
+            return context.make_tuple(builder, want, [same(context, builder, v, h, w)
+                                                      for v, h, w in zip(parts, have, want, strict=True)])
         return nb.nothing(context) if isinstance(want, InertType) else context.cast(builder, value, have, want)
 
     return result(np_, value), lambda context, builder, sig, args: same(context, builder, args[1], sig.args[1], sig.return_type)

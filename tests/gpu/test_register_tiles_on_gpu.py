@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 from register_kernels import (
     APPROXIMATE,
     ERRORS,
+    arrays_of_attention,
     arrays_of_epilogue,
+    arrays_of_reductions,
+    attention,
     conversions,
     epilogue,
     errors_of,
     exact,
     function_kernel,
     ranges,
+    reduced,
+    voted,
+    wanted_of_attention,
     wanted_of_epilogue,
+    wanted_of_reductions,
+    wanted_of_votes,
 )
 from tile_expressions import arguments, expressions, fits, wrong
 
@@ -69,3 +77,38 @@ def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> No
         arrays["c"][...] = 7
         epilogue(*arrays.values(), target="gpu")
         np.testing.assert_allclose(arrays["c"].astype(np.float32), wanted_of_epilogue(arrays), rtol=2e-3, atol=2e-3)
+
+
+def test_reductions_are_numpys_along_each_axis() -> None:
+    arrays = arrays_of_reductions()
+    for _ in range(20):
+        arrays["floats"][...], arrays["ints"][...] = 7, 7
+        reduced(*arrays.values(), target="gpu")
+        for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role() -> None:
+    rng = np.random.default_rng(0)
+    x, limits = rng.uniform(-1, 1, (256, 64)).astype(np.float32), np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64)
+    x[:64] *= np.float32(0.5)
+    x[17, 33] = 0.95  # one element decides for all four warps
+    x[192:] = -np.abs(x[192:]) - 0.1
+    for _ in range(20):
+        y = np.zeros_like(x)
+        voted(x, limits, y, target="gpu")
+        np.testing.assert_array_equal(y, wanted_of_votes(x, limits))
+
+
+@pytest.mark.parametrize("keys", [64, 200, 4096])
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
+    arrays = arrays_of_attention(keys, dtype, 1024)
+    first = None
+    for _ in range(10):
+        arrays["o"][...] = np.nan
+        attention(dtype, lazy)(*arrays.values(), target="gpu")
+        assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (2e-3 if dtype == "float16" else 2e-2)
+        first = arrays["o"].copy() if first is None else first
+        assert (first == arrays["o"]).all()
