@@ -25,18 +25,14 @@ All of it is arithmetic on a few int32; no table is read.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ._machine import current
 from ._op import helper, op
 from .arith import add, mul, quotient, sub
-from .context import Context
 from .errors import SpecError
-
-if TYPE_CHECKING:
-    from ._unit import Unit
 
 STREAM = "stream"
 
@@ -120,18 +116,6 @@ def even(total, which, shares):
     """Where share number `which` of so many begins, if `total` is shared out: the first of them are longer by 1."""
     each = quotient(total, shares)
     return add(mul(which, each), least(which, sub(total, mul(each, shares))))
-
-
-@op
-def check_alone(np_: Context) -> None:
-    """SpecError where CTAs of a cluster go through tiles together."""
-    if np_.unit.clustered:
-        raise SpecError(no_cluster(np_.unit))
-
-
-def no_cluster(unit: Unit) -> str:
-    return (f"kernel {unit.kernel}: numpipe.split_tiles deals parts to CTAs, and those of a cluster with named axes go through the "
-            "same tiles: leave cluster_names= out, or loop over numpipe.tiles")
 
 
 @op

@@ -35,13 +35,6 @@ def _cta_count(_context: Any) -> Any:
     return I32(), codegen
 
 
-@cuda_meaning(source.check_alone)
-def _check_alone(_context: Any, np_: Any) -> Any:
-    if np_.unit.clustered:
-        raise SpecError(source.no_cluster(np_.unit))
-    return nb.types.void(np_), lambda context, builder, sig, args: nb.nothing(context)
-
-
 @cuda_meaning(source.check_split)
 def _check_split(_context: Any, split: Any) -> Any:
     if not isinstance(split, nb.types.Integer):

@@ -296,8 +296,8 @@ class Loops(SplitLoops, DynamicTiles):
         setup += parts.setup if parts is not None else []
         if self.is_dynamic(node, options):
             if parts is not None and parts.count is not None:
-                self.error(options["dynamic"], "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= cuts "
-                                               "them: an owner could wait for a part that nobody has begun; leave one of the two out")
+                self.error(options["dynamic"], "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= "
+                                               "cuts them: an owner could wait for a part that nobody has begun; leave one out")
             return self.dealt(node, setup, walk, total, in_turns, parts.placed if parts is not None else None)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         before: ast.expr = self.call(tile_loop.before_first_tile, [self.context_name(node)], node)

@@ -35,9 +35,6 @@ class SplitLoops(TileOrders):
         counts = len(call.args)
         if options - _OPTIONS or any(isinstance(c, ast.Starred) for c in call.args) or not counts:
             self.error(call, "numpipe.split_tiles takes the tile counts, steps=, split=, order=, group= and dynamic=")
-        if getattr(self.unit, "cluster_axes", ()):
-            self.error(call, "numpipe.split_tiles: the CTAs of a cluster go through the same tiles, and here each has parts of its "
-                             "own: leave cluster_names out, or loop over numpipe.tiles")
         if "steps" not in options:
             self.error(call, "numpipe.split_tiles: steps= is missing, the blocks of K of a whole tile: cdiv(a.shape[1], tk)")
         target = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
@@ -63,15 +60,17 @@ class SplitLoops(TileOrders):
             name = self.temporary("steps")
             return Parts([ast.Assign([ast.Name(name, ast.Store())], steps)], None, lambda index: bind(
                 index, self.call(splits.whole_tile, [ast.Name(name, ast.Load())], node)))
+        if self.unit.clustered:
+            self.error(split, "numpipe.split_tiles: the CTAs of a cluster go through the same tiles, and here each has parts of its "
+                              "own: leave cluster_names out, or split=None")
         stream = known == splits.STREAM
         if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
             self.error(split, splits.no_split(repr(known)))
         begin, place = ((splits.begin_stream, splits.place_stream) if stream else (splits.begin_split, splits.place_split))
         parts = ast.copy_location(ast.Constant(1), split) if stream else self.visit(split)
         begun, found = self.temporary("parts"), self.temporary("part")
-        setup: list[ast.stmt] = [ast.Expr(self.call(splits.check_alone, [self.context_name(node)], node))]
-        if not stream and known is MISSING:
-            setup.append(ast.Expr(self.call(splits.check_split, [parts], split)))
+        at_run_time = not stream and known is MISSING
+        setup: list[ast.stmt] = [ast.Expr(self.call(splits.check_split, [parts], split))] if at_run_time else []
         setup.append(ast.Assign([ast.Name(begun, ast.Store())], self.call(begin, [total, steps, parts], node)))
 
         def item(of: str, number: int) -> ast.expr:

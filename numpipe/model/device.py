@@ -76,13 +76,13 @@ H200 = DeviceModel(
     hbm=4.23e12,  # the best copy seen, PyTorch's: docs/results/bandwidth_h200*
     l2_bytes=60 << 20,
     l2_rate=5120,  # NVIDIA's figure for the A100; 4775 were seen in a product that was limited by the tensor cores
-    # 8192,8200,8184 took 220 million requests, 2.1 a row (Nsight Compute); five configurations without clusters needed 1.84 to 3.4 ms
-    # for 104 to 173 million rows: 51 to 56 a nanosecond (one quick run of one process)
+    # 8192,8200,8184 took 220 million requests, 2.1 a row (Nsight Compute); five configurations without clusters needed 1.84 to
+    # 3.4 ms for 104 to 173 million rows: 51 to 56 a nanosecond (one quick run of one process)
     unaligned_rows=53e9,
     copy_rate=64,  # NVIDIA's figure for a port of the L2
     latency=1000, hbm_latency=500,  # what a drained ring costs a tile in docs/results/gemm_chain_h200* (1470 cycles), shared out
     # of the same three products: 30 cycles a step, about 1000 to 1770 a tile of 48 to 64 KiB
     work_rate=64, step_cycles=30, tile_cycles=500,
-    meeting_cycles=20,  # cooperative 128x256 at 8192^3: 1.8 % slower with a cluster of 2 than without, 1056 cycles a step (the same run)
+    meeting_cycles=20,  # cooperative 128x256 at 8192^3: 1.8 % slower with a cluster of 2, of 1056 cycles a step (the same run)
     launch=2.0e-6)
 """An H200 SXM with a 700 W cap."""

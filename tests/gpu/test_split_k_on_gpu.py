@@ -159,7 +159,8 @@ def test_bound_calls_and_host_arrays() -> None:
 def test_a_workspace_that_is_too_small_ends_the_kernel() -> None:
     """In a process of its own: the GPU's context is lost by it."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": path})
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=60,
+                          env=os.environ | {"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
 
 
