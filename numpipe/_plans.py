@@ -115,18 +115,18 @@ class RingPlan:
     def end(self) -> int:
         return self.base + max(1, self.private) * self.slots * self.stage_stride
 
-    @property
+    @functools.cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
         """Operands that are filled together, in the order they are filled."""
         operands = tuple(range(len(self.args)))
         return tuple((n,) for n in operands) if self.manual_ready or self.manual_consumed else (operands,)
 
-    @property
+    @functools.cached_property
     def ready_parts(self) -> tuple[int, ...]:
         """The parts that begin a ready barrier's group of operands."""
         return tuple(range(len(self.parts))) if self.manual_ready else (0,)
 
-    @property
+    @functools.cached_property
     def consumed_parts(self) -> tuple[int, ...]:
         """The parts that begin a consumed barrier's group of operands."""
         return tuple(range(len(self.parts))) if self.manual_consumed else (0,)
@@ -195,11 +195,11 @@ class OutPlan(RingPlan):
 
     written = True
 
-    @property
+    @functools.cached_property
     def ready_parts(self) -> tuple[int, ...]:
         return ()
 
-    @property
+    @functools.cached_property
     def consumed_parts(self) -> tuple[int, ...]:
         return ()
 

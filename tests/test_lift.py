@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ from refusals import EXECUTIONS, marked
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompileError, SpecError, Static, cdiv, ds
 from numpipe._unit import Unit
+from numpipe.compile import nodes
 from numpipe.compile.fold import StaticArray
 from numpipe.compile.lift import lift, read
+from numpipe.compile.positions import Source
 
 ROWS = 64
 SHAPE = (ROWS, 2 * ROWS)
@@ -399,3 +403,21 @@ def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
         c = np.full((128, 128), 7, np.float32)
         twice.simulate(a, c, steps)
         assert (c == result).all()
+
+
+@pytest.mark.parametrize("module", ["compile/loops.py", "sim/barriers.py", "launch/arrays.py"])
+def test_the_nodes_of_a_tree_are_those_of_ast_in_its_order_but_for_operators_and_contexts(module):
+    tree = ast.parse((Path(numpipe.__file__).parent / module).read_text(encoding="utf8"))
+    left_out = ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop
+    assert list(nodes.walk(tree)) == [node for node in ast.walk(tree) if not isinstance(node, left_out)]
+    for node in ast.walk(tree):
+        assert nodes.children(node) == [child for child in ast.iter_child_nodes(node) if not isinstance(child, left_out)]
+
+
+@pytest.mark.parametrize("first", [1, 2, 700])
+@pytest.mark.parametrize("indent", ["", "    "])
+def test_a_source_is_parsed_with_the_lines_of_its_file(first, indent):
+    lines = tuple(indent + line for line in ("def f(a):\n", "    return (a +\n", "            1)\n"))
+    tree = Source("f", "file.py", first, lines, {}).parse()
+    assert [(n.lineno, n.end_lineno) for n in (tree, tree.body[0], tree.body[0].value.right)] == [
+        (first, first + 2), (first + 1, first + 2), (first + 2, first + 2)]

@@ -20,6 +20,7 @@ from .._op import Op
 from ..fragment import elementwise, mathematics
 from ..functions import Function
 from .fold import MISSING, stores
+from .nodes import walk
 from .rewriter import Rewriter
 
 _BINARY: dict[type, Op[..., Any]] = {
@@ -100,7 +101,7 @@ class Arithmetic(Rewriter):
 
     def _repeatable(self, node: ast.expr) -> bool:
         """Whether evaluating an expression twice is evaluating it once: it only computes."""
-        calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+        calls = [part for part in walk(node) if isinstance(part, ast.Call)]
         functions = [self.added.get(ast.unparse(c.func), self.value(c.func)) for c in calls]
         return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
 
@@ -214,7 +215,7 @@ class Arithmetic(Rewriter):
         bound: dict[str, int] = {}
         for name, _ in stores(node):  # in the branches that are left
             bound[name] = bound.get(name, 0) + 1
-        for statement in ast.walk(node):
+        for statement in walk(node):
             if isinstance(statement, ast.Assign) and statement not in self.folded:
                 for target in statement.targets:
                     statement.value = self._bound(target, statement.value, bound)

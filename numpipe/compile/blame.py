@@ -20,6 +20,7 @@ from .._unit import Unit
 from ..errors import CompileError, NumpipeError, Position, SimulationError
 from ..reports import Line
 from .lift import Lifted
+from .nodes import walk
 from .positions import FIRST, Source
 
 TUPLES = "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
@@ -31,7 +32,7 @@ _Error = TypeVar("_Error", bound=NumpipeError)
 def written(lifted: Lifted, pattern: str) -> Position:
     """Where a call whose text has `pattern` stands in a kernel's source, or in its functions'; else the kernel's definition."""
     for source in lifted.sources:
-        for node in ast.walk(source.parse()):
+        for node in walk(source.parse()):
             if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
                 return source.position(node)
     return lifted.sources[0].definition
@@ -121,7 +122,7 @@ def reported(error: SimulationError, unit: Unit, places: list[Position]) -> Simu
 
 def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | None:
     """The function of Numba's that the source calls on `line`, as written there."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or node.lineno):
             continue
         written = ast.unparse(node.func)

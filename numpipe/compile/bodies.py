@@ -10,6 +10,7 @@ from .. import emit, emit_single, pipelines
 from ..closure import Facts
 from .calls import Calls
 from .fold import literal_node
+from .nodes import children, walk
 
 
 class Bodies(Calls):
@@ -77,7 +78,7 @@ def own_yields(function: ast.FunctionDef) -> list[ast.Yield]:
         if isinstance(node, ast.Yield):
             found.append(node)
         if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            todo.extend(ast.iter_child_nodes(node))
+            todo.extend(children(node))
     return sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
 
@@ -100,9 +101,9 @@ def without_yield(function: ast.FunctionDef, parameter: str) -> None:
 def misuse(function: ast.FunctionDef, said: str = "calls") -> tuple[str, ast.AST]:
     """Why a function does not call its first parameter exactly once whatever happens, or ""; and the node to blame."""
     parameter = function.args.args[0].arg
-    uses = [n for statement in function.body for n in ast.walk(statement)
+    uses = [n for statement in function.body for n in walk(statement)
             if isinstance(n, ast.Name) and n.id == parameter and isinstance(n.ctx, ast.Load)]
-    calls = {id(n.func): n for statement in function.body for n in ast.walk(statement) if isinstance(n, ast.Call)}
+    calls = {id(n.func): n for statement in function.body for n in walk(statement) if isinstance(n, ast.Call)}
     if not uses:
         return f"never {said} the pipeline: write carry = {parameter}(carry) once", function
     passed = next((use for use in uses if id(use) not in calls), None)
@@ -114,7 +115,7 @@ def misuse(function: ast.FunctionDef, said: str = "calls") -> tuple[str, ast.AST
     if len(call.args) != 1 or call.keywords:
         return f"{said} the pipeline with {len(call.args) + len(call.keywords)} arguments (line {use.lineno}): it takes the "\
                "initial carry", call
-    left = next((n for statement in function.body for n in ast.walk(statement)
+    left = next((n for statement in function.body for n in walk(statement)
                  if isinstance(n, ast.Return) and n.lineno < use.lineno), None)
     if not _always(function.body, use):
         return f"{said} the pipeline under a condition or in a loop (line {use.lineno}): every warpgroup runs it, once", use
@@ -135,6 +136,6 @@ def _always(body: list[ast.stmt], use: ast.AST) -> bool:
                 return sure(test)
             case ast.BoolOp(values=values):
                 return sure(values[0])
-        return any(sure(child) for child in ast.iter_child_nodes(node))
+        return any(sure(child) for child in children(node))
 
     return any(sure(statement) for statement in body)

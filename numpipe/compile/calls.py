@@ -14,6 +14,7 @@ from .._op import Helper, Op
 from ..fragment import mma, tile
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
+from .nodes import walk
 from .subset import host_only, mismatch, spelled
 
 _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown), g(rid)
@@ -173,7 +174,7 @@ class Calls(Loops):
         own = {argument.arg for argument in index_map.args.args}
         known: list[int | None] = []
         for part in index_map.body.elts:
-            depends = any(isinstance(node, ast.Name) and node.id in own for node in ast.walk(part))
+            depends = any(isinstance(node, ast.Name) and node.id in own for node in walk(part))
             value = None if depends else self.value(part)
             known.append(value if isinstance(value, int) else None)
         return tuple(known)
@@ -189,7 +190,7 @@ class Calls(Loops):
         if not isinstance(function, (ast.Lambda, ast.FunctionDef)):
             return None
         body = function.body if isinstance(function.body, list) else [function.body]
-        read = {n.id for part in body for n in ast.walk(part) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
+        read = {n.id for part in body for n in walk(part) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
         return tuple(argument.arg in read for argument in function.args.args)
 
     def _memory_space(self, given: ast.expr) -> ast.expr:

@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import arith, context, specs
 from ..functions import Function
+from .nodes import children, walk
 
 MISSING = object()
 
@@ -205,7 +206,7 @@ def _called(function: Any, args: list[Any], named: dict[str, Any]) -> Any:
 
 def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
     """Names a function binds itself (nested functions: their own name only), with the node that binds."""
-    found: list[tuple[str, ast.AST]] = [(a.arg, a) for a in ast.walk(function.args) if isinstance(a, ast.arg)]
+    found: list[tuple[str, ast.AST]] = [(a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)]
     todo: list[ast.AST] = list(function.body) if isinstance(function, ast.FunctionDef) else [function.body]
     while todo:
         node = todo.pop()
@@ -214,5 +215,5 @@ def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.append((node.id, node))
         if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            todo.extend(ast.iter_child_nodes(node))
+            todo.extend(children(node))
     return found

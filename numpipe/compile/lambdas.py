@@ -13,6 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ..errors import SpecError
+from .nodes import walk
 
 
 def find(function: FunctionType, what: str) -> ast.Lambda:
@@ -31,7 +32,7 @@ def find(function: FunctionType, what: str) -> ast.Lambda:
 
 @functools.lru_cache(maxsize=16)
 def _lambdas(text: str) -> tuple[ast.Lambda, ...]:
-    return tuple(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda))
+    return tuple(node for node in walk(ast.parse(text)) if isinstance(node, ast.Lambda))
 
 
 def _compiled(node: ast.Lambda, like: CodeType) -> CodeType:

@@ -36,6 +36,7 @@ from .fold import MISSING, Constants, StaticArray, stores
 from .functions import Bound
 from .lane_code import LaneCode
 from .nested import ENVIRONMENT
+from .nodes import children, walk
 from .positions import Positions, Source
 from .reductions import Reductions
 from .rewriter import CONTEXT
@@ -113,7 +114,7 @@ class _Lift(LaneCode, Arithmetic, Debugging, Reductions):
 
     def kernel(self, parameters: list[str]) -> Lifted:
         node = self.tree
-        for inner in ast.walk(node):
+        for inner in walk(node):
             if isinstance(inner, ast.Return) and inner.value is not None and self._owner(node, inner) is node:
                 self.error(inner, "a kernel returns nothing: store results through its output references")
         for name, where in stores(node):
@@ -188,7 +189,7 @@ class _Lift(LaneCode, Arithmetic, Debugging, Reductions):
             node, function = todo.pop()
             if node is target:
                 owner = function
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 inner = child if isinstance(child, (ast.FunctionDef, ast.Lambda)) else function
                 todo.append((child, inner))
         return owner

@@ -11,6 +11,7 @@ from ..closure import Facts
 from ..fragment import mma
 from .dynamic import DynamicTiles
 from .fold import literal_node
+from .nodes import children, walk
 from .splits import SplitLoops
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
@@ -37,7 +38,7 @@ class Loops(SplitLoops, DynamicTiles):
     def _bound_by(self, target: ast.AST, function: Any, operation: str) -> bool:
         """Whether a name is bound to a call of `function`, which may have been rewritten to `operation`."""
         for scope, _ in self.scopes:
-            for node in ast.walk(scope):
+            for node in walk(scope):
                 if isinstance(node, ast.Assign) and target in node.targets and isinstance(node.value, ast.Call):
                     called = node.value.func
                     return self.value(called) is function or (isinstance(called, ast.Name) and called.id == operation)
@@ -55,7 +56,7 @@ class Loops(SplitLoops, DynamicTiles):
         if isinstance(made, ast.Name):
             for place in self._binds(made.id):
                 for scope, _ in self.scopes:
-                    for node in ast.walk(scope):
+                    for node in walk(scope):
                         if isinstance(node, ast.Assign) and place in node.targets:
                             return self._alone_facts(node.value) if isinstance(node.value, ast.Call) else None
         called = made.func if isinstance(made, ast.Call) else None
@@ -75,7 +76,7 @@ class Loops(SplitLoops, DynamicTiles):
     def _holds_pipeline(body: list[ast.stmt]) -> bool:
         """Whether statements, already rewritten, run a pipeline, or call a function that does."""
         for statement in body:
-            for node in ast.walk(statement):
+            for node in walk(statement):
                 called = node.func if isinstance(node, ast.Call) else None
                 facts: Facts | None = getattr(node, "facts", None)
                 if (isinstance(called, ast.Name) and called.id in _HELD) or (facts is not None and facts.pipelines):
@@ -112,7 +113,7 @@ class Loops(SplitLoops, DynamicTiles):
         self._stays_inside(node)
         self._not_itself(node)
         self._unpacks(node.target, len(node.iter.args))
-        targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+        targets = {n.id for n in walk(node.target) if isinstance(n, ast.Name)}
         carried = self._carried(node, targets)
         arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
         if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
@@ -143,7 +144,7 @@ class Loops(SplitLoops, DynamicTiles):
         for statement in body:
             if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)):
                 sure += self._products(statement)
-            if any(isinstance(node, (ast.Continue, ast.Return)) for node in ast.walk(statement)):
+            if any(isinstance(node, (ast.Continue, ast.Return)) for node in walk(statement)):
                 break
         return sure
 
@@ -156,12 +157,12 @@ class Loops(SplitLoops, DynamicTiles):
                 return self._products(first)
         facts: Facts | None = getattr(node, "facts", None)
         own = isinstance(node, ast.Call) and self.value(node.func) is mma.wgmma
-        return own + (facts.products if facts else 0) + sum(self._products(child) for child in ast.iter_child_nodes(node))
+        return own + (facts.products if facts else 0) + sum(self._products(child) for child in children(node))
 
     def _stays_inside(self, node: ast.For) -> None:
         """`break` and `return` would leave slots that the memory role still fills."""
-        def walk(parent: ast.AST, inner_loop: bool) -> None:
-            for child in ast.iter_child_nodes(parent):
+        def visit(parent: ast.AST, inner_loop: bool) -> None:
+            for child in children(parent):
                 if isinstance(child, (ast.FunctionDef, ast.Lambda)):
                     continue
                 if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not inner_loop):
@@ -170,10 +171,10 @@ class Loops(SplitLoops, DynamicTiles):
                             "the next steps are being loaded, and nobody would wait for them")
                     self.error(child, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make "
                                       "the grid smaller")
-                walk(child, inner_loop or isinstance(child, (ast.For, ast.While)))
+                visit(child, inner_loop or isinstance(child, (ast.For, ast.While)))
 
         for statement in node.body:
-            walk(ast.Module([statement], []), False)
+            visit(ast.Module([statement], []), False)
         if node.orelse:
             self.error(node.orelse[0], "a pipeline loop has no 'else'")
 
@@ -184,19 +185,19 @@ class Loops(SplitLoops, DynamicTiles):
         if not isinstance(made, ast.Name) or len(self._binds(made.id)) != 1:
             return
 
-        def walk(parent: ast.AST) -> None:
-            for child in ast.iter_child_nodes(parent):
+        def visit(parent: ast.AST) -> None:
+            for child in children(parent):
                 if isinstance(child, ast.For) and ast.dump(child.iter) == own:
                     self.error(child.iter, f"{ast.unparse(child.iter)} runs inside its own loop of line {node.lineno}, on the same "
                                            "slots, which are in use until that one ends: make a second pipeline for it")
                 if not isinstance(child, (ast.FunctionDef, ast.Lambda)):
-                    walk(child)
+                    visit(child)
 
-        walk(ast.Module(node.body, []))
+        visit(ast.Module(node.body, []))
 
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
         """Names re-bound in the loop and bound before it: among them the accumulators in flight at its end."""
-        inside = {id(n) for statement in node.body for n in ast.walk(statement)}
+        inside = {id(n) for statement in node.body for n in walk(statement)}
         result, names = [], self.scopes[-1][1]
         for name, places in names.items():
             here = [p for p in places if id(p) in inside]
@@ -205,8 +206,8 @@ class Loops(SplitLoops, DynamicTiles):
                                 "where its slot is filled again: take what is needed of it in the loop")
             if not here or name in targets:
                 continue
-            inner_targets = {n.id for s in node.body for f in ast.walk(s) if isinstance(f, ast.For)
-                             for n in ast.walk(f.target) if isinstance(n, ast.Name)}
+            inner_targets = {n.id for s in node.body for f in walk(s) if isinstance(f, ast.For)
+                             for n in walk(f.target) if isinstance(n, ast.Name)}
             before = [p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno]
             if before and self._stays_in_steps(node, name):
                 continue
@@ -220,7 +221,7 @@ class Loops(SplitLoops, DynamicTiles):
     def _stays_in_steps(self, node: ast.For, name: str) -> bool:
         """Whether a name is read only in this and other pipeline loops, and every step of them gives it a value first."""
         def mentions(node: ast.AST) -> bool:
-            return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+            return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
 
         def begins(loop: ast.For) -> bool:
             first = next((s for s in loop.body if mentions(s)), None)
@@ -230,10 +231,10 @@ class Loops(SplitLoops, DynamicTiles):
             return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_steps"
 
         scope = self.scopes[-1][0]
-        loops = [loop for loop in ast.walk(scope) if isinstance(loop, ast.For) and begins(loop) and (
+        loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and begins(loop) and (
             rewritten(loop.iter) or self._pipeline_call(loop.iter))]
-        inside = {id(n) for loop in loops for s in loop.body for n in ast.walk(s)} if node in loops else set()
-        return all(id(n) in inside for n in ast.walk(scope)
+        inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
+        return all(id(n) in inside for n in walk(scope)
                    if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
 
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
@@ -241,18 +242,18 @@ class Loops(SplitLoops, DynamicTiles):
         end = loop.end_lineno or loop.lineno
         rebound = [getattr(p, "lineno", 0) for p in self.scopes[-1][1][name] if getattr(p, "lineno", 0) > end]
 
-        def walk(node: ast.AST) -> Iterator[ast.Name]:
-            for child in ast.iter_child_nodes(node):
+        def read(node: ast.AST) -> Iterator[ast.Name]:
+            for child in children(node):
                 own = isinstance(child, (ast.FunctionDef, ast.Lambda)) and any(
                     (isinstance(n, ast.arg) and n.arg == name) or (isinstance(n, ast.Name) and n.id == name
-                                                                  and isinstance(n.ctx, ast.Store)) for n in ast.walk(child))
+                                                                  and isinstance(n.ctx, ast.Store)) for n in walk(child))
                 if own:  # another variable of that name
                     continue
                 if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
                     yield child
-                yield from walk(child)
+                yield from read(child)
 
-        return next((n for n in walk(self.scopes[-1][0]) if n.lineno > end and not any(line <= n.lineno for line in rebound)), None)
+        return next((n for n in read(self.scopes[-1][0]) if n.lineno > end and not any(line <= n.lineno for line in rebound)), None)
 
     def _nd_loop(self, node: ast.For) -> list[ast.stmt]:
         """``for i, j in nd_loop((m, n)):`` is a loop over tiles of so many counts, in row order."""
@@ -286,19 +287,19 @@ class Loops(SplitLoops, DynamicTiles):
         t = self.temporary("tile")
         index = ast.Name(t, ast.Load())
         plane = [literal_node(1, node)] if len(counts) == 3 and self.value(counts[0]) == 1 else loads[:1]
-        walk = self.walk(node, options, [*plane, *loads[1:]], any_rank)
-        setup += walk.setup
+        way = self.walk(node, options, [*plane, *loads[1:]], any_rank)
+        setup += way.setup
         in_turns = self.turn_taking(node)
         total = loads[0]
         for other in loads[1:]:
             total = self.call(arith.mul, [total, other], node)
-        parts = self.parts_of(node, options, walk, total) if split else None
+        parts = self.parts_of(node, options, way, total) if split else None
         setup += parts.setup if parts is not None else []
         if self.is_dynamic(node, options):
             if parts is not None and parts.count is not None:
                 self.error(options["dynamic"], "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= "
                                                "cuts them: an owner could wait for a part that nobody has begun; leave one out")
-            return self.dealt(node, setup, walk, total, in_turns, parts.placed if parts is not None else None)
+            return self.dealt(node, setup, way, total, in_turns, parts.placed if parts is not None else None)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         before: ast.expr = self.call(tile_loop.before_first_tile, [self.context_name(node)], node)
         own: ast.expr = self.call(tile_loop.tile_stride, [self.context_name(node)], node)
@@ -317,14 +318,14 @@ class Loops(SplitLoops, DynamicTiles):
                    ast.Expr(self.call(profiling.mark_tile, [self.context_name(node), index], node))]
         if parts is not None:
             advance += parts.placed(index)
-        elif walk.ahead:  # the indices of a tile are read while the one before is computed
+        elif way.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
-            first, again = (ast.Assign([ast.Name(entry, ast.Store())], walk.place(
+            first, again = (ast.Assign([ast.Name(entry, ast.Store())], way.place(
                 self.call(arith.add, list(step), node), ast.Name(end, ast.Load()))) for _ in range(2))
             setup.append(first)
             advance += [ast.Assign([node.target], ast.Name(entry, ast.Load())), again]
         else:
-            advance.append(ast.Assign([node.target], walk.place(index, ast.Name(end, ast.Load()))))
+            advance.append(ast.Assign([node.target], way.place(index, ast.Name(end, ast.Load()))))
         test = self.call(arith.lt, [self.call(arith.add, list(step), node), ast.Name(end, ast.Load())], node)
         self.over_tiles += 1
         body, ordered = self.in_turns(self._block(node.body), node) if in_turns else (self._block(node.body), False)
@@ -333,7 +334,7 @@ class Loops(SplitLoops, DynamicTiles):
         loop.over_tiles = True  # type: ignore[attr-defined]
         behind = [self.end_of_turns(node, t, cta, end)] if ordered else []
         for new in (*setup, test, *advance, *behind):
-            for part in ast.walk(new):
+            for part in walk(new):
                 if not hasattr(part, "lineno"):
                     ast.copy_location(part, node)
         return [*setup, loop, *behind]

@@ -11,6 +11,7 @@ from ..functions import function
 from .bodies import misuse, own_yields, without_yield
 from .fold import stores
 from .loops import Loops
+from .nodes import walk
 from .rewriter import CONTEXT
 
 ENVIRONMENT = "__env"
@@ -40,7 +41,7 @@ class Nested(Loops):
                              "@numpipe.function")
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             self.error(node, f"{called}: plain positional parameters only")
-        for inner in ast.walk(node):
+        for inner in walk(node):
             if isinstance(inner, (ast.Nonlocal, ast.Global)):
                 self.error(inner, f"'{type(inner).__name__.lower()}' cannot be compiled: captures are by value; return the "
                                   "value instead")
@@ -53,14 +54,14 @@ class Nested(Loops):
         self._body(node)
         self.facts[id(node)] = self.binders[lifted] = self._facts(node, name, coroutine)
         own = {n for n, _ in stores(node)}
-        used = {n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        used = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         enclosing = self.local | {CONTEXT}
         captures = sorted(n for n in used - own if n in enclosing)
         self._by_value(node, name, captures)
         unpack: list[ast.stmt] = [ast.Assign([ast.Name(c, ast.Store())], ast.Subscript(
             ast.Name("__env", ast.Load()), ast.Constant(i), ast.Load())) for i, c in enumerate(captures)]
         for statement in unpack:
-            for part in ast.walk(statement):
+            for part in walk(statement):
                 ast.copy_location(part, node)
         function = ast.FunctionDef(lifted, ast.arguments([], [ast.arg("__env"), *arguments.args], None, [], [], None, []),
                                    [*unpack, *node.body], [], None)
@@ -69,7 +70,7 @@ class Nested(Loops):
         self.out.append(ast.copy_location(function, node))
         captured: list[ast.expr] = [ast.Name(c, ast.Load()) for c in captures] or [ast.Constant(0)]
         call = ast.Call(ast.Name(f"__np_bind_{lifted}", ast.Load()), [ast.Tuple(captured, ast.Load())], [])
-        for part in ast.walk(call):
+        for part in walk(call):
             ast.copy_location(part, node)
         return call
 
@@ -90,7 +91,7 @@ class Nested(Loops):
     def _carries(self, name: str) -> bool:
         """Whether an enclosing function gives `name` as carry_coroutine."""
         for scope, _ in self.scopes:
-            for call in ast.walk(scope):
+            for call in walk(scope):
                 if isinstance(call, ast.Call) and self.value(call.func) is emit.emit_pipeline_warp_specialized:
                     given = [k.value for k in call.keywords if k.arg == "carry_coroutine"]
                     if any(isinstance(value, ast.Name) and value.id == name for value in given):
@@ -101,7 +102,7 @@ class Nested(Loops):
         """What callers may know of a function, which has been rewritten."""
         parameters = len(node.args.args)
         why = misuse(node, "yields to" if coroutine else "calls")[0] if parameters == 1 else ""
-        returned = [n.value for s in node.body for n in ast.walk(s) if isinstance(n, ast.Return)]
+        returned = [n.value for s in node.body for n in walk(s) if isinstance(n, ast.Return)]
         return Facts(name if name != "lambda_" else "lambda", parameters, self._groups(node.body), self._holds_pipeline(node.body),
                      any(not (value is None or (isinstance(value, ast.Constant) and value.value is None)) for value in returned),
                      coroutine, why)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Position
+from .nodes import walk
 
 FIRST = 1_000_000
 """the first line number that stands for an expression"""
@@ -27,7 +28,7 @@ class Positions:
 
     def renumber(self, module: ast.Module, position: Callable[[ast.AST], Position]) -> ast.Module:
         """Give each node of `module`, in place, a line of its own; `position` tells where a node really is."""
-        nodes = {id(node): node for node in ast.walk(module) if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))}
+        nodes = {id(node): node for node in walk(module) if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))}
         inner_first = list(reversed(nodes.values()))
         places = [position(node) for node in inner_first]
         for line, node in enumerate(inner_first, FIRST + len(self._found)):
@@ -59,8 +60,10 @@ class Source:
         """The function's AST, with the lines and columns of its file; SyntaxError where the lines are no statement."""
         inside = self.lines[0][:1].isspace()
         # within a block it stays as it is: removing the indentation would move the columns, and strings may start at column 0
-        tree = ast.parse("if 1:\n" * inside + "".join(self.lines))
-        ast.increment_lineno(tree, self.first - 1 - inside)
+        above = self.first - 1 - inside
+        tree = ast.parse("\n" * above + "if 1:\n" * inside + "".join(self.lines))
+        if above < 0:
+            ast.increment_lineno(tree, above)
         return tree.body[0].body[0] if inside else tree.body[0]  # type: ignore[attr-defined]
 
     def covers(self, filename: str, line: int) -> bool:
@@ -75,7 +78,7 @@ class Source:
         and of a call of it, the name, as Python does.
         """
         parts: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for node in ast.walk(self.parse()):
+        for node in walk(self.parse()):
             line, column, *_ = whole = _span(node) if hasattr(node, "lineno") else (0, 0)
             match node:
                 case ast.For(iter=last) | ast.While(test=last) | ast.If(test=last):
@@ -98,7 +101,7 @@ class Source:
     def statement(self, line: int) -> Position:
         """The innermost statement that `line` belongs to."""
         found: Position | None = None
-        for node in ast.walk(self.parse()):  # breadth first: the innermost comes last
+        for node in walk(self.parse()):  # breadth first: the innermost comes last
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
                 found = self.position(node)
         return found or self.span(line, 0, 0, 0)

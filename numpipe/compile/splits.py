@@ -61,8 +61,8 @@ class SplitLoops(TileOrders):
             return Parts([ast.Assign([ast.Name(name, ast.Store())], steps)], None, lambda index: bind(
                 index, self.call(splits.whole_tile, [ast.Name(name, ast.Load())], node)))
         if self.unit.clustered:
-            self.error(split, "numpipe.split_tiles: the CTAs of a cluster go through the same tiles, and here each has parts of its "
-                              "own: leave cluster_names out, or split=None")
+            self.error(split, "numpipe.split_tiles: the CTAs of a cluster go through the same tiles, and here each has parts of "
+                              "its own: leave cluster_names out, or split=None")
         stream = known == splits.STREAM
         if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
             self.error(split, splits.no_split(repr(known)))

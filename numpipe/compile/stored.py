@@ -14,6 +14,7 @@ from ..errors import CompileError
 from ..functions import Function
 from .fold import Constants, named_tuple, stores
 from .lift import read
+from .nodes import children
 from .positions import Source
 
 
@@ -188,7 +189,7 @@ def own_nodes(function: Node) -> tuple[list[ast.AST], list[Node]]:
             inner.append(node)
         else:
             nodes.append(node)
-            todo.extend(ast.iter_child_nodes(node))
+            todo.extend(children(node))
     return nodes, inner
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from .. import turns
 from ..closure import Facts
+from .nodes import children, walk
 from .rewriter import Rewriter
 
 WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
@@ -19,7 +20,7 @@ WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
 
 def pipeline_in(statement: ast.AST) -> ast.AST | None:
     """Where a statement, already rewritten, runs a pipeline, or calls a function that does."""
-    for node in ast.walk(statement):
+    for node in walk(statement):
         facts: Facts | None = getattr(node, "facts", None)
         if isinstance(node, ast.For) and _is_loop(node):
             return node.iter
@@ -94,7 +95,7 @@ class Turns(Rewriter):
                 self.error(found, f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over tiles has "
                                   "all of them as its readers; put it into `for … in numpipe.tiles(…):`, or use "
                                   "schedule='cooperative'")
-        if not any(getattr(inner, "over_tiles", False) for inner in ast.walk(node)):
+        if not any(getattr(inner, "over_tiles", False) for inner in walk(node)):
             self.error(node, f"{WHY}, and the kernel has no loop over tiles: write `for m, n in numpipe.tiles(…):`, or use "
                              "schedule='cooperative'")
 
@@ -114,17 +115,17 @@ def _passes(statement: ast.stmt) -> bool:
 
 def leaves(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
     """`break` and `return` that leave a loop with this body."""
-    def walk(node: ast.AST, inner: bool) -> Iterator[tuple[str, ast.stmt]]:
+    def below(node: ast.AST, inner: bool) -> Iterator[tuple[str, ast.stmt]]:
         if isinstance(node, ast.Return):
             yield "return", node
         if isinstance(node, ast.Break) and not inner:
             yield "break", node
         if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            for child in ast.iter_child_nodes(node):
-                yield from walk(child, inner or isinstance(node, (ast.For, ast.While)))
+            for child in children(node):
+                yield from below(child, inner or isinstance(node, (ast.For, ast.While)))
 
     for statement in body:
-        yield from walk(statement, False)
+        yield from below(statement, False)
 
 
 def with_skips(body: list[ast.stmt], before: list[ast.stmt]) -> list[ast.stmt]:
@@ -141,7 +142,7 @@ def _outside(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in body:
         if getattr(statement, "over_tiles", False):
             continue
-        if any(getattr(inner, "over_tiles", False) for inner in ast.walk(statement)):
+        if any(getattr(inner, "over_tiles", False) for inner in walk(statement)):
             for _, part in ast.iter_fields(statement):
                 if isinstance(part, list) and part and isinstance(part[0], ast.stmt):
                     yield from _outside(part)

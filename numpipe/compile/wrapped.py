@@ -33,6 +33,7 @@ from ..specs import BlockSpec
 from . import lambdas
 from .fold import Constants, stores
 from .lift import read
+from .nodes import walk
 from .positions import Source
 from .stored import own_nodes
 
@@ -94,7 +95,7 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
             if isinstance(part, ast.Return) and part.value is not None:
                 raise CompileError(source.position(part).stamp(f"kernel {source.name}: a kernel returns nothing: store results to "
                                                                "its output tiles"))
-        parameters = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+        parameters = {part.arg for part in walk(node.args) if isinstance(part, ast.arg)}
         name = f"{node.name}_" if node.name in parameters else node.name
         body = ast.FunctionDef(name, _arguments([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s)
                                                                          for s in node.body], [], None)
@@ -107,10 +108,10 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
                      for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)]
         emitted = ast.Call(ast.Name("np__emit", ast.Load()), [ast.Name(name, ast.Load())], keywords)
         run = ast.Expr(ast.Call(emitted, [ast.Name(tile, ast.Load()) for tile in tiles], []))
-        inner = {id(part) for statement in body.body for part in ast.walk(statement)}
+        inner = {id(part) for statement in body.body for part in walk(statement)}
         node.body = [*places, body, run]
         for statement in node.body:
-            for part in ast.walk(statement):
+            for part in walk(statement):
                 if id(part) not in inner:
                     ast.copy_location(part, node)
                     if isinstance(part, (ast.expr, ast.stmt)):
@@ -176,7 +177,7 @@ def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], un
     arguments = {argument.arg: _index(d) for d, argument in enumerate(node.args.args)}
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     body = copy.deepcopy(node.body)
-    for part in ast.walk(body):
+    for part in walk(body):
         if isinstance(part, ast.Name):
             if part.id in arguments:
                 part.id = arguments[part.id]
@@ -191,7 +192,7 @@ def _read(function: Function[..., Any]) -> list[bool]:
     """Which of its arguments a function reads."""
     node = read(function.function).parse()
     assert isinstance(node, ast.FunctionDef)
-    loaded = {n.id for statement in node.body for n in ast.walk(statement) if isinstance(n, ast.Name)}
+    loaded = {n.id for statement in node.body for n in walk(statement) if isinstance(n, ast.Name)}
     return [argument.arg in loaded for argument in node.args.args]
 
 
@@ -213,6 +214,6 @@ class _Programs(ast.NodeTransformer):
             return node  # a dimension of CTAs, or misused
         step = ast.Subscript(ast.Name(INDICES, ast.Load()), ast.Constant(axis - self.grid.parallel), ast.Load())
         found = step if function is programs.program_id else _size(self.grid, axis)
-        for part in ast.walk(found):
+        for part in walk(found):
             ast.copy_location(part, node)
         return found

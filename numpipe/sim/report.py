@@ -56,7 +56,8 @@ def user_site(frame: FrameType | None = None) -> Site:
         frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not is_own(code.co_filename):
+        name = code.co_filename
+        if not (_is_own[name] if name in _is_own else is_own(name)):  # asked for each access, of a dozen frames
             return code, frame.f_lineno
         frame = frame.f_back
     return None
