@@ -222,8 +222,8 @@ def attention(dtype: str = "float16", lazy: bool = False) -> Any:
                 BlockSpec((64, 64), lambda j: (j, 0)), BlockSpec((64, 64), lambda j: (j, 0))))
             for (j,), (k_tile, v_tile) in pipe(k, v):
                 s = numpipe.wgmma(None, q_tile, k_tile.T)
-                out = numpipe.wgmma_wait(out, 0)
-                s = numpipe.wgmma_wait(s, 0)
+                out = numpipe.wgmma_wait(out)  # the product of s stays in flight
+                s = numpipe.wgmma_wait(s)
                 s = np.where(numpipe.iota(64) + j * 64 < k.shape[0], s * scale, -1e30)
                 if not lazy or np.any(numpipe.partial_max(s) > m + 8.0):
                     new = np.maximum(m, s.max(axis=1, keepdims=True))

@@ -41,6 +41,7 @@ from .positions import Positions, Source
 from .reductions import Reductions
 from .rewriter import CONTEXT
 from .session import Session
+from .waits import Waits
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays:
     return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
 
 
-class _Lift(LaneCode, Arithmetic, Debugging, Reductions):
+class _Lift(LaneCode, Arithmetic, Debugging, Waits, Reductions):
     """All parts together, on one function."""
 
     def kernel(self, parameters: list[str]) -> Lifted:

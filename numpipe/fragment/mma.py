@@ -113,11 +113,13 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
 
 
 @op
-def wgmma_wait(acc: Any, pending: int) -> Any:
+def wgmma_wait(acc: Any, pending: int = 0) -> Any:
     """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns the accumulator.
 
-    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). `acc` may be a tuple with accumulators in
-    it; anything that is neither is returned as it is.
+    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). Without `pending` a kernel waits for this
+    accumulator: as many groups stay in flight as its source is sure to have issued behind it, on every way from the wgmma to here
+    (`compile.waits`), and the tile can be read. `acc` may be a tuple with accumulators in it; anything that is neither is returned
+    as it is.
     """
     check_pending(pending)
     if isinstance(acc, tuple):
@@ -127,3 +129,12 @@ def wgmma_wait(acc: Any, pending: int) -> Any:
         return acc
     current().wgmma_wait(pending)
     return acc if pending or isinstance(acc._value, np.ndarray) else Tile(acc.value, acc.shape, acc.dtype)
+
+
+@op
+def wait_for(acc: Any, pending: int) -> Any:
+    """``wgmma_wait(acc)``: of a tile that `pending` groups have been issued behind."""
+    if not isinstance(acc, Tile) or acc.inert:
+        return wgmma_wait(acc, 0)
+    current().wgmma_wait(pending)
+    return Tile(acc.value, acc.shape, acc.dtype)

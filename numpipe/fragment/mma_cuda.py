@@ -88,9 +88,20 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
 def _wgmma_wait(_context: Any, acc: Any, pending: Any) -> Any:
     left = nb.literal(pending)
     check_pending(left)
+    return _wait(acc, pending, left, not left)
+
+
+@cuda_meaning(source.wait_for)
+def _wait_for(_context: Any, acc: Any, pending: Any) -> Any:
+    tile = isinstance(nb.unliteral(acc), InFlightType)
+    return _wait(acc, pending, nb.literal(pending) if tile else 0, True)
+
+
+def _wait(acc: Any, pending: Any, left: int, settles: bool) -> Any:
+    """A wait that leaves so many groups; `settles`: nothing writes the accumulator any more."""
     text = f"wgmma.wait_group.sync.aligned {left};"
     plain = nb.unliteral(acc)
-    result = plain if left else _settled(plain)
+    result = _settled(plain) if settles else plain
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return _waited(context, builder, plain, args[0], text, result)

@@ -93,6 +93,55 @@ def an_ordinary_store_past_the_end(mended, out):
     current().gmem_write(out.array, (slice(start, start + 64), slice(0, 64)), ONE, "out")
 
 
+# ---- blocks that are read as register tiles
+@kernel("array-in-transfer", r"load \(y\) reads the array at y\[0:64, 0:64\] while TMA store \(y\) by warpgroup 0 \(compute\) may "
+        r"still be writing it.*mend: .*wait_smem_to_gmem\(0\)", zeros(64, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=3 * ONE)
+def a_block_is_read_before_its_store_has_ended(y, z, *, mended: numpipe.Static):
+    y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 2.0, np.float32)
+    if mended:
+        numpipe.wait_smem_to_gmem(0)
+    z[ds(0, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)] + 1.0
+
+
+@kernel("cta-conflict", r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:96\], which CTA \(0, 0, 0\) reads.*mend: +a "
+        r"kernel of its own for what reads", integers(64, 256, dtype=F32), grid=2,
+        gives=integers(64, 256, dtype=F32) * np.repeat(F32.type([2, 2, 1, 1]), 64))
+def a_cta_reads_a_block_that_another_one_stores(x, *, mended: numpipe.Static):
+    at = numpipe.program_id(0) * 64
+    tile = x[ds(0, 64), ds(at if mended else at + 64, 64)]
+    x[ds(0, 64), ds(at, 64)] = tile * 2.0
+
+
+@kernel("unordered-accesses", r"(store \(y\) writes y\[\d+:\d+, 0:64\], which load \(y\) of warpgroup \d \(compute\) reads|"
+        r"load \(y\) reads y\[\d+:\d+, 0:64\], which store \(y\) of warpgroup \d \(compute\) writes).*no barrier orders warpgroup",
+        np.ones((128, 64), F32, order="F"), gives=np.concatenate([2 * ONE, 2 * ONE]), num_compute_wgs=2)
+def a_warpgroup_reads_a_block_that_another_one_stores(y, *, mended: numpipe.Static):
+    row = numpipe.axis_index("wg") * 64
+    y[ds(row, 64), ds(0, 64)] = y[ds(row if mended else 64 - row, 64), ds(0, 64)] * 2.0
+
+
+@kernel("unordered-accesses", r"load \(y\) reads y\[0:64, 0:64\], which store \(y\) of warpgroup 0 \(compute\) writes.*no barrier "
+        r"orders its four warps.*mend: .*the value that was stored", np.ones((64, 64), F32, order="F"), zeros(64, 64, dtype=F32),
+        gives=5 * ONE)
+def a_block_is_read_again_that_lanes_have_stored(y, z, *, mended: numpipe.Static):
+    tile = y[ds(0, 64), ds(0, 64)] * 4.0
+    y[ds(0, 64), ds(0, 64)] = tile
+    z[ds(0, 64), ds(0, 64)] = (tile if mended else y[ds(0, 64), ds(0, 64)]) + 1.0
+
+
+@kernel("uninitialised-read", r"load \(y\) reads y\[0:64, 0:64\], which nobody has written: 'y' is allocated by the call.*mend: "
+        r"+pass 'y'", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError,
+        out_type=lambda x, mended: ArrayType((64, 64), np.float32))
+def an_output_is_added_to_that_holds_nothing(x, y, *, mended: numpipe.Static):
+    y[ds(0, 64), ds(0, 64)] = (x[ds(0, 64), ds(0, 64)] if mended else y[ds(0, 64), ds(0, 64)]) + 1.0
+
+
+@kernel("out-of-bounds", r"'x\[…\]': index 3 along dimension 0 is outside the array's 3; the GPU reads 0 there",
+        integers(3, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=0 * ONE + integers(3, 64, dtype=F32)[2], error=SimulationError)
+def a_row_behind_the_last_one(x, y, *, mended: numpipe.Static):
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + x[2 if mended else x.shape[0], ds(0, 64)]
+
+
 # ---- the kernel before this one
 def load(x, waits):
     if waits:
