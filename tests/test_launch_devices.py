@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -175,8 +176,8 @@ def with_pools(api: Api) -> None:
 @pytest.mark.parametrize("call", [
     lambda cuda: cuda.allocate(64, 7, 0), lambda cuda: cuda.free(4096, 7, 0), lambda cuda: cuda.lock_pages(4096, 4096, 0),
     lambda cuda: cuda.unlock_pages(4096, 0), lambda cuda: cuda.unmark("event", 0), lambda cuda: cuda.blank(0, True),
-    lambda cuda: cuda.poke(64, b"abc", 0), lambda cuda: cuda.reached("event", 0)],
-    ids=["allocate", "free", "lock pages", "unlock pages", "destroy an event", "blank", "poke", "reached"])
+    lambda cuda: cuda.counter(0), lambda cuda: cuda.poke(64, b"abc", 0), lambda cuda: cuda.reached("event", 0)],
+    ids=["allocate", "free", "lock pages", "unlock pages", "destroy an event", "blank", "counter", "poke", "reached"])
 def test_what_may_happen_at_any_moment_ends_no_capture_of_another_stream(api: Api, call: Any) -> None:
     captured = Captured(api)
     api.answers |= {"cuEventQuery": (OK,), "cuStreamIsCapturing": (OK, 0)}
@@ -186,6 +187,26 @@ def test_what_may_happen_at_any_moment_ends_no_capture_of_another_stream(api: Ap
     call(cuda)
     assert captured.ended_by == [] and captured.mode == "global"
     assert len(api.calls) > 3
+
+
+def test_counters_are_8_bytes_of_zeros_each_of_memory_that_is_allocated_now_and_then(api: Api) -> None:
+    asked: list[int] = []
+
+    def allocate(nbytes: int, *_: Any) -> Any:
+        asked.append(nbytes)
+        return OK, 1 << 20 << len(asked)
+
+    def copied(dst: int, src: int, nbytes: int, *_: Any) -> Any:
+        assert nbytes == asked[-1] and not any(ctypes.string_at(src, nbytes))
+        return (OK,)
+
+    api.answers |= {"cuDeviceGetCount": (OK, 2), "cuMemAllocFromPoolAsync": allocate, "cuMemcpyHtoDAsync": copied}
+    with_pools(api)
+    cuda = driver.Driver()
+    found = [cuda.counter(0) for _ in range(5000)]
+    assert len(asked) == 2 == len(api.named("cuMemcpyHtoDAsync")) and len({address // 8 for address in found}) == 5000
+    assert all(address % 8 == 0 and 1 << 21 <= address < (1 << 22) + asked[1] for address in found)
+    assert cuda.counter(1) >= 1 << 23 and len(asked) == 3, "a GPU has its own"
 
 
 def test_a_call_in_the_strict_mode_would(api: Api) -> None:

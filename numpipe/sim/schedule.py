@@ -13,7 +13,7 @@ None           `InOrder`         the smallest virtual time: a discrete-event sim
 =============  ================  =======================================================================================
 
 Uniform choices seldom let one warpgroup run far ahead of another, priorities do; jitter stays near what a GPU would do. With a
-seed the CTAs behind the first one run in a random order too.
+seed the CTAs behind the first one run in a random order too, and take other tiles from a counter (`deal`).
 """
 
 from __future__ import annotations
