@@ -90,13 +90,13 @@ CONFIGS = {
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
     "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", group=8, cluster=2),
     "cooperative 128x128": Config(128, 128, 128, slots=3, panels=2, group=4, policy="evict_first"),
+    "cooperative 128x64": Config(128, 64, 128, slots=4, panels=1, group=1, policy="evict_first"),
     "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
     "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1, skinny=True),
     "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1, skinny=True),
 }
-"""What each is good for: many steps, and the least power; few steps; large products; tiles of equal sides; orders and rows that L2
-serves badly; as many tiles, of which an SM has one; up to 16, 32 and 64 rows or columns, where reading the other operand takes all
-the time."""
+"""What each is good for: many steps, and the least power; few steps; large products; equal sides; rows that L2 serves badly; one
+tile an SM; 128 rows; up to 16, 32 and 64 rows or columns, where reading the other operand takes all the time."""
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,18 @@ def test_without_strips_an_epilogue_spills(monkeypatch: pytest.MonkeyPatch) -> N
     assert any("spills" in finding for finding in gate(CONFIGS["cooperative 128x256"], FORMS["all"], np.float16))
 
 
+@pytest.mark.parametrize("changes, words", [
+    ({"split": 2, "cluster": 2}, "the CTAs of a cluster go through the same tiles, and here each has parts of its own"),
+    ({"split": 2, "dynamic": True}, "dynamic=True takes whole tiles from a counter, and split= cuts them"),
+    ({"dynamic": True, "cluster": 2}, "CTAs fetch tiles each for itself, and those of a cluster with named axes go through the same"),
+], ids=str)
+def test_options_that_mean_nothing_together_are_refused_in_both_executions(changes: dict[str, Any], words: str) -> None:
+    kernel, a = gemm_tuned.kernel(replace(CONFIGS["cooperative 128x128"], **changes)), np.zeros((8, 8), np.float16)
+    for run in (lambda: kernel(a, a, target="sim"), lambda: kernel.inspect("ptx", a, a)):
+        with pytest.raises(numpipe.NumpipeError, match=re.escape(words)):
+            run()
+
+
 # ---- the chooser
 MEASURED = {  # speed over cuBLAS', bfloat16, on an H200, of one run, 128x192 with four panels; of the first of CONFIGS
     (4096, 4096, 4096): (1.02, 0.95, 0.91, 0.90), (8192, 8192, 8192): (1.03, 0.96, 1.04, 0.92),
