@@ -133,7 +133,7 @@ def by_helper(a, b, c, *, cfg: numpipe.Static = CFG):
 def cases() -> dict[str, Case]:
     """Calls by name; K has an odd number of steps, so that tiles begin at any slot."""
     a, b = operands(192, 128, 5 * 64)
-    wide, tall = operands(192, 320, 5 * 64), operands(640, 128, 3 * 64)
+    wide, tall = operands(192, 320, 5 * 64), operands(512, 64, 3 * 64)
     sums, more, rows = product(a, b), product(*wide), product(*tall)
     bands = np.concatenate([more, np.ones_like(more[:64])])
     shared, own = Ordered(128, 64, 64, 3), Ordered(64, 64, 64, 3, delay=1)

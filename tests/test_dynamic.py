@@ -29,7 +29,7 @@ from numpipe.launch import driver
 from numpipe.launch.watch import told
 from numpipe.sim.deal import Deal
 
-SEEDS = (None, 0, 1, 2)
+SEEDS = (None, 1)
 compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
@@ -138,7 +138,7 @@ def test_every_schedule_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_schedule_finds_in_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug, case = IN_TURNS[name], cases()["turns, loops"]
     bug.inject(monkeypatch)
-    for seed in SEEDS[:2]:
+    for seed in SEEDS:
         with pytest.raises(bug.error):
             case.kernel.simulate(*case.inputs, case.output(), cfg=case.cfg, seed=seed)
 
