@@ -97,21 +97,26 @@ def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
         c = matmul(a, b, target="gpu")
         whole = time.perf_counter() - start
 
-        sample = measure(a, b, cublas)
+        sample = measure(a, b, {"numpipe": lambda x, y, out: matmul(x, y, out=out)}, cublas)
         speeds = {name: f"{2e-12 * np.prod(shape) / sample.seconds(name):.0f} TFLOPS" for name in sample.times}
         ratio = f"{sample.ratio('numpipe'):.2f}" if cublas else "-"
         print(f"{spell(shape):>16}  {speeds['numpipe']:>12}  {speeds.get('cuBLAS', '-'):>12}  {ratio:>5}  "
               f"{whole * 1e3:>7.2f} ms  {relative_error(a, b, c):>7.1e}", flush=True)
 
 
-def measure(a: np.ndarray, b: np.ndarray, cublas: bench.Cublas | None) -> bench.Sample:
-    """Seconds a call on arrays that stay on the GPU, numpipe and cuBLAS in turn under load."""
+Product = Callable[[object, object, object], object]
+"""of a, b and the output"""
+
+
+def measure(a: np.ndarray, b: np.ndarray, products: dict[str, Product], cublas: bench.Cublas | None) -> bench.Sample:
+    """Seconds a call of each product, and of cuBLAS, on arrays that stay on the GPU, in turn under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
-    ours, theirs = (launch.DeviceArray((len(a), len(b)), a.dtype) for _ in range(2))
-    competitors: dict[str, Callable[[int], object]] = {"numpipe": lambda _: matmul(x, y, out=ours)}
-    if cublas:
-        competitors["cuBLAS"] = lambda _: cublas(x, y, theirs)
-    [sample] = bench.compare(competitors, reference="cuBLAS" if cublas else "numpipe", protocols=("interleaved",),
+    every = {**products, "cuBLAS": cublas} if cublas else products
+    outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in every}
+    competitors: dict[str, Callable[[int], object]] = {
+        name: lambda _, product=product, out=outputs[name]: product(x, y, out)  # type: ignore[misc]
+        for name, product in every.items()}
+    [sample] = bench.compare(competitors, reference="cuBLAS" if cublas else next(iter(products)), protocols=("interleaved",),
                              plan=bench.Plan(load=0.3, rounds=20))
     return sample
 

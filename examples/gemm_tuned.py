@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from gemm import DTYPES, Shape, inputs, relative_error, shape_of, spell
+from epilogues import ACTIVATIONS
+from gemm import DTYPES, Shape, inputs, measure, relative_error, shape_of, spell
 from numpipe import BlockSpec, CompilerParams, SpecError, Workspace, bench, cdiv, ds, launch, model, orders
 
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (1024, 4096, 4096))
@@ -60,6 +61,16 @@ class Config:
     split: int | str | None = None
 
     @property
+    def strip(self) -> int:
+        """Columns of a tile that an epilogue computes at a time."""
+        return min(self.tn, 64)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether accumulators leave registers for an epilogue's arrays and functions; with more than 128 a lane it is slow."""
+        return self.tm // (self.wgs if self.schedule == "cooperative" else 1) * self.tn <= 128 * 128
+
+    @property
     def depth(self) -> int:
         """The slots of the ring, for 16-bit types."""
         if self.slots is not None:
@@ -80,25 +91,6 @@ CONFIGS = {
 }
 """What each is good for: many steps, and the least power; few steps; large products; tiles of equal sides; as many tiles, of which
 an SM has one; up to 16, 32 and 64 rows or columns, where reading the other operand takes all the time."""
-
-
-@numpipe.function
-def relu(x):  # type: ignore[no-untyped-def]
-    return np.maximum(x, 0.0)
-
-
-@numpipe.function
-def silu(x):  # type: ignore[no-untyped-def]
-    return x * numpipe.sigmoid(x)
-
-
-@numpipe.function
-def gelu(x):  # type: ignore[no-untyped-def]
-    """The approximation with tanh."""
-    return 0.5 * x * (1.0 + np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))
-
-
-ACTIVATIONS = {"relu": relu, "silu": silu, "gelu": gelu}
 
 
 @dataclass(frozen=True)
@@ -157,7 +149,7 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
     @numpipe.kernel(
         out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
         grid=numpipe.persistent(), schedule=cfg.schedule, num_compute_wgs=cfg.wgs, workspace=Workspace((cfg.tm, cfg.tn), cfg.split),
-        compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy))
+        compiler_params=CompilerParams(store_slots=cfg.panels or 0, store_eviction_policy=cfg.policy, approx_math=True))
     def matmul(a, b, source, bias, c, work, *, alpha, beta):
         """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = numpipe.axis_index("wg")
@@ -179,25 +171,32 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
             if part.begin > 0:
                 continue  # the tile is stored by whoever has its first steps
             row, column = m * cfg.tm + wg * rows, n * cfg.tn
-            if alpha is not None:
-                acc = acc * alpha
-            if source is not None:
-                acc = acc + beta * source[(i, ds(row, rows), ds(column, cfg.tn))[plane:]].astype(np.float32)
-            if form.bias == "n":
-                acc = acc + bias[ds(column, cfg.tn)].astype(np.float32)
-            if form.bias == "m":
-                acc = acc + bias[ds(row, rows)].astype(np.float32)[:, None]
-            if form.activation is not None:
-                acc = form.activation(acc)
-            c[(i, ds(row, rows), ds(column, cfg.tn))[plane:]] = acc.astype(c.dtype)
+
+            def finish(x, first):  # of some columns of the tile: all of them would not fit into registers beside a source
+                if alpha is not None:
+                    x = x * alpha
+                if source is not None:
+                    x = x + beta * source[(i, ds(row, rows), ds(column + first, cfg.strip))[plane:]].astype(np.float32)
+                if form.bias == "n":
+                    x = x + bias[ds(column + first, cfg.strip)].astype(np.float32)
+                if form.bias == "m":
+                    x = x + bias[ds(row, rows)].astype(np.float32)[:, None]
+                if form.activation is not None:
+                    x = form.activation(x)
+                return x.astype(c.dtype)
+
+            c[(i, ds(row, rows), ds(column, cfg.tn))[plane:]] = numpipe.map_columns(finish, acc, cfg.strip)
 
     made: numpipe.Kernel = matmul
     return made
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1) -> Config:
-    """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes."""
+def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1, fused: bool = False) -> Config:
+    """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes.
+
+    fused  whether there is an epilogue beside alpha, for which not every config has the registers
+    """
     if 0 in (m, n, k, batches):
         return next(iter(CONFIGS.values()))
     device = replace(model.H200, sms=sms)
@@ -210,7 +209,7 @@ def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1) 
             order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, split=cfg.split, device=device)
         return told.seconds, told.limits["longest SM"]
 
-    return min(CONFIGS.values(), key=predicted)
+    return min((cfg for cfg in CONFIGS.values() if cfg.fuses or not fused), key=predicted)
 
 
 def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
@@ -227,13 +226,16 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 
     Matrices may be row- or column-major: pass ``b.T`` for a b (K, N). Raises SpecError for shapes that do not fit.
     """
+    if isinstance(activation, str) and activation not in ACTIVATIONS:
+        raise SpecError(f"matmul: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {activation!r}")
     batches, m, n, k = _sizes(*[_shape(array) for array in (a, b, c, out, bias)])
-    if cfg is None:
-        device = launch.gpu_state().device
-        cfg = choose(m, n, k, device.sm_count if device else model.H200.sms, batches or 1)
     (a, a_dims), (b, b_dims) = _laid(a, "mk"), _laid(b, "nk")
     along = "" if bias is None else "nm"[len(bias.shape) - 1]
     form = _form(a_dims, b_dims, alpha != 1, c is not None and beta != 0, along, ACTIVATIONS.get(activation, activation))
+    if cfg is None:
+        device = launch.gpu_state().device
+        fused = form.source or along != "" or activation is not None
+        cfg = choose(m, n, k, device.sm_count if device else model.H200.sms, batches or 1, fused)
     vectors = [] if bias is None else [bias if along == "n" else bias[:, 0]]
     options |= {"alpha": float(alpha)} if form.alpha else {}
     options |= {"beta": float(beta)} if form.source else {}
@@ -293,29 +295,15 @@ def _laid(array: Any, dims: str) -> tuple[Any, str]:
 
 
 # ---- running it
-def measure(a: np.ndarray, b: np.ndarray, configs: dict[str, Config], cublas: bench.Cublas | None,
-            plan: bench.Plan | None = None) -> bench.Sample:
-    """Seconds a call of each config, and of cuBLAS, on arrays that stay on the GPU, in turn under load."""
-    x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
-    outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in [*configs, "cuBLAS"]}
-    competitors: dict[str, Callable[[int], object]] = {
-        name: lambda _, cfg=cfg, out=outputs[name]: matmul(x, y, cfg=cfg, out=out)  # type: ignore[misc]
-        for name, cfg in configs.items()}
-    if cublas:
-        competitors["cuBLAS"] = lambda _: cublas(x, y, outputs["cuBLAS"])
-    [sample] = bench.compare(competitors, reference="cuBLAS" if cublas else next(iter(configs)), protocols=("interleaved",),
-                             plan=plan or bench.Plan(load=0.3, rounds=20))
-    return sample
-
-
 def sweep(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config], target: str) -> None:
     """The error of each config at each shape, a line each; on a GPU its speed too."""
     on_gpu = target == "gpu"
     cublas = bench.cublas() if on_gpu else None
+    products = {name: lambda a, b, out, cfg=cfg: matmul(a, b, out=out, cfg=cfg) for name, cfg in configs.items()}
     print(f"\n{'M,N,K':>16}  {'config':<22} {'error':>7}" + f"  {'speed':>12}  ratio" * on_gpu)
     for shape in shapes:
         a, b = inputs(shape, dtype)
-        sample = measure(a, b, configs, cublas) if on_gpu else None
+        sample = measure(a, b, products, cublas) if on_gpu else None
         for name in sample.times if sample else configs:
             error = f"{relative_error(a, b, matmul(a, b, cfg=configs[name], target=target)):>7.1e}" if name in configs else ""
             speed = f"  {2e-12 * np.prod(shape) / sample.seconds(name):>5.0f} TFLOPS  {sample.ratio(name):>5.2f}" if sample else ""

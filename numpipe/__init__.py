@@ -42,7 +42,8 @@ _HOME = {
     "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
     "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
-    "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
+    "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
+    "map_columns": "fragment.strips", "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "RefUnion": "allocations", "scratch": "shared", "run_scoped": "shared",
@@ -115,6 +116,7 @@ __all__ = [
     "lane_index",
     "last_failure",
     "last_profile",
+    "map_columns",
     "nd_loop",
     "num_programs",
     "persistent",
@@ -166,6 +168,7 @@ if TYPE_CHECKING:
         TargetError,
     )
     from .fragment.mma import wgmma, wgmma_wait
+    from .fragment.strips import map_columns
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel

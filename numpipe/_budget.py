@@ -71,6 +71,9 @@ def rows(unit: Unit, header: int, staging: int) -> list[tuple[int, str]]:
         slots = staging // unit.compute_wgs // PANEL_BYTES
         warpgroups = f"{unit.compute_wgs} warpgroup{'s' * (unit.compute_wgs > 1)}"
         found.append((staging, f"'array[…] = tile': {warpgroups} x {slots} store slots x {PANEL_BYTES} B"))
+    if unit.exchange_bytes:
+        each = f" for each of {unit.compute_wgs} warpgroups" * (unit.compute_wgs > 1)
+        found.append((unit.compute_wgs * unit.exchange_bytes, f"reductions of register tiles: {unit.exchange_bytes} B{each}"))
     return found
 
 

@@ -177,8 +177,11 @@ class Machine(Protocol):
     # ---- wgmma
     def wgmma_fence(self) -> None: ...
 
-    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma) -> InFlight:
-        """Issue the batch (rows of A x B^T are added to the accumulator). Reads SMEM at any time until waited for."""
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> InFlight:
+        """Issue the batch (rows of A x B^T are added to the accumulator). Reads SMEM at any time until waited for.
+
+        `a`: A from registers, (rows, K) of `mma.dtype`; the A descriptors say nothing then.
+        """
 
     def wgmma_commit(self) -> None: ...
 

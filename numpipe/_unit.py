@@ -60,6 +60,8 @@ class Unit(Scheduled):
     staging_base: int = 0
     scratch: dict[str, Scratch] = field(default_factory=dict)
     """what the kernel allocates itself"""
+    exchange_bytes: int = 0
+    """that the warps of each compute warpgroup exchange values through, in reductions of register tiles"""
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
     sharing: list[RingPlan] = field(default_factory=list)
@@ -140,9 +142,19 @@ class Unit(Scheduled):
     # ---- shared memory
     @property
     def smem_bytes(self) -> int:
+        return self.exchange_base + self.compute_wgs * self.exchange_bytes
+
+    @property
+    def exchange_base(self) -> int:
+        """Behind all else, known when all of the kernel is."""
         if self.simulated or not self.store_slots:
             return self._rings_end + self._staging_bytes
         return max(self._rings_end, self.staging_base + self._staging_bytes)  # rings that were met later lie behind it
+
+    def plan_exchange(self, nbytes: int) -> None:
+        """Let the warps of a warpgroup exchange so many bytes at a time."""
+        self.exchange_bytes = max(self.exchange_bytes, nbytes)
+        self._budget()
 
     @property
     def _rings_end(self) -> int:
@@ -174,7 +186,8 @@ class Unit(Scheduled):
         if self.simulated and not self.params.store_slots:
             # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
             staging = min(staging, self.compute_wgs * PANEL_BYTES)
-        if (self._rings_end + staging if self.simulated else self.smem_bytes) > SMEM_BYTES:
+        simulated = self._rings_end + staging + self.compute_wgs * self.exchange_bytes
+        if (simulated if self.simulated else self.smem_bytes) > SMEM_BYTES:
             raise too_much(self, HEADER, staging)
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
@@ -205,7 +218,7 @@ class Unit(Scheduled):
         plan = RingPlan(
             name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
             blocks=blocks, offsets=offsets, stage_bytes=sum(block.layout.nbytes for block in blocks),
-            stage_stride=stride, base=self._rings_end if self.simulated else self.smem_bytes, ready=ready,
+            stage_stride=stride, base=self._rings_end if self.simulated else self.exchange_base, ready=ready,
             consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
             labels=labels, dims=dims, private=self.compute_wgs if single else 0)
         room = self.barrier_room - self.scratch_barrier_bytes
@@ -255,7 +268,7 @@ class Unit(Scheduled):
             name=f"{names} @ {site}", index=COUNTERS - 1 - len(self.outputs), slots=slots, delay=0,
             args=tuple(arg for arg, *_ in wanted), blocks=blocks, offsets=offsets,
             stage_bytes=sum(block.layout.nbytes for block in blocks), stage_stride=stride,
-            base=self._rings_end if self.simulated else self.smem_bytes, ready=0, consumed=0, labels=labels, dims=dims,
+            base=self._rings_end if self.simulated else self.exchange_base, ready=0, consumed=0, labels=labels, dims=dims,
             private=self.compute_wgs if single else 0)
         self._budget()
         return plan
@@ -284,7 +297,7 @@ class Unit(Scheduled):
         if key in self.scratch:
             return self.scratch[key]
         copies = 1 if shared else self.compute_wgs
-        size, base = nbytes(kind), self._rings_end if self.simulated else self.smem_bytes
+        size, base = nbytes(kind), self._rings_end if self.simulated else self.exchange_base
         where = f"kernel {self.kernel}, scratch at {site}"
         free = self.barrier_room - self.scratch_barrier_bytes
         if free - 8 * copies * barriers(kind) < sum(plan.barrier_bytes for plan in self.rings.values()):

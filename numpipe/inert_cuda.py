@@ -15,10 +15,18 @@ class InertType(nb.types.Type):  # type: ignore[misc]
         self.what = what
         super().__init__(name=f"inert({what})")
 
+    def unify(self, context: Any, other: Any) -> Any:
+        """A variable that is a number at one time, and inert at another, is inert."""
+        return self if isinstance(other, (nb.types.Number, nb.types.Boolean)) else None
+
 
 @nb.register_model(InertType)
 class _InertModel(nb.models.OpaqueModel):  # type: ignore[misc]
     pass
+
+
+for _number in (nb.types.Number, nb.types.Boolean):
+    nb.lower_cast(_number, InertType)(lambda context, builder, fromty, toty, value: nb.nothing(context))
 
 
 #: types whose values must not steer control flow: classes with an attribute `what`

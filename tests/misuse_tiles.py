@@ -66,10 +66,10 @@ def a_wait_that_nothing_receives(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (tile, int, "
-                   "int)",
-         compiled="wgmma(acc, a, b): acc is a register tile, a and b are shared-memory tiles of a pipeline, got (tile (64, 64) "
-                  "float32, 1, 2)", kind=SpecError)
+@refused(simulated="wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
+                   "shared-memory tile, got (tile, int, int)",
+         compiled="wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
+                  "shared-memory tile, got (tile (64, 64) float32, 1, 2)", kind=SpecError)
 def a_product_of_numbers(a, b, c):
     acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), 1, 2)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -247,3 +247,30 @@ def a_store_over_two_lines(a, b, c):
     c[ds(0, 64),
   # ^^^^^^^^^^^^
       ds(0, 32)] = numpipe.zeros((64, 64), np.float32)
+
+
+# ---- strips of a tile
+@refused("map_columns: width=24: a strip has 8 x i columns, which divide the 64 of a tile (64, 64)", kind=SpecError)
+def strips_that_do_not_divide_a_tile(a, b, c):
+    def same(x, first):
+        return x
+    c[ds(0, 64), ds(0, 64)] = numpipe.map_columns(same, numpipe.zeros((64, 64), np.float32), 24)
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("map_columns: function(strip, first) returns a tile (64, 16), of any dtype, like the strip it is given, "
+         "got float32 (64, 64)", kind=SpecError)
+def a_strip_of_another_shape(a, b, c):
+    def wide(x, first):
+        return numpipe.zeros((64, 64), np.float32)
+    c[ds(0, 64), ds(0, 64)] = numpipe.map_columns(wide, numpipe.zeros((64, 64), np.float32), 16)
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("map_columns: a tile of two dimensions has strips of columns, got float32 (64,) (either layout)", kind=SpecError)
+def strips_of_a_vector(a, b, c):
+    def same(x, first):
+        return x
+    acc = numpipe.zeros((64, 64), np.float32) + numpipe.map_columns(same, numpipe.full((64,), 0.0, np.float32), 16)
+    #                                           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = acc

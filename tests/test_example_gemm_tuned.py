@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from kernels_for_tests import operands, product
-from tuned_cases import RANKS, layouts
+from tuned_cases import EPILOGUES, RANKS, layouts
 
+import epilogues
 import gemm_tuned
 import numpipe
+from gemm import inputs
 from numpipe import store
+from numpipe.compile.build import toolchain
 
 CONFIGS = gemm_tuned.CONFIGS
 
@@ -101,6 +105,87 @@ def test_shapes_that_do_not_fit_are_refused_by_name(shapes: tuple[Any, ...], wor
         gemm_tuned.matmul(a, b, out=out, target="sim")
 
 
+# ---- epilogues
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_a_product_ends_with(name: str) -> None:
+    for number, batches in enumerate((0, 2)):
+        cfg = CONFIGS[("cooperative 128x128", "skinny 64x64")[number]]
+        assert EPILOGUES[name].run(70, 136, 72, batches=batches, cfg=cfg, target="sim") < 3e-4
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_the_output_may_be_the_source(order: str) -> None:
+    assert EPILOGUES["all"].run(200, 136, 72, order=order, inplace=True, cfg=CONFIGS["ping-pong 128x128"], target="sim") < 3e-4
+
+
+def test_a_source_times_nothing_is_not_read() -> None:
+    a, b = operands(64, 40, 72)
+    c = gemm_tuned.matmul(a, b, np.full((64, 40), np.nan, np.float16), beta=0, target="sim")
+    np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+
+
+def test_an_epilogue_gets_a_config_that_leaves_it_registers() -> None:
+    assert not gemm_tuned.choose(8192, 8192, 8192).fuses and gemm_tuned.choose(8192, 8192, 8192, fused=True).fuses
+    assert [name for name, cfg in CONFIGS.items() if not cfg.fuses] == ["ping-pong 128x192"]
+
+
+def test_an_activation_without_a_name_and_one_that_is_no_function_of_kernels_are_refused() -> None:
+    a, b = operands(64, 64, 64)
+    with pytest.raises(numpipe.SpecError, match="activation is 'relu', 'silu', 'gelu' or a numpipe.function, got 'swish'"):
+        gemm_tuned.matmul(a, b, activation="swish", target="sim")
+    with pytest.raises(numpipe.CompileError, match="is a plain Python function.*@numpipe.function"):
+        gemm_tuned.matmul(a, b, activation=inputs, target="sim")
+
+
+def test_epilogues_prints_the_error_of_each(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["epilogues.py", "--target", "sim"])
+    epilogues.main()
+    rows = re.findall(r"^ *(\w+)  (\S+)$", capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _ in rows] == ["none", "relu", "silu", "gelu", "clipped"]
+    assert all(1e-5 < float(error) < 3e-4 for _, error in rows)
+
+
+# ---- the machine code
+def gate(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: Any) -> tuple[str, ...]:
+    sizes = {"b": 4, "m": 8192, "n": 8192, "k": 8192}
+
+    def array(dims: str) -> numpipe.ArrayType:
+        return numpipe.ArrayType(tuple(sizes[dim] for dim in dims), np.dtype(dtype))
+
+    given = [array(dims) for dims in (form.a, form.b, *[form.c] * form.source, *[form.bias] * bool(form.bias))]
+    scalars = {name: 0.5 for name in ("alpha", "beta") if name not in form.without}
+    found: tuple[str, ...] = gemm_tuned.kernel(cfg, form).inspect("gate", *given, **scalars)
+    return found
+
+
+FORMS = {
+    "plain": gemm_tuned.Form(), "batches": gemm_tuned.Form("bmk", "bkn"), "one b": gemm_tuned.Form("bkm", "nk"),
+    "all": gemm_tuned.Form(alpha=True, source=True, bias="n", activation=epilogues.gelu),
+    "batches, all": gemm_tuned.Form("bmk", "bnk", True, True, "m", epilogues.silu)}
+
+
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+def test_the_largest_epilogue_passes_the_build_gate() -> None:
+    assert gate(CONFIGS["cooperative 128x256"], FORMS["all"], np.float16) == ()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_and_form_passes_the_build_gate(name: str, form: str, dtype: Any) -> None:
+    if CONFIGS[name].fuses or "all" not in form:
+        assert gate(CONFIGS[name], FORMS[form], dtype) == ()
+
+
+@pytest.mark.soak
+def test_without_strips_an_epilogue_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_tuned.Config, "strip", property(lambda cfg: cfg.tn))
+    made = gemm_tuned.kernel.__wrapped__(CONFIGS["cooperative 128x256"], FORMS["all"])
+    monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: made)
+    assert any("spills" in finding for finding in gate(CONFIGS["cooperative 128x256"], FORMS["all"], np.float16))
+
+
 # ---- the chooser
 MEASURED = {  # speed over cuBLAS', bfloat16, on an H200, of one run, 128x192 with four panels; of the first of CONFIGS
     (4096, 4096, 4096): (1.02, 0.95, 0.91, 0.90), (8192, 8192, 8192): (1.03, 0.96, 1.04, 0.92),
@@ -137,7 +222,7 @@ def test_without_a_config_the_product_has_the_chosen_one(monkeypatch: pytest.Mon
     a, b = operands(64, 40, 72)
     c = gemm_tuned.matmul(a, b, target="sim")
     np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
-    assert asked == [(64, 40, 72, 132, 1)]
+    assert asked == [(64, 40, 72, 132, 1, False)]
 
 
 def test_arrays_of_no_elements_and_no_matrices_are_left_to_the_kernel() -> None:

@@ -15,6 +15,7 @@ import misuse_outputs
 import misuse_params
 import misuse_pipelines
 import misuse_primitives
+import misuse_registers
 import misuse_roles
 import misuse_single
 import misuse_steps
@@ -25,8 +26,8 @@ import pytest
 from refusals import Case, Cases
 
 MODULES = (misuse_barriers, misuse_blocks, misuse_bodies, misuse_debugging, misuse_lane, misuse_language, misuse_outputs,
-           misuse_params, misuse_pipelines, misuse_primitives, misuse_roles, misuse_single, misuse_steps, misuse_tiled,
-           misuse_tiles, misuse_turns)
+           misuse_params, misuse_pipelines, misuse_primitives, misuse_registers, misuse_roles, misuse_single, misuse_steps,
+           misuse_tiled, misuse_tiles, misuse_turns)
 refused = Cases(case for module in MODULES for case in module.refused)
 
 

@@ -1,12 +1,16 @@
-"""Products of examples/gemm_tuned.py in every layout, for both executions."""
+"""Products of examples/gemm_tuned.py in every layout and with every epilogue, for both executions."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
+import epilogues
+import gemm_tuned
 
 LAYOUTS = tuple(map("".join, itertools.product("CF", repeat=3)))
 """of a, b and the output: row- or column-major matrices"""
@@ -40,3 +44,41 @@ def layouts(m: int, n: int, k: int, dtype: Any, ranks: tuple[int, int]) -> Itera
     expected = product(a, b, dtype)
     for orders in LAYOUTS:
         yield laid(a, orders[0]), laid(b, orders[1]), laid(np.full_like(expected, np.nan), orders[2]), expected
+
+
+# ---- epilogues
+@dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """What a product ends with; `exact` is its activation in float64."""
+
+    alpha: float = 1.0
+    beta: float = 0.0
+    bias: str = ""
+    activation: Any = None
+    exact: Callable[[np.ndarray], np.ndarray] = lambda x: x
+
+    def run(self, m: int, n: int, k: int, *, batches: int = 0, dtype: Any = np.float16, order: str = "C", inplace: bool = False,
+            **options: Any) -> float:
+        """Its relative error, in Frobenius norm; with `inplace` the source is the output."""
+        rng = np.random.default_rng(0)
+        lead = (batches,) * bool(batches)
+        a, b, c, row, column = (rng.standard_normal(shape, np.float32).astype(dtype) for shape in (
+            (*lead, m, k), (n, k), (*lead, m, n), (n,), (m, 1)))
+        vector = {"": None, "n": row.astype(np.float32), "m": column}[self.bias]
+        wide = [x.astype(np.float64) for x in (a, b, c)]
+        exact = self.exact(self.alpha * (wide[0] @ wide[1].T) + self.beta * wide[2] + (0 if vector is None else vector))
+        source = laid(c, order)
+        found = gemm_tuned.matmul(a, b, source if self.beta else None, alpha=self.alpha, beta=self.beta, bias=vector,
+                                  activation=self.activation, out=source if inplace else None, **options)
+        assert found is source or not inplace
+        return float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
+
+
+EPILOGUES = {
+    "alpha": Epilogue(0.5), "beta c": Epilogue(1.0, -2.0), "bias": Epilogue(bias="n"), "bias of rows": Epilogue(bias="m"),
+    "relu": Epilogue(activation="relu", exact=epilogues.EXACT["relu"]),
+    "silu": Epilogue(0.5, bias="n", activation="silu", exact=epilogues.EXACT["silu"]),
+    "gelu": Epilogue(bias="m", activation="gelu", exact=epilogues.EXACT["gelu"]),
+    "one of the user's": Epilogue(activation=epilogues.clipped, exact=epilogues.EXACT[epilogues.clipped]),
+    "all": Epilogue(0.25, 0.5, "n", "gelu", epilogues.EXACT["gelu"]),
+}

@@ -24,6 +24,7 @@ from ..approximate_cuda import define_approximation
 from ..context_cuda import define_axes, new_context
 from ..division_cuda import define_division
 from ..fragment.order_cuda import define_order
+from ..fragment.reduce_cuda import define_exchange
 from ..intrinsics import barrier, fence, griddep, mbarrier, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
@@ -80,6 +81,8 @@ def _start(unit: Unit) -> Op[..., Any]:
             define_division(builder.module, unit)
             define_approximation(builder.module, unit)
             define_order(builder.module, unit)
+            if unit.exchange_bytes:
+                define_exchange(builder.module, unit, smem)
             if unit.turns > 1:
                 define_turns(context, builder.module, unit)
             if unit.params.profile_space:

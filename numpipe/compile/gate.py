@@ -158,7 +158,8 @@ def waterfalls(sass: Sass) -> Iterator[str]:
     """No loop over the active lanes around an instruction with uniform operands."""
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
         following = sass.instructions[sass.instructions.index(instruction) + 1:][:1]
-        if not (instruction.opcode == "WARPSYNC.COLLECTIVE" and following and following[0].opcode == "ELECT"):  # a detour, no loop
+        detour = instruction.opcode == "WARPSYNC.COLLECTIVE" and following and following[0].opcode in ("ELECT", "SHFL.BFLY")
+        if not detour:  # of lanes that are apart, to meet: no loop
             yield f"a loop over the active lanes: {instruction}"
 
 

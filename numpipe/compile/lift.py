@@ -33,10 +33,11 @@ from ..functions import Function
 from .arithmetic import Arithmetic
 from .debugging import Debugging
 from .fold import MISSING, Constants, StaticArray, stores
-from .functions import Bound, Functions
+from .functions import Bound
 from .lane_code import LaneCode
 from .nested import ENVIRONMENT
 from .positions import Positions, Source
+from .reductions import Reductions
 from .rewriter import CONTEXT
 from .session import Session
 
@@ -107,7 +108,7 @@ def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays:
     return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
 
 
-class _Lift(LaneCode, Arithmetic, Debugging, Functions):
+class _Lift(LaneCode, Arithmetic, Debugging, Reductions):
     """All parts together, on one function."""
 
     def kernel(self, parameters: list[str]) -> Lifted:

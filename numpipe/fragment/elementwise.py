@@ -75,8 +75,8 @@ def _check_number(symbol: str, number: arith.Kind, dtype: np.dtype) -> None:
     """SpecError for a number that does not take a tile's type."""
     fraction = number is float or (isinstance(number, np.dtype) and number.kind == "f")
     if dtype == INT32 and (fraction or (isinstance(number, np.dtype) and number != INT32)):
-        raise SpecError(f"'{symbol}' of an int32 tile and {arith.spelled(number)}: " + (
-            "use .astype(np.float32) first" if fraction else "convert the number with int(x)"))
+        raise SpecError(f"'{symbol}' of an int32 tile and a float: use .astype(np.float32) first" if fraction else
+                        f"'{symbol}' of an int32 tile and {arith.spelled(number)}: convert the number with int(x)")
     if dtype == BOOL and number is not bool:
         raise SpecError(f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks and bools")
 
@@ -101,7 +101,7 @@ def apply(symbol: str, operands: Sequence[Any], function: Callable[..., Any], *,
     with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
         found = function(*values)
     if made.result.dtype == INT32:
-        found = _int32(symbol, found)
+        found = int32(symbol, found)
     return Tile(np.broadcast_to(found, made.result.shape).astype(made.result.dtype, copy=False), made.result.shape,
                 made.result.dtype, made.result.layout)
 
@@ -114,7 +114,7 @@ def _in_type(value: Any, dtype: np.dtype) -> Any:
         return value.value if isinstance(value, Tile) else dtype.type(value)
 
 
-def _int32(symbol: str, found: Any) -> Any:
+def int32(symbol: str, found: Any) -> Any:
     limits = np.iinfo(np.int32)
     outside = (found < limits.min) | (found > limits.max)
     if np.any(outside):
@@ -328,7 +328,7 @@ def expansion(parts: Sequence[str]) -> str:
     """":, None" or "None, :"; SpecError for any other index of a register tile."""
     written = ", ".join(parts)
     if written not in (":, None", "None, :"):
-        raise SpecError(f"tile[{written}]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "
+        raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "
                         "parts of a tile in shared memory, or of an array")
     return written
 

@@ -12,55 +12,76 @@ from ..intrinsics.wgmma import check_pending, statement
 from ..intrinsics.wgmma import descriptor as fields
 from ..refs_cuda import SmemType
 from . import mma as source
+from .layouts import Form
 from .order import before_async
 from .tile import FLOAT16
-from .tile_cuda import InFlightType, TileType
+from .tile_cuda import InFlightType, TileType, registers, settled, undefined
 
 
 def through(builder: Any, registers: int, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
-    """`text` on an accumulator whose registers are outputs and, tied to them, inputs."""
-    parts = [builder.extract_value(value, i) for i in range(registers)]
-    outputs = ",".join(["=f"] * registers + [str(i) for i in range(registers)])
+    """`text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs only where there is no value."""
+    machine = nb.ir.ArrayType(nb.f32, registers)
+    parts = [] if value is None else [builder.extract_value(value, i) for i in range(registers)]
+    outputs = ",".join(["=f"] * registers + [str(i) for i in range(len(parts))])
     struct = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * registers), parts + extra, text,
                          f"{outputs}{constraints},~{{memory}}")
-    result = nb.ir.Constant(value.type, nb.ir.Undefined)
+    result = nb.ir.Constant(machine, nb.ir.Undefined)
     for i in range(registers):
         result = builder.insert_value(result, builder.extract_value(struct, i), i)
     return result
 
 
+def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
+    """The instructions of one product. Its operands are the accumulator's registers, where it is not `fresh` once more as inputs,
+    then A's descriptor or registers, then B's descriptor."""
+    right = operand(b.layout, 0)
+    rows, columns = form.shape
+    block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)
+    counts = a.registers if isinstance(a, TileType) else 1
+    left = operand(a.layout, 1) if isinstance(a, SmemType) else None
+    text = ["wgmma.fence.sync.aligned;"]
+    for j in range(len(right.offsets[0])):
+        for i in range(rows // 64):
+            names = [f"${i * block + r}" for r in range(block)]
+            at = first + i * counts // (rows // 64) + 4 * j
+            source_a = "da" if left else f"{{{', '.join(f'${at + n}' for n in range(4))}}}"
+            step = statement(columns, "f16" if a.dtype == FLOAT16 else "bf16", left.major if left else "k", right.major, names,
+                             source_a, "db", "0" if fresh and j == 0 else "1")
+            own = f"add.s64 da, ${first}, {left.offsets[i][j] >> 4}; " if left else ""
+            text.append(f"{{ .reg .b64 da, db; {own}add.s64 db, ${first + counts}, {right.offsets[0][j] >> 4}; {step} }}")
+    # in the same block as the products: ptxas makes a commit that stands alone a dummy HGMMA of its own
+    text.append("wgmma.commit_group.sync.aligned;")
+    return "\n".join(text)
+
+
+def _descriptor(builder: Any, address: Any, op: Any) -> Any:
+    field = builder.zext(builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4)), nb.i64)
+    return builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle), nb.i64))
+
+
 @cuda_meaning(source.wgmma)
 def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     tile = acc.tile if isinstance(acc, InFlightType) else acc
-    if not isinstance(tile, TileType) or not isinstance(a, SmemType) or not isinstance(b, SmemType):
-        raise SpecError(source.operands(acc, a, b))
-    source.check(tile.shape, tile.dtype, a.layout, b.layout, a.dtype, b.dtype)
-    left, right = operand(a.layout, 1), operand(b.layout, 0)
-    result = InFlightType(tile, a.role)
-    count, block = tile.registers, tile.registers * 64 // tile.shape[0]
-    da, db = 2 * count, 2 * count + 1
-    text = ["wgmma.fence.sync.aligned;"]
-    for j in range(len(right.offsets[0])):
-        for i, row in enumerate(left.offsets):
-            names = [f"${i * block + r}" for r in range(block)]
-            step = statement(tile.shape[1], "f16" if a.dtype == FLOAT16 else "bf16", left.major, right.major, names, "da", "db")
-            text.append(f"{{ .reg .b64 da, db; add.s64 da, ${da}, {row[j] >> 4}; add.s64 db, ${db}, {right.offsets[0][j] >> 4}; "
-                        f"{step} }}")
-    # in the same block as the products: ptxas makes a commit that stands alone a dummy HGMMA of its own
-    text.append("wgmma.commit_group.sync.aligned;")
-
-    def descriptor(builder: Any, address: Any, op: Any) -> Any:
-        field = builder.zext(builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4)), nb.i64)
-        return builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle), nb.i64))
+    fresh = isinstance(acc, nb.types.NoneType)
+    from_registers = isinstance(a, (TileType, InFlightType))
+    if not (fresh or isinstance(tile, TileType)) or not (from_registers or isinstance(a, SmemType)) or not isinstance(b, SmemType):
+        raise SpecError(source.operands(*("None" if isinstance(ty, nb.types.NoneType) else ty for ty in (acc, a, b))))
+    left = settled(a, "wgmma(acc, a, b), a").form if from_registers else a.layout
+    form = source.check(None if fresh else tile.form, left, b.layout, a.dtype, b.dtype)
+    product = TileType.of(form)
+    text = _batch(form, a, b, fresh)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if a.role == "memory":
-            return args[0]
-        nb.call(context, builder, before_async, (a, b), args[1:])
-        descriptors = [descriptor(builder, args[1], left), descriptor(builder, args[2], right)]
-        return through(builder, count, args[0], "\n".join(text), descriptors, ",l,l")
+        if b.role == "memory":
+            return undefined(product) if fresh else args[0]
+        shared = [(ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)]
+        nb.call(context, builder, before_async, tuple(ty for ty, _ in shared), [value for _, value in shared])
+        extra = registers(builder, a, args[1]) if from_registers else [_descriptor(builder, args[1], operand(a.layout, 1))]
+        kinds = ",r" * len(extra) if from_registers else ",l"
+        extra.append(_descriptor(builder, args[2], operand(b.layout, 0)))
+        return through(builder, product.registers, None if fresh else args[0], text, extra, f"{kinds},l")
 
-    return result(acc, a, b), codegen
+    return InFlightType(product, b.role)(acc, a, b), codegen
 
 
 @cuda_meaning(source.wgmma_wait)

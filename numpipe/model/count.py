@@ -127,7 +127,7 @@ class Counter:
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         self.work["store", tensor.name] += self._inside(tensor, coords)
 
-    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma) -> Accumulator:
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
         self.work["flop",] += 2 * 64 * mma.n * 16 * count
         # N/2 cycles, or what A and B take to be read: 2 KiB and 32 N bytes, 128 a cycle

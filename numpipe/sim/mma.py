@@ -103,10 +103,10 @@ def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) ->
 
 
 class Plan:
-    """One batch, ready to run: for each range of accumulator rows its A and B."""
+    """One batch, ready to run: for each range of accumulator rows its A and B; A is None where it comes from registers."""
 
-    def __init__(self, mma: Mma) -> None:
-        self.parts: list[tuple[slice, Operand, Operand]] = []
+    def __init__(self, mma: Mma, from_registers: bool = False) -> None:
+        self.parts: list[tuple[slice, Operand | None, Operand]] = []
         steps = [tuple((int(a) & _UNSIGNED, int(b) & _UNSIGNED) for a, b in block) for block in mma.steps]
         first = 0
         while first < len(steps):  # consecutive 64-row blocks with the same B are one product
@@ -115,11 +115,11 @@ class Plan:
             while last < len(steps) and tuple(b for _, b in steps[last]) == right:
                 last += 1
             left = tuple(tuple(a for a, _ in block) for block in steps[first:last])
-            operands = _operand(mma.a_major, 64, left), _operand(mma.b_major, mma.n, (right,))
+            operands = None if from_registers else _operand(mma.a_major, 64, left), _operand(mma.b_major, mma.n, (right,))
             self.parts.append((slice(64 * first, 64 * last), *operands))
             first = last
         self.rows = 64 * len(steps)
-        self.touched = sorted({t for _, a, b in self.parts for t in a.touched + b.touched})
+        self.touched = sorted({t for _, a, b in self.parts for t in (a.touched if a else ()) + b.touched})
         self.extent = self.touched[0][0], max(hi for _, hi in self.touched)
         self.majors = mma.a_major, mma.b_major
         self.products = sum(len(block) for block in steps)
@@ -210,7 +210,8 @@ class Products:
         """a fence since the last commit: fresh accumulators may be touched"""
         self._groups: list[int] = []
         """number of the last batch of each committed group that was not waited for"""
-        self._queue: list[tuple[Accumulator, npt.NDArray[np.float32] | Accumulator, Plan, np.dtype[Any], int]] = []
+        self._queue: list[tuple[Accumulator, npt.NDArray[np.float32] | Accumulator, Plan, np.dtype[Any],
+                                npt.NDArray[np.float32] | None, int]] = []
         self._last: Access | None = None
         self._until = 0
         self._finished = 0
@@ -251,13 +252,14 @@ class Products:
                                    "before the first wgmma of a group", hazard="missing-wgmma-fence")
         return array.copy()
 
-    def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma) -> Accumulator:
+    def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, a: npt.NDArray[Any] | None = None) -> Accumulator:
         who, sm = self.who, self.who.sm
-        key = mma.n, mma.dtype, mma.a_major, mma.b_major, mma.steps
+        key = mma.n, mma.dtype, mma.a_major, mma.b_major, mma.steps, a is None
         plan = sm.plans.get(key)
         if plan is None:
             check(who, mma)
-            plan = sm.plans[key] = Plan(mma)
+            plan = sm.plans[key] = Plan(mma, a is not None)
+        rows = None if a is None else a.astype(np.float32)
         before = self._check_accumulator(accumulator, mma, plan.rows)
         who.elapse(sm.costs.issue * plan.products)
         self.issued += 1
@@ -274,7 +276,7 @@ class Products:
         if isinstance(before, Accumulator):
             before.successor = access.site
         cycles = plan.products * 64 * 16 * mma.n // sm.costs.fma
-        self._queue.append((result, before, plan, mma.dtype, cycles))
+        self._queue.append((result, before, plan, mma.dtype, rows, cycles))
         if len(self._queue) == 1:
             self._schedule(who.time)
         who.breathe()
@@ -291,7 +293,7 @@ class Products:
         sm.scheduler.push(end, self._run, "wgmma")
 
     def _run(self, _: int) -> None:
-        result, before, plan, dtype, _cycles = self._queue.pop(0)
+        result, before, plan, dtype, given, _cycles = self._queue.pop(0)
         memory = self.who.sm.memory.chunks
         if isinstance(before, Accumulator):
             assert before.value is not None
@@ -300,8 +302,13 @@ class Products:
             value = before
         major = plan.majors
         for rows, left, right in plan.parts:
-            a, b = left.matrix(memory, dtype), right.matrix(memory, dtype)
-            product = (a if major[0] == "k" else a.T) @ (b.T if major[1] == "k" else b)
+            b = right.matrix(memory, dtype)
+            if left is None:
+                assert given is not None
+                a = given[rows]
+            else:
+                a = left.matrix(memory, dtype) if major[0] == "k" else left.matrix(memory, dtype).T
+            product = a @ (b.T if major[1] == "k" else b)
             if len(plan.parts) == 1:
                 value = value + product
             else:

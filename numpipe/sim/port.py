@@ -276,9 +276,9 @@ class Warpgroup:
         self.collective("wgmma_fence")
         self.products.fence()
 
-    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma) -> InFlight:
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> InFlight:
         self.collective("wgmma")
-        return self.products.issue(accumulator, mma)
+        return self.products.issue(accumulator, mma, a)
 
     def wgmma_commit(self) -> None:
         self.collective("wgmma_commit")

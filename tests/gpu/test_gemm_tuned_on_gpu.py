@@ -1,11 +1,12 @@
-"""examples/gemm_tuned.py on the hardware: every layout, batches, skinny shapes; the same bits again and again."""
+"""examples/gemm_tuned.py on the hardware: layouts, batches, skinny shapes, epilogues; the same bits again and again."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 import pytest
-from tuned_cases import RANKS, laid, layouts, matrices, product
+import strip_kernels
+from tuned_cases import EPILOGUES, RANKS, laid, layouts, matrices, product
 
 import gemm_tuned
 from numpipe import launch
@@ -14,11 +15,13 @@ pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 CONFIGS = gemm_tuned.CONFIGS
+SOME = ("ping-pong 128x192", "cooperative 128x128", "skinny 64x16")
+"""of each schedule one, and one whose products are transposed"""
 REPEATS = 20
 
 
 @pytest.mark.parametrize("ranks", RANKS, ids=str)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", SOME)
 def test_numpy_arrays_of_every_layout(name: str, ranks: tuple[int, int]) -> None:
     for m, n, k in ((300, 520, 136), (129, 77, 65), (40, 1000, 1000)):
         for a, b, out, expected in layouts(m, n, k, F16, ranks):
@@ -27,7 +30,7 @@ def test_numpy_arrays_of_every_layout(name: str, ranks: tuple[int, int]) -> None
 
 
 @pytest.mark.parametrize("ranks", RANKS, ids=str)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", SOME)
 def test_tensors_of_every_layout_are_read_and_written_where_they_are(name: str, ranks: tuple[int, int]) -> None:
     torch = pytest.importorskip("torch")
 
@@ -84,3 +87,46 @@ def test_chosen_products_are_accurate_and_have_the_same_bits_every_time(batches:
     for _ in range(REPEATS - 1):
         gemm_tuned.matmul(x, y, out=out)
         np.testing.assert_array_equal(out.copy_to_host().view(np.uint16), first.view(np.uint16))
+
+
+# ---- epilogues
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("config", SOME)
+def test_a_product_ends_with(config: str, name: str) -> None:
+    for batches, (m, n, k) in ((0, (264, 520, 136)), (0, (129, 77, 65)), (3, (200, 136, 72))):
+        assert EPILOGUES[name].run(m, n, k, batches=batches, cfg=CONFIGS[config], target="gpu") < 6e-4
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_output_may_be_the_source(config: str, order: str) -> None:
+    for dtype, most in ((F16, 6e-4), (BF16, 3e-3)):
+        error = EPILOGUES["all"].run(520, 1000, 200, dtype=dtype, order=order, inplace=True, cfg=CONFIGS[config], target="gpu")
+        assert error < most
+
+
+def test_a_source_that_lies_elsewhere_in_memory_is_read_in_its_own_order() -> None:
+    for order in "CF":
+        assert EPILOGUES["beta c"].run(300, 200, 136, order=order, target="gpu") < 6e-4
+
+
+@pytest.mark.parametrize("m", [16, 8192])
+def test_a_fused_product_has_the_same_bits_every_time(m: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b, c, bias = (launch.DeviceArray.from_host(rng.standard_normal(shape, np.float32).astype(BF16))
+                     for shape in ((m, 1024), (4096, 1024), (m, 4096), (4096,)))
+    out = launch.DeviceArray((m, 4096), BF16)
+    results = []
+    for _ in range(REPEATS):
+        gemm_tuned.matmul(a, b, c, alpha=0.5, beta=0.25, bias=bias, activation="gelu", out=out)
+        results.append(out.copy_to_host())
+    assert all(np.array_equal(again.view(np.uint16), results[0].view(np.uint16)) for again in results)
+
+
+@pytest.mark.parametrize("rows, columns, width", strip_kernels.SHAPES)
+def test_strips_are_given_their_first_columns(rows: int, columns: int, width: int) -> None:
+    for dtype in (np.float32, np.float16):
+        a, b = matrices(rows, 16, 0, F16, 1), matrices(columns, 16, 0, F16, 2)
+        c = strip_kernels.numbered(a, b, factor=0.5, rows=rows, columns=columns, width=width, dtype=np.dtype(dtype).name,
+                                   target="gpu")
+        np.testing.assert_array_equal(c, strip_kernels.expected(a, b, 0.5, dtype))

@@ -1,0 +1,114 @@
+"""Register tiles on the hardware: NumPy's bits, functions within the errors that the page gives, blocks of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from register_kernels import (
+    APPROXIMATE,
+    ERRORS,
+    arrays_of_attention,
+    arrays_of_epilogue,
+    arrays_of_reductions,
+    attention,
+    conversions,
+    epilogue,
+    errors_of,
+    exact,
+    function_kernel,
+    ranges,
+    reduced,
+    voted,
+    wanted_of_attention,
+    wanted_of_epilogue,
+    wanted_of_reductions,
+    wanted_of_votes,
+)
+from tile_expressions import arguments, expressions, fits, wrong
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+PROCESSES = 4
+ARGUMENTS = arguments()
+programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "ffffffffiiiiii"])
+
+
+@given(programs)
+@settings(max_examples=12, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+          suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
+    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("ffffffffiiiiii", texts, strict=True))}, ARGUMENTS,
+                 "gpu") == []
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_functions_are_within_their_errors_throughout_their_range(name: str) -> None:
+    assert errors_of(name, ranges(name, 256), "gpu") <= ERRORS[name]
+
+
+@pytest.mark.parametrize("name", APPROXIMATE)
+def test_approximate_functions_are_within_theirs(name: str) -> None:
+    x = np.random.default_rng(3).uniform(-30, 30, (64 * 64, 256)).astype(np.float32)
+    x = np.abs(x) + np.float32(1e-3) if name in ("log", "log2", "sqrt", "rsqrt") else x
+    if name == "exp":
+        x /= 16  # the argument's rounding in base 2 is of its size
+    y = np.zeros_like(x)
+    function_kernel(name, True)(x, y, target="gpu")
+    true = exact(name, x)
+    relative, absolute = APPROXIMATE[name]
+    assert (np.abs(y - true) <= absolute + relative * np.abs(true) + 1.2e-38).all()
+    exactly = np.zeros_like(x)
+    function_kernel(name)(x, exactly, target="gpu")
+    assert name in ("sqrt", "rsqrt") or (y != exactly).any()  # it is another function
+
+
+def test_conversions_round_as_numpy_does_and_saturate() -> None:
+    assert conversions("gpu") == []
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (200, 328), (70, 136), (1, 8), (1030, 1000)], ids=str)
+def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> None:
+    arrays: dict[str, Any] = arrays_of_epilogue(shape, 192)
+    for _ in range(10):
+        arrays["c"][...] = 7
+        epilogue(*arrays.values(), target="gpu")
+        np.testing.assert_allclose(arrays["c"].astype(np.float32), wanted_of_epilogue(arrays), rtol=2e-3, atol=2e-3)
+
+
+def test_reductions_are_numpys_along_each_axis() -> None:
+    arrays = arrays_of_reductions()
+    for _ in range(20):
+        arrays["floats"][...], arrays["ints"][...] = 7, 7
+        reduced(*arrays.values(), target="gpu")
+        for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role() -> None:
+    rng = np.random.default_rng(0)
+    x, limits = rng.uniform(-1, 1, (256, 64)).astype(np.float32), np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64)
+    x[:64] *= np.float32(0.5)
+    x[17, 33] = 0.95  # one element decides for all four warps
+    x[192:] = -np.abs(x[192:]) - 0.1
+    for _ in range(20):
+        y = np.zeros_like(x)
+        voted(x, limits, y, target="gpu")
+        np.testing.assert_array_equal(y, wanted_of_votes(x, limits))
+
+
+@pytest.mark.parametrize("keys", [64, 200, 4096])
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
+    arrays = arrays_of_attention(keys, dtype, 1024)
+    first = None
+    for _ in range(10):
+        arrays["o"][...] = np.nan
+        attention(dtype, lazy)(*arrays.values(), target="gpu")
+        assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (2e-3 if dtype == "float16" else 2e-2)
+        first = arrays["o"].copy() if first is None else first
+        assert (first == arrays["o"]).all()

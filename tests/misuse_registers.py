@@ -1,0 +1,232 @@
+"""Register tiles that do not fit: types, shapes, layouts, indices, masks."""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+import numpy as np
+from refusals import A, C, Cases
+
+import numpipe
+from numpipe import BlockSpec, SpecError, ds
+from numpipe.inert import REASON
+
+refused = Cases()
+BIAS = np.ones(64, np.float32)
+WIDE = np.ones((64, 64))
+
+
+@refused("'+' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)", kind=SpecError)
+def tiles_of_two_types(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) + numpipe.iota((64, 64))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'*' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError)
+def an_int32_tile_and_a_fraction(a, b, c):
+    x = numpipe.iota(64) * 0.5
+    #   ^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'/' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError)
+def a_quotient_of_integers(a, b, c):
+    x = numpipe.iota(64) / 2
+    #   ^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError)
+def arithmetic_on_a_mask(a, b, c):
+    x = (numpipe.iota(64) < 3) + 1
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.exp(…) takes register tiles and numbers, got int32: convert it with float(x)", kind=SpecError)
+def a_function_of_an_integer(a, b, c):
+    x = np.exp(a.shape[0])
+    #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.exp' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError)
+def a_function_of_an_integer_tile(a, b, c):
+    x = np.exp(numpipe.iota(64))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.maximum takes 2 arguments in a kernel, (a, b), got np.maximum(numpipe.iota(64))")
+def a_function_of_too_little(a, b, c):
+    x = np.maximum(numpipe.iota(64))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile, int, int)",
+         compiled="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile (64,) int32, int32, "
+                  "int32)", kind=SpecError)
+def a_choice_by_numbers(a, b, c):
+    x = np.where(numpipe.iota(64), 1, 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.where of tiles of float32 and int32: convert one of them", kind=SpecError)
+def a_choice_between_two_types(a, b, c):
+    x = np.where(numpipe.iota(64) < 3, numpipe.full(64, 1.0, np.float32), numpipe.iota(64))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(f"a mask, of whose elements np.any(mask) or np.all(mask) make one bool, {REASON}")
+def a_mask_that_steers(a, b, c):
+    if numpipe.iota(64) < a.shape[0]:
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+@refused("full: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along its rows, got 12",
+         kind=SpecError)
+def a_vector_of_12(a, b, c):
+    x = numpipe.full(12, 1.0, np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("iota: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+def an_axis_too_far(a, b, c):
+    x = numpipe.iota((64, 64), 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("full: tiles are computed in float32, got float16: use .astype afterwards", kind=SpecError)
+def full_of_float16(a, b, c):
+    x = numpipe.full((64, 64), 1.0, np.float16)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tiles of shapes (64, 64) and (40,) do not combine", kind=SpecError)
+def a_vector_of_another_size(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) + numpipe.full(40, 1.0, np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("v[:, None] needs a vector along rows (column layout), this one of 40 elements lies along columns (row layout): store it "
+         "to shared memory or to an array, and load it again", kind=SpecError)
+def a_row_that_is_turned(a, b, c):
+    x = numpipe.full(40, 1.0, np.float32)[:, None]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take parts of a tile in "
+         "shared memory, or of an array", kind=SpecError)
+def a_part_of_a_register_tile(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)[0, 0]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- blocks of arrays -----------------------------------------------------------------------------------------------
+@refused("b[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
+def a_whole_dimension_of_an_array(a, b, c):
+    x = b[ds(0, 64), :]
+    #   ^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError)
+def a_block_of_32_rows(a, b, c):
+    x = b[ds(0, 32), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: a tile's dtype is float32, float16, bfloat16 or int32, got float64: convert an array before the call",
+         kind=SpecError, args=(A, WIDE, C))
+def a_block_of_float64(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with an integer along the "
+                   "others, got (ds(0, 64), ds(0, 64))",
+         compiled="array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with an integer along the "
+                  "others, got (ds(64), ds(64))", kind=SpecError, args=(A, BIAS, C))
+def a_block_of_a_vector(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("arithmetic is on float32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
+def arithmetic_on_a_block_of_float16(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) + b[ds(0, 64), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- products with A from registers ---------------------------------------------------------------------------------
+@refused("wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of registers is that packed to 16 "
+         "bits: write a.astype(b.dtype), which moves nothing between lanes", kind=SpecError)
+def an_accumulator_as_an_operand(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the accumulator's layout, packed: "
+         "combine it with a tile first", kind=SpecError)
+def a_vector_as_an_operand(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).sum(axis=1).astype(np.float16), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a and b must both be float16 or both bfloat16, got bfloat16 and float16", kind=SpecError)
+def an_operand_of_another_type(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, 0) "
+                  "first (a pipeline loop's end does so for what it carries)")
+def a_function_of_an_accumulator_in_flight(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        s = np.exp(numpipe.wgmma(None, x, x.T))
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- reductions -----------------------------------------------------------------------------------------------------
+@refused("max: reductions are of float32 and int32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
+def a_maximum_of_float16(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].max(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum: axis must be None or an int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+def a_sum_along_a_third_axis(a, b, c):
+    m = numpipe.zeros((64, 64), np.float32).sum(axis=2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("any takes a mask, as x < y gives it, got float32", kind=SpecError)
+def a_vote_on_floats(a, b, c):
+    m = np.any(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError)
+def a_sum_of_a_mask(a, b, c):
+    m = (numpipe.iota(64) < 3).sum()
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), dtype='float32')")
+def a_sum_with_another_option(a, b, c):
+    m = np.sum(numpipe.iota(64), dtype="float32")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=f"a reduction of a register tile {REASON}",
+         compiled=f", pipeline at {{file}}:{{line}}: grid: a reduction of a register tile {REASON}")
+def a_sum_that_is_a_grid(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(numpipe.iota(64).sum(),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        #             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+@refused("'np.any(numpipe.iota(64) < 3)' steers loads: what a tile holds decides whether something is loaded or copied, and the "
+         "memory role has no such value; take the pipeline, or the copy, out of the 'if'")
+def a_vote_that_steers_loads(a, b, c):
+    if np.any(numpipe.iota(64) < 3):
+     # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+            c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
