@@ -73,6 +73,28 @@ def test_what_costs_more_takes_longer() -> None:
     assert product(large, **{**best, "order": Column()}).hbm_bytes > 1.5 * product(large, **best).hbm_bytes
 
 
+def test_a_warpgroup_whose_tile_is_the_only_one_stores_it_with_half_of_the_lanes() -> None:
+    def storing(tiles: int) -> float:
+        """Cycles of the longest SM that go to stores."""
+        found = [product((64 * tiles, 256, 640), tile=(64, 256), depth=64, slots=5, schedule="pingpong", clock=1000.0,
+                         device=dataclasses.replace(H200, sms=1, work_rate=rate, latency=0, hbm_latency=0)).limits["longest SM"]
+                 for rate in (64, 64_000_000)]
+        return 1e9 * (found[0] - found[1])
+
+    assert storing(1) == pytest.approx(2 * 64 * 256 * 2 / 64, rel=1e-3)  # twice what a warpgroup takes beside another one
+    assert storing(2) < storing(1)
+
+
+def test_batches_are_as_many_products_in_one_launch() -> None:
+    best = options(gemm_tuned.CONFIGS["cooperative 128x256"])
+    one, many = product((1024, 1024, 1024), **best), product((1024, 1024, 1024), batches=64, **best)
+    assert many.hbm_bytes == pytest.approx(64 * one.hbm_bytes, rel=0.05)
+    assert many.limits["tensor cores"] > 60 * one.limits["tensor cores"]
+    assert many.seconds < 64 * one.seconds * 32 / 132 * 1.1  # 32 tiles leave most SMs without work, 2048 hardly any
+    with pytest.raises(SpecError, match="batches=0 are positive"):
+        product((64, 64, 64), batches=0, **best)
+
+
 @pytest.mark.parametrize("change, words", [
     ({"slots": 5}, "shared memory: 263168 B, but a CTA has 232448 B: 5 slots x 49152 B, 16384 B of staging, 1024 B of barriers"),
     ({"tile": (64, 256)}, r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows are a multiple of 128"),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..deadlocks import Hint
 from ..errors import SimulationError
-from ..reports import Report
+from ..reports import Party, Report
 from . import report
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Flag:
         self.handed: Handed | None = None
         """by the release that set it; None: it is 0"""
         self.set_by = ""
+        self.party: Party | None = None
+        """who set it"""
         self.waiters: list[Warpgroup] = []
 
     def text(self) -> str:
@@ -71,6 +73,7 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
     who.release_into(vector)
     flag.handed = Handed(who.sm.gmem.number, vector)
     flag.set_by = f"{who.name} of CTA {who.cta} at {report.place(report.user_site())}"
+    flag.party = report.party(who, f"sets the flag of {what}")
     flags[index] = 1
     who.sm.progress += 1
     waiters, flag.waiters = flag.waiters, []
@@ -114,6 +117,6 @@ def left_set(gmem: GlobalMemory) -> None:
         if flag.handed is not None:
             text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
                     "would take it for its own")
-            made = SimulationError(f"{text}; the owner of the tile runs numpipe.combine too")
-            made.report = Report("exit-in-flight", text, cause=text, mend="run numpipe.combine in every part of a tile")
-            raise made
+            mend = "run numpipe.combine in every part of a tile, in the owner's too"
+            raise report.failed(SimulationError, Report("exit-in-flight", f"{text}: {mend}", flag.party, cause=text, mend=mend),
+                                flag.party.lines[0] if flag.party and flag.party.lines else None)

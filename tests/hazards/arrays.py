@@ -6,7 +6,7 @@ import numpy as np
 from sim_pipelines import panel_chunks
 
 import numpipe
-from numpipe import SMEM, ArrayType, BlockSpec, SimulationError, ds
+from numpipe import SMEM, ArrayType, BlockSpec, PipelineDeadlock, SimulationError, Workspace, ds
 from numpipe._machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier
 from numpipe.lanes import one_lane
@@ -48,6 +48,39 @@ def ctas_that_combine_in_two_ways(y, *, mended: numpipe.Static):
         numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)], reduction_op="add")
     else:
         numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)], reduction_op="add" if mended else "max")
+
+
+# ---- parts of tiles
+@kernel("cta-conflict", r"of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) writes too",
+        zeros(64, 64, dtype=F32), gives=2 * ONE, grid=2, workspace=Workspace((64, 64), 2))
+def every_part_of_a_tile_stores_it(y, work, *, mended: numpipe.Static):
+    for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
+        acc = numpipe.combine(numpipe.zeros((64, 64), np.float32) + 1.0, part, work)
+        if part.begin == 0 or not mended:
+            y[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+
+@kernel("deadlock", r"blocked on the flag of work\[0\].*the flag of work\[0\]: nobody has set it.*mend: +hand every part over",
+        zeros(64, 64, dtype=F32), gives=2 * ONE, error=PipelineDeadlock, grid=2, workspace=Workspace((64, 64), 2))
+def a_part_of_a_tile_that_nobody_hands_over(y, work, *, mended: numpipe.Static):
+    for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
+        acc = numpipe.zeros((64, 64), np.float32) + 1.0
+        if part.begin == 0 or mended:
+            acc = numpipe.combine(acc, part, work)
+        if part.begin == 0:
+            y[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+
+@kernel("exit-in-flight", r"the flag of work\[0\], which warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at .* set, is still set when "
+        r"the kernel has ended.*in the owner's too", zeros(64, 64, dtype=F32), gives=2 * ONE, error=SimulationError, grid=2,
+        workspace=Workspace((64, 64), 2))
+def an_owner_that_takes_no_other_part(y, work, *, mended: numpipe.Static):
+    for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
+        acc = numpipe.zeros((64, 64), np.float32) + 1.0
+        if part.begin > 0 or mended:
+            acc = numpipe.combine(acc, part, work)
+        if part.begin == 0:
+            y[ds(m * 64, 64), ds(n * 64, 64)] = acc
 
 
 # ---- proxies and warpgroups
