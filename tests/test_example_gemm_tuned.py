@@ -72,6 +72,15 @@ def test_matrices_and_batches_of_either_major_order(ranks: tuple[int, int]) -> N
         np.testing.assert_array_equal(out, expected)
 
 
+def test_of_column_major_batches_tma_is_shown_the_transposes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, kernel = [], gemm_tuned.kernel
+    monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: lambda *arrays, **named: (
+        asked.append((form.a, form.b)), [x.flags.c_contiguous for x in arrays], kernel(cfg, form)(*arrays, **named))[1])
+    for a, b, _, _ in layouts(8, 16, 24, np.float16, (2, 2)):
+        assert gemm_tuned.matmul(a, b, target="sim", cfg=CONFIGS["ping-pong 128x128"]) == [True, True]
+    assert asked == [(x, y) for x in ("bmk", "bkm") for y in ("bnk", "bkn") for _ in "CF"]
+
+
 @pytest.mark.parametrize("ranks", RANKS[:2], ids=str)
 def test_a_column_major_output_is_the_transposed_product_through_the_store_ring(ranks: tuple[int, int],
                                                                                 monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,18 +31,19 @@ def options(cfg: Config) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("shape", [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40)])
-def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40), (256, 192, 128, 3)], ids=str)
+def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     cfg, works = CASES[name], []
     for module in (explaining, products):
         def seen(work: Any, *args: Any, predict: Any = module.predict) -> Any:
             works.append(work)
             return predict(work, *args)
         monkeypatch.setattr(module, "predict", seen)
-    m, n, k = shape
-    a, b = ArrayType((m, k), np.float16), ArrayType((n, k), np.float16)
-    told = numpipe.explain(gemm_tuned.kernel(cfg), a, b, compiled=False, device=FEW)
-    mine = product(shape, **options(cfg), device=FEW)
+    m, n, k, *batches = shape
+    form = gemm_tuned.Form("bmk", "bnk") if batches else gemm_tuned.Form()
+    a, b = ArrayType((*batches, m, k), np.float16), ArrayType((*batches, n, k), np.float16)
+    told = numpipe.explain(gemm_tuned.kernel(cfg, form), a, b, compiled=False, device=FEW)
+    mine = product((m, n, k), **options(cfg), device=FEW, batches=(*batches, 1)[0])
     counted, closed = works
 
     def total(work: Any) -> dict[Any, int]:
@@ -54,7 +55,7 @@ def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, int
 
     whole = m % cfg.tm == n % cfg.tn == 0  # of tiles at the edges explain tells some from others
     assert total(closed) == (total(counted) if whole else pytest.approx(total(counted), rel=0.03))
-    assert closed.total["store", "c"] == 2 * m * n
+    assert closed.total["store", "c"] == 2 * m * n * (*batches, 1)[0]
     assert (closed.ctas, closed.footprint) == (counted.ctas, counted.footprint)
     if whole:
         assert closed.distinct == pytest.approx(counted.distinct)
