@@ -12,7 +12,8 @@ barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
                        `async_prefetch`
-register tiles         `zeros`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic
+register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`,
+                       `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`; `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
@@ -42,7 +43,7 @@ _HOME = {
     "tiles": "tile_loop", "pipeline": "pipelines", "ds": "refs",
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
     "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
-    "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
+    "show_layout": "fragment.drawing", "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "RefUnion": "allocations", "scratch": "shared", "run_scoped": "shared",
@@ -108,22 +109,31 @@ __all__ = [
     "emit_pipeline_warp_specialized",
     "explain",
     "fit_slots",
+    "fma",
+    "full",
     "function",
+    "iota",
     "kernel",
     "lane_index",
     "last_failure",
     "last_profile",
     "nd_loop",
     "num_programs",
+    "partial_max",
+    "partial_min",
+    "partial_sum",
     "persistent",
     "pinned_empty",
     "pipeline",
     "planar_snake",
     "program_id",
     "region",
+    "rsqrt",
     "run_scoped",
     "scratch",
     "set_max_registers",
+    "show_layout",
+    "sigmoid",
     "tiles",
     "timeline",
     "to_device",
@@ -162,7 +172,11 @@ if TYPE_CHECKING:
         SpecError,
         TargetError,
     )
+    from .fragment.drawing import show_layout
+    from .fragment.elementwise import full, iota
+    from .fragment.mathematics import fma, rsqrt, sigmoid
     from .fragment.mma import wgmma, wgmma_wait
+    from .fragment.reduce import partial_max, partial_min, partial_sum
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel
