@@ -12,7 +12,12 @@ barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
                        `async_prefetch`
+<<<<<<< HEAD
 register tiles         `zeros`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic
+=======
+register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`,
+                       `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`; `show_layout`
+>>>>>>> work_5
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
@@ -43,7 +48,11 @@ _HOME = {
     "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
     "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
+<<<<<<< HEAD
     "map_columns": "fragment.strips", "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
+=======
+    "show_layout": "fragment.drawing", "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
+>>>>>>> work_5
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations",
@@ -113,7 +122,10 @@ __all__ = [
     "emit_pipeline_warp_specialized",
     "explain",
     "fit_slots",
+    "fma",
+    "full",
     "function",
+    "iota",
     "kernel",
     "lane_index",
     "last_failure",
@@ -121,16 +133,25 @@ __all__ = [
     "map_columns",
     "nd_loop",
     "num_programs",
+    "partial_max",
+    "partial_min",
+    "partial_sum",
     "persistent",
     "pinned_empty",
     "pipeline",
     "planar_snake",
     "program_id",
     "region",
+    "rsqrt",
     "run_scoped",
     "scratch",
     "set_max_registers",
+<<<<<<< HEAD
     "split_tiles",
+=======
+    "show_layout",
+    "sigmoid",
+>>>>>>> work_5
     "tiles",
     "timeline",
     "to_device",
@@ -169,8 +190,15 @@ if TYPE_CHECKING:
         SpecError,
         TargetError,
     )
+    from .fragment.drawing import show_layout
+    from .fragment.elementwise import full, iota
+    from .fragment.mathematics import fma, rsqrt, sigmoid
     from .fragment.mma import wgmma, wgmma_wait
+<<<<<<< HEAD
     from .fragment.strips import map_columns
+=======
+    from .fragment.reduce import partial_max, partial_min, partial_sum
+>>>>>>> work_5
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel

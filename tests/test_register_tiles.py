@@ -28,8 +28,10 @@ from register_kernels import (
 )
 from tile_expressions import arguments, expressions, fits, wrong
 
+import numpipe
 from numpipe.compile.build import toolchain
 from numpipe.fragment import layouts
+from numpipe.fragment.drawing import holders
 from numpipe.fragment.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
 
 
@@ -69,6 +71,19 @@ def test_vectors_of_two_layouts_do_not_meet() -> None:
     assert layouts.combined("+", [row, Form((64,), row.dtype, EITHER)]) == ((64,), ROW)
     with pytest.raises(layouts.SpecError, match=r"'\+' of two vectors of 64 elements, one along columns \(row layout\)"):
         layouts.combined("+", [row, column])
+
+
+def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
+    picture = numpipe.show_layout((128, 16))
+    found = holders(Form((128, 16), np.dtype(np.float32)), 1)
+    assert found[16 + 64, 9] == [(0, 8 + 5)] and found[31, 14] == [(31, 6)]  # of a later block; of the second 8 columns
+    assert all(len(lanes) == 1 for lanes in found.values()) and len(found) == 32 * 16
+    assert str(picture).count("<rect") == 32 * 16 and picture._repr_svg_().startswith("<svg")
+    half = holders(Form((64, 16), np.dtype(np.float16)), 0)
+    assert half[0, 0] == half[0, 1] == [(0, 0)] and half[8, 8] == [(0, 3)]  # an A operand: registers 0 … 3 of a k16 step
+    assert {lane for lane, _ in holders(Form((64,), np.dtype(np.float32), COLUMN), 0)[3, -1]} == {12, 13, 14, 15}
+    picture.save(tmp_path / "tile.svg")
+    assert "T31:3" in (tmp_path / "tile.svg").read_text()
 
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------------

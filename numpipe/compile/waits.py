@@ -1,8 +1,9 @@
 """How many products a wait may leave in flight, where the kernel does not say: ``s = numpipe.wgmma_wait(s)``.
 
 wgmmas end in the order of their issue, so a wait for one may leave as many in flight as were issued after it. They are counted
-from the wait backwards, on every way to it, to where the accumulator was made; the least number is right on all of them. What is not seen
-(a function that is called, a `while`, a value of another name) counts for nothing, so that the wait is longer and never too short::
+from the wait backwards, on every way to it, to where the accumulator was made; the least number is right on all of them. What is
+not seen (a function that is called, a `while`, a value of another name) counts for nothing, so that the wait is longer and never
+too short::
 
     for (j,), (k_tile, v_tile) in pipe(k, v):
         s = numpipe.wgmma(None, q_tile, k_tile.T)

@@ -193,7 +193,7 @@ def _chosen(_context: Any, np_: Any, test: Any) -> Any:
     if isinstance(test, InertType) and np_.role == "memory":
         return nb.types.boolean(np_, test), lambda context, builder, sig, args: nb.const(0, nb.i1)
     if isinstance(test, tuple(STEERLESS)):
-        raise CompileError(f"{test.what} {REASON}")
+        raise CompileError(f"{getattr(test, 'what', test)} {REASON}")
     if not isinstance(test, nb.types.Boolean):
         return None
     return nb.types.boolean(np_, test), lambda context, builder, sig, args: args[1]

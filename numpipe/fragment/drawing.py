@@ -1,0 +1,83 @@
+"""A picture of a register tile: which lane holds each element, in which of its registers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .layouts import COLUMN, EITHER, ROW, Form, places
+from .tile import HALVES, check_form
+
+CELL, HIGH, MARGIN = 46, 22, 34
+"""pixels: width and height of an element, and of the numbers of rows and columns around it"""
+COLORS = ("#dbe9f6", "#fde3cf", "#ddf1dc", "#ece3f4")
+"""of the lanes of a quad"""
+
+
+class Picture:
+    """A drawing: notebooks show it, `save` writes it, ``str`` is its SVG text."""
+
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
+
+    def __str__(self) -> str:
+        return self.svg
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | Path) -> None:
+        """Write it to an .svg file."""
+        Path(path).write_text(self.svg, encoding="utf8")
+
+
+def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """(lane, register) of all lanes of a warp that hold an element, by its (row, column); -1 along a dimension that there is not.
+
+    A register of a 16-bit type has two elements, the one with the lower column, or row, in its low half.
+    """
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for lane in range(32):
+        own = 16 * warp + lane // 4, 2 * (lane % 4)
+        for number, (row, column) in enumerate(places(form.shape, form.layout)):
+            at = (-1 if row is None else own[0] + row, -1 if column is None else own[1] + column)
+            found.setdefault(at, []).append((lane, number // 2 if form.dtype in HALVES else number))
+    return found
+
+
+def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, warp: int = 0) -> Picture:
+    """Draw which lane of a warp holds each element of a register tile: ``T5:2`` is register 2 of lane 5.
+
+    shape  of a tile (M, N), of which the 16 rows of one warp in a block of 64 are drawn; or of a vector (n,)
+    dtype  float32, int32, bool, or float16 and bfloat16, of which a register has two
+    along  of a vector: "row", along the columns of a tile, or "column", along its rows. An element that many lanes hold is drawn
+           with the first and how many more there are.
+    warp   0 … 3
+
+    A tile of 16 bits is drawn as the accumulator that it was packed from; so it is an A operand of wgmma (PTX ISA, "Register
+    Fragments for wgmma"). Raises SpecError for shapes that no tile has.
+
+    >>> "T31:3" in str(show_layout((64, 8)))
+    True
+    """
+    form = check_form(shape, np.dtype(dtype), "show_layout")
+    if form.layout == EITHER:
+        form = Form(form.shape, form.dtype, COLUMN if along == COLUMN else ROW)
+    found = holders(form, warp)
+    rows, columns = sorted({row for row, _ in found}), sorted({column for _, column in found})
+    cells = []
+    for (row, column), lanes in sorted(found.items()):
+        lane, register = lanes[0]
+        x, y = MARGIN + CELL * columns.index(column), MARGIN + HIGH * rows.index(row)
+        more = f"+{len(lanes) - 1}" if len(lanes) > 1 else ""
+        cells.append(f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" stroke="#999"/>'
+                     f'<text x="{x + CELL / 2}" y="{y + 15}" text-anchor="middle">T{lane}:{register}{more}</text>')
+    labels = [f'<text x="{MARGIN + CELL * (i + 0.5)}" y="{MARGIN - 8}" text-anchor="middle">{column}</text>'
+              for i, column in enumerate(columns) if column >= 0]
+    labels += [f'<text x="{MARGIN - 6}" y="{MARGIN + HIGH * i + 15}" text-anchor="end">{row}</text>'
+               for i, row in enumerate(rows) if row >= 0]
+    width, height = 2 * MARGIN + CELL * len(columns), MARGIN + HIGH * len(rows) + 8
+    return Picture(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+                   f'font-size="10"><title>{form}, warp {warp}</title>{"".join(labels)}{"".join(cells)}</svg>')
