@@ -12,12 +12,9 @@ barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
                        `async_prefetch`
-<<<<<<< HEAD
-register tiles         `zeros`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic
-=======
-register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`; ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`,
-                       `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`; `show_layout`
->>>>>>> work_5
+register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic,
+                       ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`,
+                       `partial_min`; `map_columns`, `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
@@ -48,11 +45,8 @@ _HOME = {
     "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
     "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
-<<<<<<< HEAD
-    "map_columns": "fragment.strips", "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
-=======
-    "show_layout": "fragment.drawing", "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
->>>>>>> work_5
+    "map_columns": "fragment.strips", "show_layout": "fragment.drawing",
+    "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations",
@@ -146,12 +140,9 @@ __all__ = [
     "run_scoped",
     "scratch",
     "set_max_registers",
-<<<<<<< HEAD
-    "split_tiles",
-=======
     "show_layout",
     "sigmoid",
->>>>>>> work_5
+    "split_tiles",
     "tiles",
     "timeline",
     "to_device",
@@ -194,11 +185,8 @@ if TYPE_CHECKING:
     from .fragment.elementwise import full, iota
     from .fragment.mathematics import fma, rsqrt, sigmoid
     from .fragment.mma import wgmma, wgmma_wait
-<<<<<<< HEAD
-    from .fragment.strips import map_columns
-=======
     from .fragment.reduce import partial_max, partial_min, partial_sum
->>>>>>> work_5
+    from .fragment.strips import map_columns
     from .fragment.tile import zeros
     from .functions import function
     from .kernels import Kernel, kernel
