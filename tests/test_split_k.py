@@ -38,7 +38,7 @@ from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 
 SPLIT = {None: Config(split=None), 1: Config(split=1), 3: Config(split=3), "stream": Config()}
-PING_PONG = {split: replace(cfg, schedule="pingpong", wgs=2) for split, cfg in SPLIT.items()}
+PING_PONG = {split: replace(SPLIT[split], schedule="pingpong", wgs=2) for split in (3, "stream")}
 BF16 = np.dtype(ml_dtypes.bfloat16)
 T16 = ArrayType((512, 512), np.float16)
 compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
