@@ -106,7 +106,7 @@ class Form:
     a, b        dimensions of the operands as they lie in memory: "bkm" is a batch of column-major a
     alpha       whether it is scaled
     source      whether beta times an array of its shape is added
-    bias        along which dimension a vector is added, "" for none
+    bias        dimensions of what is added to each row, "n", or to each column, "m1"; "" for nothing
     activation  function of the sum, a `numpipe.function` of a float32 tile
     """
 
@@ -187,10 +187,10 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
                     x = x * alpha
                 if source is not None:
                     x = x + beta * source[(i, ds(row, rows), ds(column + first, cfg.strip))[plane:]].astype(np.float32)
-                if form.bias == "n":
-                    x = x + bias[ds(column + first, cfg.strip)].astype(np.float32)
-                if form.bias == "m":
-                    x = x + bias[ds(row, rows)].astype(np.float32)[:, None]
+                if form.bias in ("n", "n1"):
+                    x = x + bias[(ds(column + first, cfg.strip), 0)[:bias.ndim]].astype(np.float32)
+                if form.bias in ("m", "m1"):
+                    x = x + bias[(ds(row, rows), 0)[:bias.ndim]].astype(np.float32)[:, None]
                 if form.activation is not None:
                     x = form.activation(x)
                 return x.astype(c.dtype)
@@ -241,13 +241,13 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
         raise SpecError(f"matmul: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {activation!r}")
     batches, m, n, k = _sizes(*[_shape(array) for array in (a, b, c, out, bias)])
     (a, a_dims), (b, b_dims) = _laid(a, "mk"), _laid(b, "nk")
-    along = "" if bias is None else "nm"[len(bias.shape) - 1]
+    along = "" if bias is None else ("n", "m1")[len(_shape(bias)) - 1]
     form = _form(a_dims, b_dims, alpha != 1, c is not None and beta != 0, along, ACTIVATIONS.get(activation, activation))
     if cfg is None:
         device = launch.gpu_state().device
         fused = form.source or along != "" or activation is not None
         cfg = choose(m, n, k, device.sm_count if device else model.H200.sms, batches or 1, fused)
-    vectors = [] if bias is None else [bias if along == "n" else bias[:, 0]]
+    vectors = [] if bias is None else [bias]
     options |= {"alpha": float(alpha)} if form.alpha else {}
     options |= {"beta": float(beta)} if form.source else {}
     turn = m < n if cfg.skinny else out is not None and _by_columns(out)
@@ -257,8 +257,9 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     if out is None and launch.library(type(a)) == "jax":  # whose arrays have no views
         return _turned(kernel(cfg, form.turned)(*arrays, **options))
     if out is None:
-        like = launch.describe(a, "a")
-        out = launch.empty_like_kind(like, (*[batches] * bool(batches), m, n), like.dtype)
+        info, stream = launch.describe(a, "a"), options.get("stream")
+        handle = None if stream is None else launch.as_stream(stream)
+        out = launch.empty_like_kind(info, (*[batches] * bool(batches), m, n), info.dtype, handle)
     kernel(cfg, form.turned)(*arrays, out=_turned(out), **options)
     return out
 
@@ -266,7 +267,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 _form = functools.cache(Form)  # a call takes the GPU's queue some microseconds: what it depends on is looked up
 
 
-def _shape(array: Any) -> tuple[int, ...] | None:
+def _shape(array: Any) -> Any:
     return None if array is None else array.shape if hasattr(array, "shape") else launch.describe(array, "array", "matmul").shape
 
 
