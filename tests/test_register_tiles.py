@@ -25,6 +25,7 @@ from register_kernels import (
     wanted_of_epilogue,
     wanted_of_reductions,
     wanted_of_votes,
+    whole_numbers_are_right,
 )
 from tile_expressions import arguments, expressions, fits, wrong
 
@@ -118,6 +119,10 @@ def test_functions_are_within_their_errors_throughout_their_range(name: str) -> 
 
 def test_conversions_round_as_numpy_does_and_saturate_as_the_gpu_does() -> None:
     assert conversions("sim") == []
+
+
+def test_whole_numbers_go_through_shared_memory_and_to_arrays() -> None:
+    assert whole_numbers_are_right("sim")
 
 
 # ---- blocks of arrays -----------------------------------------------------------------------------------------------
