@@ -230,3 +230,21 @@ def a_vote_that_steers_loads(a, b, c):
      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
             c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
+
+
+@refused(simulated=f"a number that a vote decides {REASON}",
+         compiled=f", pipeline at {{file}}:{{line}}: grid: a number that a vote decides {REASON}")
+def a_number_that_a_vote_decides(a, b, c):
+    steps = 1
+    if np.any(numpipe.iota(64) < 3):
+        steps = 2
+    for (k,), (y,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        #             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError)
+def a_wait_with_too_many_groups(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        s = numpipe.wgmma_wait(numpipe.wgmma(None, y, y.T), 8)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -249,3 +249,22 @@ def wanted_of_attention(arrays: dict[str, Any]) -> np.ndarray:
     q, k, v = (arrays[name].astype(np.float64) for name in "qkv")
     p = np.exp2((q @ k.T) * float(arrays["scale"]))
     return p @ v / p.sum(1, keepdims=True)
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def whole_numbers(a, b, c, d):
+    """int32 tiles through shared memory, by rows and by columns, and to arrays by TMA and by the lanes."""
+    tile = numpipe.scratch(numpipe.SMEM((64, 64), np.int32))
+    x = a[ds(0, 64), ds(0, 64)] << 1
+    tile[...] = x
+    y = tile.T[...]
+    c[ds(0, 64), ds(0, 64)] = x + y * b[ds(0, 64)]
+    d[ds(0, 64), ds(0, 64)] = (x < y).astype(np.int32) + (~x & 3)
+
+
+def whole_numbers_are_right(target: str) -> bool:
+    a = np.random.default_rng(0).integers(-1000, 1000, (64, 64)).astype(np.int32)
+    b, c, d = np.arange(64, dtype=np.int32), np.zeros((64, 64), np.int32), np.zeros((64, 64), np.int32, order="F")
+    whole_numbers(a, b, c, d, target=target)
+    x = a << 1
+    return bool((c == x + x.T * b).all() and (d == (x < x.T) + (~x & 3)).all())

@@ -25,10 +25,12 @@ from register_kernels import (
     wanted_of_epilogue,
     wanted_of_reductions,
     wanted_of_votes,
+    whole_numbers_are_right,
 )
 from tile_expressions import arguments, expressions, fits, wrong
 
 import numpipe
+from numpipe import ds
 from numpipe.compile.build import toolchain
 from numpipe.fragment import layouts
 from numpipe.fragment.drawing import holders
@@ -119,6 +121,10 @@ def test_conversions_round_as_numpy_does_and_saturate_as_the_gpu_does() -> None:
     assert conversions("sim") == []
 
 
+def test_whole_numbers_go_through_shared_memory_and_to_arrays() -> None:
+    assert whole_numbers_are_right("sim")
+
+
 # ---- blocks of arrays -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(128, 128), (200, 328), (70, 136)], ids=str)
 def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> None:
@@ -144,6 +150,20 @@ def test_reductions_are_numpys_along_each_axis() -> None:
     reduced.simulate(*arrays.values())
     for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_what_the_warps_exchange_is_part_of_the_budget() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def full_up(x, y, *, rows: numpipe.Static = 904):
+        tile = numpipe.scratch(numpipe.SMEM((rows, 64), np.float32))
+        tile[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
+        y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + x[ds(0, 64), ds(0, 256)].sum(axis=0).sum()
+
+    x, y = np.ones((64, 256), np.float32), np.zeros((64, 64), np.float32)
+    full_up.simulate(x, y, rows=64)
+    assert (y == 64 * 256 + 1).all()
+    with pytest.raises(numpipe.SpecError, match=r"(?s)shared memory: .* 4096 B  reductions of register tiles"):
+        full_up.simulate(x, y)
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -122,8 +122,8 @@ class GlobalMemory:
         self._awaits = programmatic
         self._early: Touch | None = None
         """an access before a griddepcontrol.wait"""
-        self._reads: dict[tuple[Place, int, tuple[tuple[int, int], ...]], Touch] = {}
-        """ordinary loads of the running CTA, by array, warpgroup and where"""
+        self._reads: dict[Place, dict[tuple[int, ...], Touch]] = {}
+        """ordinary loads of the running CTA, by array, then by warpgroup and where"""
 
     def begin(self) -> None:
         """Another CTA, or cluster, runs from here on."""
@@ -218,10 +218,9 @@ class GlobalMemory:
                 self._writes(access, touch, written, known)
                 if place.fresh:
                     self._initialised(access, touch, written)
-        where = tuple((part.start, part.stop) for part in index)
-        self._reads[place, access.agent.warpgroup, where] = touch
+        at = tuple(n for part in index for n in (part.start, part.stop))
+        self._reads.setdefault(place, {})[(access.agent.warpgroup, *at)] = touch
         seen = place.cuts.setdefault(((), False), Cut(place)).seen
-        at = tuple(n for part in where for n in part)
         if at not in seen:
             seen[at] = self._remember(touch)
             if not unwritten:
@@ -249,11 +248,12 @@ class GlobalMemory:
             return
         if place.region.loaded:
             self._loads(access, place, touch, known)
-        for (held, _, _), earlier in self._reads.items():
-            same = touch.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup
-            if not same and held.region is place.region and any(known[counter] < value for counter, value in earlier.needs) and (
-                    overlap(place, touch.index, held, earlier.index)):
-                raise _unordered(access, touch, earlier)
+        for held, reads in self._reads.items():
+            for earlier in reads.values() if held.region is place.region else ():
+                same = touch.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup
+                if not same and any(known[counter] < value for counter, value in earlier.needs) and (
+                        overlap(place, touch.index, held, earlier.index)):
+                    raise _unordered(access, touch, earlier)
         met = self._writes(access, touch, written, known)
         if touch.reduction and place.fresh:
             self._initialised(access, touch, written)

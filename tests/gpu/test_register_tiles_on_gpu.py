@@ -27,6 +27,7 @@ from register_kernels import (
     wanted_of_epilogue,
     wanted_of_reductions,
     wanted_of_votes,
+    whole_numbers_are_right,
 )
 from tile_expressions import arguments, expressions, fits, wrong
 
@@ -68,6 +69,10 @@ def test_approximate_functions_are_within_theirs(name: str) -> None:
 
 def test_conversions_round_as_numpy_does_and_saturate() -> None:
     assert conversions("gpu") == []
+
+
+def test_whole_numbers_go_through_shared_memory_and_to_arrays() -> None:
+    assert all(whole_numbers_are_right("gpu") for _ in range(10))
 
 
 @pytest.mark.parametrize("shape", [(128, 128), (200, 328), (70, 136), (1, 8), (1030, 1000)], ids=str)
