@@ -257,8 +257,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     if out is None and launch.library(type(a)) == "jax":  # whose arrays have no views
         return _turned(kernel(cfg, form.turned)(*arrays, **options))
     if out is None:
-        info, stream = launch.describe(a, "a"), options.get("stream")
-        handle = None if stream is None else launch.as_stream(stream)
+        info, handle = launch.describe(a, "a"), None if options.get("stream") is None else launch.as_stream(options["stream"])
         out = launch.empty_like_kind(info, (*[batches] * bool(batches), m, n), info.dtype, handle)
     kernel(cfg, form.turned)(*arrays, out=_turned(out), **options)
     return out

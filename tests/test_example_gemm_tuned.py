@@ -198,7 +198,7 @@ def test_without_strips_an_epilogue_spills(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("changes, words", [
     ({"split": 2, "cluster": 2}, "the CTAs of a cluster go through the same tiles, and here each has parts of its own"),
     ({"split": 2, "dynamic": True}, "dynamic=True takes whole tiles from a counter, and split= cuts them"),
-    ({"dynamic": True, "cluster": 2}, "CTAs fetch tiles each for itself, and those of a cluster with named axes go through the same"),
+    ({"dynamic": True, "cluster": 2}, "CTAs fetch tiles each for itself, and those of a cluster with named axes"),
 ], ids=str)
 def test_options_that_mean_nothing_together_are_refused_in_both_executions(changes: dict[str, Any], words: str) -> None:
     kernel, a = gemm_tuned.kernel(replace(CONFIGS["cooperative 128x128"], **changes)), np.zeros((8, 8), np.float16)
