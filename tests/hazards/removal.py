@@ -34,7 +34,7 @@ INTRINSICS = Path(barrier.__file__).parent
 
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
                 "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
-                "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_cluster", "cluster_arrive", "cluster_wait")
+                 "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_cluster", "cluster_arrive", "cluster_wait", "gmem_signal", "gmem_await")
 """Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not
 griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
 OPERATIONS = (
@@ -47,8 +47,8 @@ OPERATIONS = (
 PASSED_ON = (
     "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit", "copies.commit_group", "copies.fence_and_meet",
     "copies.meet", "copies.wait_stores", "fragment.mma.wgmma_wait", "fragment.order.before_access", "fragment.order.before_async",
-    "multicast.arrive_at_peers", "outputs.await_slot", "outputs.meet", "phases.arrive", "phases.arrive_at_peers", "phases.wait",
-    "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release",
+    "multicast.arrive_at_peers", "outputs.await_slot", "outputs.meet", "partials.await_signal", "partials.signal", "phases.arrive",
+    "phases.arrive_at_peers", "phases.wait", "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release",
     "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products", "steps.await_released",
     "store_ring.await_staging", "store_ring.drain_stores")
 """Helpers that synchronise and do nothing else."""
