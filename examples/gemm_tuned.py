@@ -234,7 +234,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     options |= {"alpha": float(alpha)} if form.alpha else {}
     options |= {"beta": float(beta)} if form.source else {}
     turn = m < n if cfg.skinny else out is not None and _by_columns(out)
-    if not turn:
+    if not turn or not all(hasattr(array, "T") for array in (c, out) if array is not None):
         return kernel(cfg, form)(a, b, *[c] * form.source, *vectors, out=out, **options)
     arrays = (b, a, *([_turned(c)] if form.source else []), *vectors)
     if out is None and launch.library(type(a)) == "jax":  # whose arrays have no views
@@ -285,9 +285,10 @@ def _turned(array: Any) -> Any:
 
 def _laid(array: Any, dims: str) -> tuple[Any, str]:
     """A matrix as it is; of a batch the view whose last dimension is contiguous, as TMA takes it. And the dimensions."""
-    if len(array.shape) == 2:
+    if len(_shape(array)) == 2:
         return array, dims
-    return (_turned(array), f"b{dims[::-1]}") if _by_columns(array) else (array, f"b{dims}")
+    turn = hasattr(array, "swapaxes") and _by_columns(array)
+    return (_turned(array), f"b{dims[::-1]}") if turn else (array, f"b{dims}")
 
 
 # ---- running it
