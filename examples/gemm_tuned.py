@@ -247,13 +247,12 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
         device = launch.gpu_state().device
         fused = form.source or along != "" or activation is not None
         cfg = choose(m, n, k, device.sm_count if device else model.H200.sms, batches or 1, fused)
-    vectors = [] if bias is None else [bias]
     options |= {"alpha": float(alpha)} if form.alpha else {}
     options |= {"beta": float(beta)} if form.source else {}
     turn = m < n if cfg.skinny else out is not None and _by_columns(out)
-    if not turn:
-        return kernel(cfg, form)(a, b, *[c] * form.source, *vectors, out=out, **options)
-    arrays = (b, a, *([_turned(c)] if form.source else []), *vectors)
+    if not turn or not all(hasattr(array, "T") for array in (c, out) if array is not None):
+        return kernel(cfg, form)(a, b, *[c] * form.source, *[bias] * bool(along), out=out, **options)
+    arrays = (b, a, *([_turned(c)] if form.source else []), *[bias] * bool(along))
     if out is None and launch.library(type(a)) == "jax":  # whose arrays have no views
         return _turned(kernel(cfg, form.turned)(*arrays, **options))
     if out is None:
@@ -277,8 +276,7 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, out: Any, bias: Any) 
         if len(shape) not in (2, 3):
             raise SpecError(f"matmul: '{name}' must have 2 dimensions, or 3 with batches, got shape {tuple(shape)}")
     if a[-1] != b[-1]:
-        raise SpecError(f"matmul: a is (M, K) and b is (N, K): K = {a[-1]} in 'a' {tuple(a)}, {b[-1]} in 'b' {tuple(b)}; pass b.T "
-                        "of a b (K, N)")
+        raise SpecError(f"matmul: K = {a[-1]} in 'a' {tuple(a)}, {b[-1]} in 'b' {tuple(b)}; pass b.T of a b (K, N)")
     if len(a) == len(b) == 3 and a[0] != b[0]:
         raise SpecError(f"matmul: 'a' {tuple(a)} has {a[0]} batches, 'b' {tuple(b)} has {b[0]}")
     batch, m, n = tuple(a[:-2] or b[:-2]), a[-2], b[-2]
@@ -301,9 +299,10 @@ def _turned(array: Any) -> Any:
 
 def _laid(array: Any, dims: str) -> tuple[Any, str]:
     """A matrix as it is; of a batch the view whose last dimension is contiguous, as TMA takes it. And the dimensions."""
-    if len(array.shape) == 2:
+    if len(_shape(array)) == 2:
         return array, dims
-    return (_turned(array), f"b{dims[::-1]}") if _by_columns(array) else (array, f"b{dims}")
+    turn = hasattr(array, "swapaxes") and _by_columns(array)
+    return (_turned(array), f"b{dims[::-1]}") if turn else (array, f"b{dims}")
 
 
 # ---- running it

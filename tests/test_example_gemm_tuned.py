@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from kernels_for_tests import operands, product
+from launch_fakes import CudaArray, TorchTensor
 from tuned_cases import EPILOGUES, RANKS, layouts
 
 import epilogues
@@ -90,6 +91,21 @@ def test_a_column_major_output_is_the_transposed_product_through_the_store_ring(
     gemm_tuned.matmul(a, b, out=out, cfg=CONFIGS["ping-pong 128x128"], target="sim")
     np.testing.assert_array_equal(out, expected)
     assert stored
+
+
+def test_arrays_without_a_transpose_are_passed_as_they_are_and_outputs_are_of_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[Any] = []
+    monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: lambda *arrays, **named: passed.append((*arrays, named["out"])))
+    cfg = CONFIGS["skinny 64x16"]
+    a, b, out = (CudaArray(4096 * i, shape, "<f2") for i, shape in enumerate(((16, 64), (256, 64), (16, 256)), 1))
+    gemm_tuned.matmul(a, b, out=out, cfg=cfg)
+    assert passed.pop() == (a, b, out)
+
+    made = []
+    monkeypatch.setattr(gemm_tuned.launch, "empty_like_kind", lambda info, *args: made.append(args) or np.zeros(args[0], args[1]))
+    x, y = TorchTensor(4096, (16, 64), "float16", (64, 1)), TorchTensor(8192, (256, 64), "float16", (64, 1))
+    gemm_tuned.matmul(x, y, cfg=cfg, stream=7)
+    assert made == [((16, 256), np.dtype(np.float16), 7)] and passed[0][:2] == (y, x) and passed[0][2].shape == (256, 16)
 
 
 @pytest.mark.parametrize(("m", "n"), [(5, 200), (200, 5), (64, 64)])
