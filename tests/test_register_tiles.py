@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from launch_fakes import CudaArray
 from register_kernels import (
     ERRORS,
     arrays_of_attention,
@@ -142,6 +143,17 @@ def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
     assert "ld.global.nc" not in ptx and ".local" not in ptx
     assert epilogue.inspect("resources", *arrays).spill_bytes == 0
     assert not epilogue.inspect("gate", *arrays)
+
+
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@pytest.mark.parametrize("address, pairs", [(1 << 20, 16), ((1 << 20) + 4, 0)])
+def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(address: int, pairs: int) -> None:
+    @numpipe.kernel(num_compute_wgs=1, grid=1)
+    def spread(x, y):
+        y[ds(0, 64), ds(0, 128)] = numpipe.full((64, 128), 0.0, np.float32) + x[ds(0, 128)]
+
+    ptx = spread.inspect("ptx", CudaArray(address, (200,), "<f4"), CudaArray(1 << 21, (64, 128), "<f4"))
+    assert ptx.count("ld.global.v2.u32") == pairs and ptx.count("ld.global.u32") == 32
 
 
 # ---- reductions and votes -------------------------------------------------------------------------------------------
