@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from launch_fakes import CudaArray
 from register_kernels import (
     ERRORS,
+    PRODUCTS,
     arrays_of_attention,
     arrays_of_epilogue,
     arrays_of_reductions,
@@ -21,6 +22,7 @@ from register_kernels import (
     errors_of,
     ranges,
     reduced,
+    register_product_is_right,
     voted,
     wanted_of_attention,
     wanted_of_epilogue,
@@ -189,6 +191,11 @@ def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role(seed: int 
 
 
 # ---- products with A from registers ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("case", PRODUCTS, ids=str)
+def test_a_product_of_registers_of_each_shape(case: Any) -> None:
+    assert register_product_is_right(case, "sim")
+
+
 @pytest.mark.parametrize("keys", [64, 200])
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
