@@ -48,7 +48,7 @@ class _Block:
                 self.base = self.moved(self.base, place, strides[axis])
         self.start, self.size, self.stride = ([of[axis] for axis in axes] for of in (start, shape, strides))
         inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
-        self.pairs = bool(axes) and axes[-1] == inner and (ref.arg.tma or ref.arg.ndim == 1)
+        self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma
         """whether two elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:

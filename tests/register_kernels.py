@@ -268,3 +268,30 @@ def whole_numbers_are_right(target: str) -> bool:
     whole_numbers(a, b, c, d, target=target)
     x = a << 1
     return bool((c == x + x.T * b).all() and (d == (x < x.T) + (~x & 3)).all())
+
+
+PRODUCTS = [(64, 16, 8, "float16", False), (128, 48, 96, "bfloat16", False), (64, 64, 256, "float16", True),
+            (192, 32, 64, "bfloat16", True)]
+"""(M, K, N, dtype, whether B is loaded as (N, K)) of a product with A from registers"""
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def register_product(a, b, c, *, m: numpipe.Static, k: numpipe.Static, n: numpipe.Static, turned: numpipe.Static):
+    """``c = a @ b + (2 a) @ b``: a fresh product, and one more on its accumulator; a is loaded by the lanes."""
+    left = a[ds(0, m), ds(0, k)]
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((n, k) if turned else (k, n), lambda _: (0, 0)),))
+    for (_,), (tile,) in pipe(b):
+        right = tile.T if turned else tile
+        acc = numpipe.wgmma(None, left, right)
+        acc = numpipe.wgmma(acc, (left.astype(np.float32) * 2.0).astype(a.dtype), right)
+        c[ds(0, m), ds(0, n)] = numpipe.wgmma_wait(acc)
+
+
+def register_product_is_right(case: tuple[int, int, int, str, bool], target: str) -> bool:
+    m, k, n, dtype, turned = case
+    rng = np.random.default_rng(m + k + n)
+    kind = np.dtype(np.float16) if dtype == "float16" else np.dtype(ml_dtypes.bfloat16)
+    a, b = rng.integers(-4, 5, (m, k)).astype(kind), rng.integers(-4, 5, (n, k) if turned else (k, n)).astype(kind)
+    c = np.full((m, n), np.nan, F32)
+    register_product(a, b, c, m=m, k=k, n=n, turned=turned, target=target)
+    return bool((c == 3 * (a.astype(F32) @ (b.T if turned else b).astype(F32))).all())

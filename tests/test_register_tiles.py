@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from launch_fakes import CudaArray
 from register_kernels import (
     ERRORS,
+    PRODUCTS,
     arrays_of_attention,
     arrays_of_epilogue,
     arrays_of_reductions,
@@ -20,6 +22,7 @@ from register_kernels import (
     errors_of,
     ranges,
     reduced,
+    register_product_is_right,
     voted,
     wanted_of_attention,
     wanted_of_epilogue,
@@ -144,6 +147,17 @@ def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
     assert not epilogue.inspect("gate", *arrays)
 
 
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@pytest.mark.parametrize("address, pairs", [(1 << 20, 16), ((1 << 20) + 4, 0)])
+def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(address: int, pairs: int) -> None:
+    @numpipe.kernel(num_compute_wgs=1, grid=1)
+    def spread(x, y):
+        y[ds(0, 64), ds(0, 128)] = numpipe.full((64, 128), 0.0, np.float32) + x[ds(0, 128)]
+
+    ptx = spread.inspect("ptx", CudaArray(address, (200,), "<f4"), CudaArray(1 << 21, (64, 128), "<f4"))
+    assert ptx.count("ld.global.v2.u32") == pairs and ptx.count("ld.global.u32") == 32
+
+
 # ---- reductions and votes -------------------------------------------------------------------------------------------
 def test_reductions_are_numpys_along_each_axis() -> None:
     arrays = arrays_of_reductions()
@@ -177,6 +191,11 @@ def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role(seed: int 
 
 
 # ---- products with A from registers ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("case", PRODUCTS, ids=str)
+def test_a_product_of_registers_of_each_shape(case: Any) -> None:
+    assert register_product_is_right(case, "sim")
+
+
 @pytest.mark.parametrize("keys", [64, 200])
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

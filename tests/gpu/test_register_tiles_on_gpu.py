@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from register_kernels import (
     APPROXIMATE,
     ERRORS,
+    PRODUCTS,
     arrays_of_attention,
     arrays_of_epilogue,
     arrays_of_reductions,
@@ -22,6 +23,7 @@ from register_kernels import (
     function_kernel,
     ranges,
     reduced,
+    register_product_is_right,
     voted,
     wanted_of_attention,
     wanted_of_epilogue,
@@ -103,6 +105,11 @@ def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role() -> None:
         y = np.zeros_like(x)
         voted(x, limits, y, target="gpu")
         np.testing.assert_array_equal(y, wanted_of_votes(x, limits))
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=str)
+def test_a_product_of_registers_of_each_shape(case: Any) -> None:
+    assert all(register_product_is_right(case, "gpu") for _ in range(10))
 
 
 @pytest.mark.parametrize("keys", [64, 200, 4096])
