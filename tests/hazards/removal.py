@@ -34,7 +34,8 @@ INTRINSICS = Path(barrier.__file__).parent
 
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
                 "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
-                 "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_cluster", "cluster_arrive", "cluster_wait", "gmem_signal", "gmem_await")
+                "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_cluster", "cluster_arrive", "cluster_wait", "gmem_signal",
+                "gmem_await")
 """Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not
 griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
 OPERATIONS = (
