@@ -272,7 +272,7 @@ def one_dimension_of_tiles_in_groups(a, b, c):
         pass
 
 
-@refused("numpipe.tiles takes the tile counts, order= and group=")
+@refused("numpipe.tiles takes the tile counts, order=, group= and dynamic=")
 def tiles_with_another_option(a, b, c):
     for m, in numpipe.tiles(2, shuffle=True):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -64,7 +64,7 @@ BYTES = "stage_bytes(ring, part))\n    copy_in"
 EXPECT = "if announces(ring, part, False):\n        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))"
 LOAD = "copy_in(ring, indices, slot, part)"
 COUNTED = "ring.first + blocks_in(ring, steps)"
-ARRIVE = "each_warp(mbarrier.arrive, consumed(ring, slot_of(ring, step), part))"
+ARRIVE = "arrive_at_peers(ring, part, consumed(ring, slot_of(ring, step), part))"
 
 NOT_DRAINED = (r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of warpgroup \d \(compute\) "
                r"never told that their wgmma drained")
@@ -102,8 +102,8 @@ BUGS = {
         ring.release, ARRIVE, f"{ARRIVE}\n    if warpgroup() == 1: {ARRIVE}", PipelineRace, SLOT_LOST),
     "double arrive in the last step": Bug(
         ring.release, ARRIVE, f"{ARRIVE}\n    if warpgroup() == 1 and step == 9: {ARRIVE}", PipelineRace, TWICE),
-    "arrive by one warp": Bug(ring.release, "each_warp(", "one_lane(", PipelineDeadlock,
-                              r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0"),
+    "arrive by one warp": Bug(ring.release, ARRIVE, "one_lane(mbarrier.arrive, consumed(ring, slot_of(ring, step), part))",
+                              PipelineDeadlock, r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0"),
     "arrive by one warp for all four": Bug(
         ring.release, ARRIVE, "one_lane(lambda a: current().mbar_arrive(a, 4), consumed(ring, slot_of(ring, step), part))",
         PipelineRace, r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained"),

@@ -339,11 +339,11 @@ def _conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Sim
     if touch.reduction or earlier.reduction:
         mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
                 "no other access")
-    elif LOAD in (touch.kind, earlier.kind):
-        mend = ("numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane awaits "
-                "that, a barrier, all lanes load")
     elif "reads" in (_VERBS[touch.kind], _VERBS[earlier.kind]):
         mend = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
+        if LOAD in (touch.kind, earlier.kind):
+            mend += ("; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane "
+                     "awaits that, a barrier, all lanes load")
     else:
         mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
                 "them up: copy_smem_to_gmem(…, reduction_op='add')")

@@ -132,6 +132,22 @@ def loaded_over(x, y):
     y[ds(0, 64), ds(0, 64)] = first + second + tile[...].astype(np.float32)
 
 
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def of_registers(x, y):
+    """Two products in flight, of a tile in registers and of one that the warps have written; what a reduction gives."""
+    tile = numpipe.scratch(SMEM((64, 64), np.float16))
+    first = x[ds(0, 64), ds(0, 64)]
+    tile[...] = first
+    one = numpipe.wgmma(None, first, tile)
+    two = numpipe.wgmma(None, first, tile)
+    y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(one)
+    y[ds(0, 64), ds(64, 64)] = numpipe.wgmma_wait((two, 0))[0]
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))  # so that there is a memory role
+    for _, (x_tile,) in pipe(x):
+        wide = x_tile[...].astype(np.float32)
+        y[ds(0, 64), ds(128, 64)] = wide - wide.max(axis=0)
+
+
 def unused(ready: bool, consumed: bool) -> Any:
     @numpipe.kernel(num_compute_wgs=1)
     def sums(a, b, y):
@@ -162,6 +178,7 @@ alone = numpipe.kernel(output_kernels.alone.function, num_compute_wgs=2,
                        compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
 run("outputs of one slot of each warpgroup, bare", alone, A[:128], out(128, 320), slots=1)
 run("barriers by hand", by_hand, out(64, 192, dtype=F32))
+run("products of registers", of_registers, A[:64], out(64, 192, dtype=F32))
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 for consumed in (False, True):
     run(f"an operand that is not used, {consumed}", unused(True, consumed), A[:64], B, out(64, 64, dtype=F32))
