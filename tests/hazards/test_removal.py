@@ -35,7 +35,8 @@ REDUNDANT = {
 NOT_MODELLED = {"bar_sync < fragment.reduce.reduced"}
 """The simulator takes NumPy's result for what warps exchange through shared memory: it moves no bytes for a barrier to order."""
 SEEN_IN_THE_RESULT = {"mbar_wait < ring.await_consumed < steps.await_released < steps.await_empty < steps.finish_loads"}
-"""CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and does not keep the promise"""
+"""CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and does not keep the promise. In an
+order in which the slots happen to be free by then it is kept all the same."""
 
 
 @dataclass
@@ -126,7 +127,7 @@ def test_every_removal_is_reported(survey: Survey) -> None:
 def test_every_removal_is_reported_in_every_schedule(survey: Survey) -> None:
     for place in survey.places:
         by = survey.found(place)
-        for seed in range(40) if by.run else ():
+        for seed in range(40) if by.run and place.name not in SEEN_IN_THE_RESULT else ():
             assert survey.missed(place, by.run, seed) is not None, f"{place} in {by.run}, seed {seed}"
 
 
