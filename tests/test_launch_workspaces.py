@@ -67,6 +67,15 @@ def test_launches_of_a_stream_share_one_and_allocate_nothing_again(fake: FakeDri
     assert len(same) == 1 and fake.named("allocate") == [(4 * 3 * WORDS, 99, 0)]
 
 
+def test_a_call_on_host_arrays_has_one_too(fake: FakeDriver) -> None:
+    """It is none of the call's arrays: nothing of it is copied, or asked whether it is on the host."""
+    seen: list[int] = []
+    fake.kernel = lambda parameters: seen.append(ctypes.c_int64.from_address(parameters[-5]).value)
+    arrays = [np.ones((3, 8), np.float16), np.zeros(8, np.float16)]
+    launch.run(prepared(), GRID, [launch.describe(array, "array") for array in arrays], outputs=1)
+    assert len(seen) == 1 and not flags(seen[0]).any()
+
+
 def test_other_streams_and_tiles_have_others(fake: FakeDriver) -> None:
     found = {passed(fake, prepared(words=words), stream)[0] for words in (WORDS, WORDS + 64) for stream in (7, 8)}
     assert len(found) == 4
