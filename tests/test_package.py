@@ -119,7 +119,7 @@ LAYERS = (
     {"barriers", "single"}, {"store", "load", "pipelines", "tile_loop", "per_lane"}, {"splits"}, {"partials"}, {"emit"},
     {"emit_single"}, {"traces"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
-    {"results", "targets", "repeats", "bound"}, {"kernels"},
+    {"results", "targets", "repeats", "bound"}, {"definition"}, {"variants"}, {"calls"}, {"kernels"},
     {"_fresh"}, {"verification"}, {"testing"}, {"model"}, {"bench"}, {"tune"}, {"__init__", "__main__"},
 )
 

@@ -15,7 +15,8 @@ from .._frames import brief
 from .._unit import Unit
 from ..compile import blame
 from ..errors import SpecError
-from ..kernels import Described, Kernel
+from ..calls import Described
+from ..kernels import Kernel
 from ..sim import Trace
 from ..simulate import run_role
 from ..specs import Persistent

@@ -13,7 +13,8 @@ from typing import Any
 
 from .. import launch
 from ..errors import CompileError, SpecError
-from ..kernels import Described, Kernel
+from ..calls import Described
+from ..kernels import Kernel
 from .space import Factory
 
 
