@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import launch
-from ..errors import CompileError, SpecError
 from ..calls import Described
+from ..errors import CompileError, SpecError
 from ..kernels import Kernel
 from .space import Factory
 
