@@ -50,7 +50,7 @@ from .errors import PipelineDeadlock, PipelineRace, SimulationError
 from .intrinsics import mbarrier
 from .multicast import agree, arrive_at_peers, load, own_share
 from .profiling import mark
-from .refs import GmemRef, SmemTile
+from .refs import GmemRef, SmemTile, tensor_map
 
 
 class Ring:
@@ -329,18 +329,6 @@ def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
     """How messages call the index map of an operand."""
     return (f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: {plan.labels[number]} for "
             f"'{unit.arrays[plan.args[number]].name}': index_map")
-
-
-def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
-    """The simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
-    cached = ref.tensor_maps.get(request)
-    if cached is None:
-        flipped = ref.unit.arrays[ref.index].order != "row"
-        cached = TensorMap(ref.array.T if flipped else ref.array, request.box, request.swizzle, ref.name, request.fill, padded=True,
-                           flipped=flipped)
-        ref.tensor_maps[request] = cached
-        ref.unit.map_slot(request)
-    return cached
 
 
 @op
