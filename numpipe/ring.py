@@ -152,26 +152,9 @@ def unreleased(ring: Ring) -> int:
 
 @op
 def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
-    """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant; `parts` says which (`chosen`)."""
-    for number in chosen(ring.plan, parts, part):
+    """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant (`RingPlan.chosen`)."""
+    for number in ring.plan.chosen(parts, part):
         function(ring, number, *args)
-
-
-def chosen(plan: RingPlan, parts: str, part: int) -> tuple[int, ...]:
-    """The parts that `each` goes through.
-
-    "all"       every part
-    "consumed"  one for each consumed barrier
-    "ready"     one for each ready barrier that nobody waits for before the body does, of the operands that the consumed
-                barrier of `part` frees
-    """
-    if parts == "all":
-        return tuple(range(len(plan.parts)))
-    if parts == "consumed":
-        return plan.consumed_parts
-    if not plan.manual_ready:
-        return ()
-    return (part,) if plan.manual_consumed else plan.ready_parts
 
 
 @op
