@@ -131,6 +131,22 @@ class RingPlan:
         """The parts that begin a consumed barrier's group of operands."""
         return tuple(range(len(self.parts))) if self.manual_consumed else (0,)
 
+    def chosen(self, parts: str, part: int) -> tuple[int, ...]:
+        """The parts that `ring.each` goes through.
+
+        "all"       every part
+        "consumed"  one for each consumed barrier
+        "ready"     one for each ready barrier that nobody waits for before the body does, of the operands that the consumed
+                    barrier of `part` frees
+        """
+        if parts == "all":
+            return tuple(range(len(self.parts)))
+        if parts == "consumed":
+            return self.consumed_parts
+        if not self.manual_ready:
+            return ()
+        return (part,) if self.manual_consumed else self.ready_parts
+
     def one_by_one(self, event: str) -> bool:
         """Whether an event of the ring (`ring.note`) is of one operand, not of all that a step has."""
         return {"fill": len(self.parts) > 1, "release": self.manual_consumed, "begin": False}.get(event, self.manual_ready)

@@ -21,8 +21,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ._axes import Axes
 from ._block import Block, cut
 from ._budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows, too_much
@@ -366,7 +364,7 @@ class Unit(Axes):
             for plan in part.barriers:
                 for copy in range(part.copies):
                     for number in range(plan.kind.count):
-                        yield plan.base + copy * plan.own + 8 * number, plan.arrivals, barrier_name(plan, copy, number)
+                        yield plan.base + copy * plan.own + 8 * number, plan.arrivals, plan.name_of(copy, number)
 
     def barrier_at(self, address: int) -> BarrierPlace | None:
         """Which of the kernel's mbarriers is at an address of shared memory; None: no one that numpipe has placed."""
@@ -398,9 +396,3 @@ class Unit(Axes):
         for plan in (*self.load_rings, *self.outputs.values(), *self.sharing):
             yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
                    "output": plan.written, "turns": self.turns > 1 and not plan.private}
-
-
-def barrier_name(plan: BarrierPlan, copy: int, number: int) -> str:
-    """An mbarrier of the kernel's own in reports."""
-    index = ", ".join(str(i) for i in np.unravel_index(number, plan.kind.shape)) if plan.kind.count > 1 else ""
-    return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(plan.own)} @ {plan.name}"

@@ -318,6 +318,11 @@ class BarrierPlan:
         """That complete a phase of the mbarrier: each warp's for its warpgroup."""
         return ARRIVALS_A_WARPGROUP * self.kind.num_arrivals * len(self.peers)
 
+    def name_of(self, copy: int, number: int) -> str:
+        """One of its mbarriers in reports."""
+        index = ", ".join(str(i) for i in np.unravel_index(number, self.kind.shape)) if self.kind.count > 1 else ""
+        return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(self.own)} @ {self.name}"
+
 
 @dataclass(frozen=True)
 class Scratch:

@@ -15,7 +15,8 @@ from .launch.marks import address_of
 from .launch.watch import WATCH
 
 if TYPE_CHECKING:
-    from .kernels import Asked, Kernel
+    from .calls import Asked
+    from .kernels import Kernel
 
 _STREAMS = 16
 _WATCHED = WATCH.kernels

@@ -7,6 +7,7 @@ from typing import Any
 from . import _numba as nb
 from . import copies as source
 from ._op import cuda_meaning, immediate
+from .boxes import Boxes, cut_prefetch
 from .context_cuda import ContextType
 from .errors import SpecError
 from .fragment.order import before_async
@@ -23,7 +24,7 @@ I32, I64, BOOL = nb.types.int32, nb.types.int64, nb.types.boolean
 class TransferType(nb.types.Type):  # type: ignore[misc]
     """A copy: its boxes, and where it is from or to."""
 
-    def __init__(self, boxes: source.Boxes, view: ViewType, barrier: BarriersType | None = None, reduction: str = "") -> None:
+    def __init__(self, boxes: Boxes, view: ViewType, barrier: BarriersType | None = None, reduction: str = "") -> None:
         self.boxes, self.view, self.barrier, self.reduction = boxes, view, barrier, reduction
         super().__init__(name=f"transfer({boxes}, {view}, {barrier}, {reduction})")
 
@@ -93,7 +94,7 @@ def _predicate(operation: str, ty: Any) -> None:
         raise SpecError(f"{operation}: predicate must be a bool, got {_said(ty)}")
 
 
-def _checked(operation: str, np_: ContextType, view: ViewType, tile: SmemType) -> source.Boxes:
+def _checked(operation: str, np_: ContextType, view: ViewType, tile: SmemType) -> Boxes:
     return source.check(operation, np_.unit, view.ref.index, view.axes, view.sizes, tile.layout, tile.dtype, tile.writable)
 
 
@@ -170,7 +171,7 @@ def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
     if not isinstance(src, ViewType):
         raise SpecError(source.not_a_view(source.PREFETCH, "src", _said(src)))
     source.reachable(source.PREFETCH, np_.unit, src.ref.index)
-    transfer = TransferType(source.cut_prefetch(src.ref.arg, src.ref.index, src.axes, src.sizes), src)
+    transfer = TransferType(cut_prefetch(src.ref.arg, src.ref.index, src.axes, src.sizes), src)
     memory = np_.role == "memory"
     if not memory:
         nb.returns(typing_context, source.prefetch_by_one, (transfer,))

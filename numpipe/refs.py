@@ -199,3 +199,15 @@ class GmemRef:
         from .store import store_tile
 
         store_tile(self, whole_slices(index), tile)
+
+
+def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
+    """The simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
+    cached = ref.tensor_maps.get(request)
+    if cached is None:
+        flipped = ref.unit.arrays[ref.index].order != "row"
+        cached = TensorMap(ref.array.T if flipped else ref.array, request.box, request.swizzle, ref.name, request.fill, padded=True,
+                           flipped=flipped)
+        ref.tensor_maps[request] = cached
+        ref.unit.map_slot(request)
+    return cached

@@ -1,6 +1,6 @@
 """Calls of a kernel on device arrays that were made before: found by what their arrays are now, and launched again.
 
-The first call binds, describes, plans and compiles (`kernels`). What it launched is kept here under the marks of its arrays
+The first call binds, describes, plans and compiles (`calls`). What it launched is kept here under the marks of its arrays
 (`launch.marks`): address, shape, strides, type, device. A loop calls on the same arrays, or on new ones at addresses that its
 library's allocator gives again, so nearly all calls end here. Kernels with run-time scalars are not kept: each call writes them.
 """

@@ -50,7 +50,7 @@ from .errors import PipelineDeadlock, PipelineRace, SimulationError
 from .intrinsics import mbarrier
 from .multicast import agree, arrive_at_peers, load, own_share
 from .profiling import mark
-from .refs import GmemRef, SmemTile
+from .refs import GmemRef, SmemTile, tensor_map
 
 
 class Ring:
@@ -152,26 +152,9 @@ def unreleased(ring: Ring) -> int:
 
 @op
 def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
-    """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant; `parts` says which (`chosen`)."""
-    for number in chosen(ring.plan, parts, part):
+    """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant (`RingPlan.chosen`)."""
+    for number in ring.plan.chosen(parts, part):
         function(ring, number, *args)
-
-
-def chosen(plan: RingPlan, parts: str, part: int) -> tuple[int, ...]:
-    """The parts that `each` goes through.
-
-    "all"       every part
-    "consumed"  one for each consumed barrier
-    "ready"     one for each ready barrier that nobody waits for before the body does, of the operands that the consumed
-                barrier of `part` frees
-    """
-    if parts == "all":
-        return tuple(range(len(plan.parts)))
-    if parts == "consumed":
-        return plan.consumed_parts
-    if not plan.manual_ready:
-        return ()
-    return (part,) if plan.manual_consumed else plan.ready_parts
 
 
 @op
@@ -329,18 +312,6 @@ def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
     """How messages call the index map of an operand."""
     return (f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: {plan.labels[number]} for "
             f"'{unit.arrays[plan.args[number]].name}': index_map")
-
-
-def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
-    """The simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
-    cached = ref.tensor_maps.get(request)
-    if cached is None:
-        flipped = ref.unit.arrays[ref.index].order != "row"
-        cached = TensorMap(ref.array.T if flipped else ref.array, request.box, request.swizzle, ref.name, request.fill, padded=True,
-                           flipped=flipped)
-        ref.tensor_maps[request] = cached
-        ref.unit.map_slot(request)
-    return cached
 
 
 @op

@@ -125,7 +125,7 @@ def _announces(_context: Any, ring: Any, part: Any, loaded: Any) -> Any:
 
 @cuda_meaning(source.each)
 def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
-    numbers = [nb.immediate(number) for number in source.chosen(ring.plan, nb.literal(parts), nb.literal(part))]
+    numbers = [nb.immediate(number) for number in ring.plan.chosen(nb.literal(parts), nb.literal(part))]
     for kind, _ in numbers:
         nb.returns(typing_context, function, (ring, kind, *args))
 

@@ -21,7 +21,6 @@ import numpy as np
 
 from ._machine import current
 from ._op import op
-from ._unit import barrier_name
 from .allocations import BarrierPlan, SmemPlan, parse
 from .context import Context
 from .errors import CompileError, SpecError
@@ -92,7 +91,7 @@ class BarrierRef:
 
     @property
     def name(self) -> str:
-        return barrier_name(self.plan, self.copy, self.first)
+        return self.plan.name_of(self.copy, self.first)
 
     def __repr__(self) -> str:
         return group(self.shape)
@@ -240,5 +239,5 @@ def _refs(np_: Context, tree: Any) -> Any:
     ref = BarrierRef(np_, tree, copy, tree.kind.shape, 0)
     if not np_.memory:
         for number in range(tree.kind.count):
-            current().mbar_init_at_entry(ref.address + 8 * number, tree.arrivals, barrier_name(tree, copy, number), observed=True)
+            current().mbar_init_at_entry(ref.address + 8 * number, tree.arrivals, tree.name_of(copy, number), observed=True)
     return ref

@@ -24,8 +24,7 @@ from .fragment.panel import write
 from .intrinsics import barrier, cp_async_bulk, fence, special
 from .lanes import one_lane
 from .profiling import mark_store
-from .refs import GmemRef
-from .ring import tensor_map
+from .refs import GmemRef, tensor_map
 
 
 @op

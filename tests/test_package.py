@@ -115,11 +115,11 @@ LAYERS = (
     {"_plans", "_schedule", "_axes", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division", "approximate"}, {"arith"},
     {"refs", "numbers", "lanes", "multicast", "debug", "profiling", "functions", "closure"}, {"fragment"},
     {"ring", "chains", "turns", "orders"}, {"store_ring", "steps", "outputs", "number_ring"}, {"tile_scheduler"},
-    {"shared", "views", "programs", "snake"}, {"phases", "registers"}, {"copies"},
+    {"shared", "views", "boxes", "programs", "snake"}, {"phases", "registers"}, {"copies"},
     {"barriers", "single"}, {"store", "load", "pipelines", "tile_loop", "per_lane"}, {"splits"}, {"partials"}, {"emit"},
     {"emit_single"}, {"traces"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
-    {"results", "targets", "repeats", "bound"}, {"kernels"},
+    {"results", "targets", "repeats", "bound"}, {"definition"}, {"variants"}, {"calls"}, {"kernels"},
     {"_fresh"}, {"verification"}, {"testing"}, {"model"}, {"bench"}, {"tune"}, {"__init__", "__main__"},
 )
 

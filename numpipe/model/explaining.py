@@ -13,9 +13,10 @@ from .. import launch
 from .._budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows
 from .._frames import brief
 from .._unit import Unit
+from ..calls import Described
 from ..compile import blame
 from ..errors import SpecError
-from ..kernels import Described, Kernel
+from ..kernels import Kernel
 from ..sim import Trace
 from ..simulate import run_role
 from ..specs import Persistent

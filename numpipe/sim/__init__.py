@@ -13,11 +13,12 @@ file           concept
 ``clocks``     happens-before: vectors of counters, per warp and proxy
 ``memory``     shared memory: bytes, and who wrote and read each of them
 ``cluster``    remote arrivals, the barrier of a cluster
-``barriers``   mbarriers; ``named``: named barriers and the register pool
+``mbarrier``   phases of an mbarrier; ``barriers``: what is done with them; ``named``: named barriers and the register pool
 ``tma``        boxes and swizzles; ``bulk``: copies in flight
 ``mma``        matrix descriptors, accumulators, groups
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
-``gmem``       global memory: who wrote and read which elements, by CTA; ``regions``: views of one allocation
+``gmem``       global memory: who wrote and read which elements, by CTA; ``touches``: an access to it, and what is told of two;
+               ``regions``: views of one allocation
 ``handover``   flags in global memory, by which a CTA tells another one that its stores are there
 ``deal``       the counter from which CTAs take their tiles
 ``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are

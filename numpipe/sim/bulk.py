@@ -17,7 +17,7 @@ from .clocks import BULK_READ
 from .memory import Access
 
 if TYPE_CHECKING:
-    from .barriers import Mbarrier
+    from .mbarrier import Mbarrier
     from .port import Warpgroup
     from .schedule import Task
     from .sm import SM

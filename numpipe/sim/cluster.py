@@ -20,7 +20,7 @@ from . import barriers, report
 from .clocks import GENERIC, Need, Vector
 
 if TYPE_CHECKING:
-    from .barriers import Mbarrier
+    from .mbarrier import Mbarrier
     from .port import Warpgroup
     from .sm import SM
 

@@ -15,7 +15,7 @@ from . import clocks, report
 
 if TYPE_CHECKING:
     from .._plans import RingPlan
-    from .barriers import Mbarrier
+    from .mbarrier import Mbarrier
     from .memory import Access
     from .sm import SM
 

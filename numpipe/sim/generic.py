@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import gmem, report
+from . import report
 from .clocks import FENCED, GENERIC
 from .memory import Access, intervals
+from .touches import LOAD, STORE
 
 if TYPE_CHECKING:
     from .port import Warpgroup
@@ -133,7 +134,7 @@ def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...]
     found = array[index].copy()
     who.elapse(-(-2 * found.nbytes // who.sm.costs.generic_bytes))
     who.breathe()
-    who.sm.gmem.read(_array_access(who, gmem.LOAD, what), array, index, who.known())
+    who.sm.gmem.read(_array_access(who, LOAD, what), array, index, who.known())
     _trace(who, "read", f"load from {what}", found.nbytes)
     return found
 
@@ -149,7 +150,7 @@ def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...],
     """`what`: the array's name."""
     who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
     who.breathe()
-    access = _array_access(who, gmem.STORE, what)
+    access = _array_access(who, STORE, what)
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known())
     array[index] = values
     _trace(who, "write", f"store to {what}", np.asarray(values).nbytes)
@@ -162,7 +163,7 @@ def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> 
              for part, size in zip(every, array.shape, strict=True)]
     for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
         if not 0 <= start <= stop <= size:
-            did = f"{access.kind} {'to' if access.kind == gmem.STORE else 'of'} {access.what}"
+            did = f"{access.kind} {'to' if access.kind == STORE else 'of'} {access.what}"
             raise report.violation(access, f"{did}: elements {start} … {stop - 1} along dimension {axis} of an array that has "
                                            f"{size}: ordinary {access.kind}s are not clipped; {access.kind} what lies inside",
                                    hazard="out-of-bounds")

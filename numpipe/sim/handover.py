@@ -25,9 +25,10 @@ from . import report
 
 if TYPE_CHECKING:
     from .clocks import Vector
-    from .gmem import GlobalMemory, Touch
+    from .gmem import GlobalMemory
     from .port import Warpgroup
     from .sm import SM
+    from .touches import Touch
 
 
 class Handed(NamedTuple):

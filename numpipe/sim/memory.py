@@ -17,7 +17,7 @@ from . import conflicts, report
 from .clocks import Need
 
 if TYPE_CHECKING:
-    from .barriers import Mbarrier
+    from .mbarrier import Mbarrier
     from .port import Warpgroup
     from .sm import SM
     from .tma import Box

@@ -16,7 +16,7 @@ from greenlet import GreenletExit, greenlet
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
 from . import barriers, bulk, cluster, generic, handover, lane, mma, named, report
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
-from .gmem import Agent
+from .touches import Agent
 
 if TYPE_CHECKING:
     from .deal import Deal

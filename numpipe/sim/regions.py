@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from .gmem import Touch
+    from .touches import Touch
 
 Codes = npt.NDArray[np.int32]
 Index = tuple[slice, ...]

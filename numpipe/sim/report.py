@@ -21,7 +21,7 @@ from ..reports import Barrier, Line, Party, Report
 
 if TYPE_CHECKING:
     from .._plans import BarrierPlace, RingPlan
-    from .barriers import Mbarrier
+    from .mbarrier import Mbarrier
     from .memory import Access
     from .port import Warpgroup
     from .sm import SM

@@ -20,10 +20,10 @@ from .schedule import Costs, Scheduler
 if TYPE_CHECKING:
     from ..deadlocks import Hint
     from ..traces import Trace
-    from .barriers import Mbarrier
     from .deal import Deal
     from .gmem import GlobalMemory
     from .handover import Handed
+    from .mbarrier import Mbarrier
     from .mma import Plan
     from .tma import Box
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import launch
+from ..calls import Described
 from ..errors import CompileError, SpecError
-from ..kernels import Described, Kernel
+from ..kernels import Kernel
 from .space import Factory
 
 

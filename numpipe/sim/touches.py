@@ -1,0 +1,153 @@
+"""Accesses to global memory, as they are remembered while a grid runs, and what is told of two that may not meet (`gmem`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import PipelineRace, SimulationError
+from ..reports import Party, Report
+from . import report
+from .memory import Access
+from .regions import Codes, Index, extent
+
+if TYPE_CHECKING:
+    from .clocks import Need
+    from .mbarrier import Mbarrier
+
+STORE, LOAD = "store", "load"
+"""kinds of ordinary accesses"""
+_VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
+STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
+              "wait_smem_to_gmem(0)")
+
+
+class Agent(NamedTuple):
+    """A warpgroup, when the CTA that it was of has ended."""
+
+    name: str
+    warpgroup: int
+    role: str
+    cta: tuple[int, int, int]
+
+
+class Touch:
+    """An access to global memory, remembered while the grid runs.
+
+    `number` is of the cluster (of a CTA, where there are none) in the order of the run, `needs` what another access of that cluster
+    must know to come after a write.
+    """
+
+    __slots__ = ("agent", "code", "flipped", "index", "kind", "needs", "note_", "number", "phase", "reduction", "site", "wait_",
+                 "what")
+
+    def __init__(self, access: Access, number: int, index: Index, flipped: bool, needs: tuple[Need, ...] = (),
+                 reduction: str = "") -> None:
+        self.agent = access.agent.identity
+        self.kind, self.what, self.site = access.kind, access.what, access.site
+        self.note_, self.wait_, self.phase = access.note_, access.wait_, access.phase
+        self.number, self.index, self.needs, self.reduction, self.flipped = number, index, needs, reduction, flipped
+        self.code = 0
+
+    def describe(self) -> str:
+        return f"{f'TMA reduction {self.reduction!r}' if self.reduction else self.kind} ({self.what})"
+
+    def where(self, index: Index | None = None) -> str:
+        """``c[64:128, 0:64]``"""
+        parts = self.index if index is None else index
+        inside = ", ".join(f"{part.start}:{part.stop}" for part in (reversed(parts) if self.flipped else parts))
+        return f"{self.what}[{inside}]"
+
+    def tell(self) -> str:
+        """Who, where, in which step."""
+        return (f"{self.describe()} by {self.agent.name} of CTA {self.agent.cta} at {report.place(self.site)}: {self.where()}"
+                + report.context(self.note_, self.wait_))
+
+    def party(self) -> Party:
+        ring = None if self.note_ is None else self.note_[1].get("ring")
+        return Party(f"{self.describe()} of {self.where()}", self.agent.warpgroup, self.agent.role, self.agent.cta,
+                     () if self.site is None else (report.line_of(self.site),), ring, report.noted(self.note_, "slot"),
+                     report.noted(self.note_, "step"))
+
+
+# ---- what is told ---------------------------------------------------------------------------------------------------
+def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
+    """Two CTAs meet."""
+    if touch.reduction or earlier.reduction:
+        mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
+                "no other access")
+    elif "reads" in (_VERBS[touch.kind], _VERBS[earlier.kind]):
+        mend = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
+        if LOAD in (touch.kind, earlier.kind):
+            mend += ("; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane "
+                     "awaits that, a barrier, all lanes load")
+    else:
+        mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
+                "them up: copy_smem_to_gmem(…, reduction_op='add')")
+    now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
+    return found(PipelineRace, access, touch, earlier, "cta-conflict", (
+        f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
+        + " too" * (now == before)),
+        "nothing orders two CTAs: they run at once, and in any order", mend)
+
+
+def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
+    """A TMA copy comes after an ordinary store."""
+    return found(PipelineRace, access, touch, earlier, "array-in-transfer", (
+        f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
+        "wrote: nothing makes ordinary stores to an array visible to the async proxy"),
+        "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
+        "store it with copy_smem_to_gmem and wait_smem_to_gmem(0), or use it in the next kernel")
+
+
+def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None) -> SimulationError:
+    """Ordinary accesses, one of which stores."""
+    now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
+    own = touch.agent.warpgroup == earlier.agent.warpgroup
+    return found(PipelineRace, access, touch, earlier, "unordered-accesses", (
+        f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
+        f"{earlier.describe()} of {earlier.agent.name} {before}{' too' * (now == before)}"),
+        f"no barrier orders {'its four warps' if own else f'{earlier.agent.name} before {touch.agent.name}'}",
+        "a barrier between the two, or " + ("the value that was stored in place of the load" if own else
+                                            "rows and columns of its own for each warpgroup"))
+
+
+def in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None,
+                 mbar: Mbarrier | None = None) -> SimulationError:
+    """A copy of this CTA that may not be over: a load, which completes on `mbar`, or a store."""
+    cause, mend = f"nothing tells {touch.agent.name} that the store has reached the array", STORES_END
+    if mbar is not None:
+        cause = f"nothing tells {touch.agent.name} that this copy has landed"
+        if mbar.observed:
+            mend = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
+    elif _VERBS[touch.kind] == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
+        mend = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
+    elif _VERBS[touch.kind] == "writes":
+        mend = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
+    return found(PipelineRace, access, touch, earlier, "array-in-transfer", (
+        f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
+        f"may still be {'writing' if mbar is None else 'reading'} it"), cause, mend)
+
+
+def before_wait(access: Access, touch: Touch) -> SimulationError:
+    return found(PipelineRace, access, touch, None, "read-before-grid-dependency", (
+        f"{touch.where()} is {'read' if _VERBS[touch.kind] == 'reads' else 'written'} by {touch.describe()} of {touch.agent.name} "
+        "before griddepcontrol.wait: the kernel ahead in the stream may not have ended"),
+        f"nothing orders it after a griddepcontrol.wait of {touch.agent.name}, or of a warpgroup that has told it",
+        "griddep.wait() by every warpgroup, before it touches an array")
+
+
+def _common(touch: Touch, earlier: Touch, codes: Codes) -> str:
+    """The elements that two accesses have in common."""
+    return touch.where(extent(codes == earlier.code, touch.index))
+
+
+def found(kind: type[SimulationError], access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str,
+           cause: str, mend: str) -> SimulationError:
+    """The error of an access, and of an `earlier` one that it meets."""
+    lines = [f"{access.agent.title}: {what}", f"  now:    {touch.tell()}"]
+    if earlier is not None:
+        lines.append(f"  before: {earlier.tell()}")
+    lines += [f"  {cause}", f"  mend:   {mend}"]
+    told = Report(hazard, "\n".join(lines), touch.party(), None if earlier is None else earlier.party(), cause=cause, mend=mend,
+                  kernel=report.kernel_of(access.agent.sm))
+    return report.failed(kind, told, None if touch.site is None else report.line_of(touch.site))
