@@ -67,7 +67,7 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
         elif name in ("_Told", "Hint"):
             given = call.args[0]
             named |= {text(part) for part in ((given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,))}
-        elif name == "_found":  # of `gmem`: the cause and the mend are the last arguments
+        elif name == "found" and len(call.args) > 4:  # of `touches`: the cause and the mend are the last arguments
             named |= {text(call.args[4])}
         elif name in ("PipelineRace", "SimulationError"):
             without.append(call.lineno)  # `report.failed` makes them, from a report
