@@ -68,13 +68,20 @@ CONFIGS = {
     "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, dynamic=False, registers=32),
     "3 warpgroups, 128 keys": Config(128, 3, dynamic=False, registers=32),
     "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, dynamic=False, registers=32),
+    "3 warpgroups, 112 keys, lazy": Config(112, 3, lazy=True, dynamic=False, registers=32),
     "2 warpgroups, 64 keys": Config(64),
     "2 warpgroups, 64 keys, lazy": Config(64, lazy=True),
 }
-FITTING = {64: ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy", "2 warpgroups, 128 keys"),
-           128: ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy", "3 warpgroups, 80 keys, lazy"),
-           256: ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy")}
-"""depth -> configs whose scores, sums and P fit into registers, and blocks into shared memory"""
+FITTING = {
+    (64, False): ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy", "2 warpgroups, 128 keys"),
+    (64, True): ("3 warpgroups, 128 keys", "3 warpgroups, 112 keys, lazy", "2 warpgroups, 128 keys"),
+    (128, False): ("2 warpgroups, 128 keys", "3 warpgroups, 80 keys, lazy", "2 warpgroups, 128 keys, lazy"),
+    (128, True): ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy", "3 warpgroups, 80 keys, lazy"),
+    (256, False): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy"),
+    (256, True): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy"),
+}
+"""(depth, causal) -> configs whose scores, sums and P fit into registers, and blocks into shared memory: that for exact results, that
+for others, the rest"""
 
 
 @dataclass(frozen=True)
@@ -185,9 +192,8 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
 
 
 def choose(depth: int, causal: bool = False, exact: bool = True) -> Config:
-    """The config for a depth: measured."""
-    names = FITTING[depth]
-    return CONFIGS[names[0] if exact else names[1] if causal or depth != 128 else names[2]]
+    """The config for a depth: the first of `FITTING`, or the second."""
+    return CONFIGS[FITTING[depth, causal][0 if exact else 1]]
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None, layout: str = "bhsd",
@@ -283,7 +289,7 @@ def flops(shape: Shape, causal: bool) -> float:
 def sweep(text: str, shape: Shape, dtype: np.dtype, causal: bool, target: str) -> None:
     """The error of each config that fits, a line each; on a GPU its speed too."""
     arrays = inputs(shape, dtype)
-    configs = {name: CONFIGS[name] for name in FITTING[shape[4]]}
+    configs = {name: CONFIGS[name] for name in FITTING[shape[4], causal]}
     speeds = {}
     if target == "gpu":
         on_gpu = [launch.DeviceArray.from_host(x) for x in arrays]
