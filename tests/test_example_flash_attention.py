@@ -42,14 +42,16 @@ def test_attention_is_that_of_float64(name: str) -> None:
     assert case.wrong(*case.run("sim", SMALL)) == ""
 
 
-@pytest.mark.parametrize("change", [{"lazy": True}, {"skip": True}, {"wgs": 3, "keys": 80, "lazy": True, "dynamic": False}], ids=str)
-def test_the_options_of_a_config_give_the_same(change: dict[str, Any]) -> None:
-    for case in (CASES["causal"], CASES["peaked"], CASES["rows that see nothing"]):
+@pytest.mark.parametrize("change, names", [
+    ({"lazy": True}, ["peaked", "rows that see nothing"]), ({"skip": True}, ["ragged"]),
+    ({"wgs": 3, "keys": 80, "lazy": True, "dynamic": False}, ["causal"])], ids=str)
+def test_the_options_of_a_config_give_the_same(change: dict[str, Any], names: list[str]) -> None:
+    for case in map(CASES.__getitem__, names):
         assert case.wrong(*case.run("sim", replace(SMALL, **change)), more=1.3) == ""
 
 
 def test_sums_are_rescaled_rarely_where_that_is_asked_for() -> None:
-    exact, lazy = (CASES["ragged"].run("sim", exact=exact)[0] for exact in (True, False))
+    exact, lazy = (CASES["ragged"].run("sim", replace(SMALL, lazy=not exact))[0] for exact in (True, False))
     assert (exact != lazy).any()  # P is rounded at another power of two
 
 
@@ -60,7 +62,7 @@ def test_the_mask_is_what_makes_it_causal() -> None:
 
 
 @pytest.mark.parametrize("cfg, case, schedules", [
-    (SMALL, Case(1, 2, 1, 136, 136, causal=True), 12), (replace(SMALL, wgs=1, slots=1, lazy=True, skip=True), Case(keys=136), 6)])
+    (SMALL, Case(1, 2, 1, 72, 72, causal=True), 10), (replace(SMALL, wgs=1, slots=1, lazy=True, skip=True), Case(keys=136), 6)])
 def test_no_schedule_finds_a_race(cfg: flash_attention.Config, case: Case, schedules: int) -> None:
     found = verified(cfg, case, schedules)
     assert found.ok and found.schedules == schedules, str(found)
@@ -125,7 +127,7 @@ def check_code(cfg: flash_attention.Config, form: flash_attention.Form, dtype: s
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_a_causal_kernel_passes_the_build_gate_and_keeps_a_product_in_flight() -> None:
-    check_code(CONFIGS["2 warpgroups, 128 keys"], flash_attention.Form(128, causal=True), "bfloat16")
+    check_code(CONFIGS["3 warpgroups, 128 keys"], flash_attention.Form(64, causal=True), "bfloat16")
 
 
 @pytest.mark.soak
