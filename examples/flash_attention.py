@@ -80,8 +80,8 @@ FITTING = {
     (256, False): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy"),
     (256, True): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy"),
 }
-"""(depth, causal) -> configs whose scores, sums and P fit into registers, and blocks into shared memory: that for exact results, that
-for others, the rest"""
+"""(depth, causal) -> configs whose scores, sums and P fit into registers, and blocks into shared memory: that for exact results,
+that for others, the rest"""
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
     @numpipe.kernel(
         out_type=lambda q: form.results(q), without=() if form.sums else "lse", grid=numpipe.persistent(), num_compute_wgs=cfg.wgs,
         wg_axis="wg", memory_registers=cfg.registers, compiler_params=CompilerParams(approx_math=True))
-    def attend(q, k, v, o, lse, *, scale, diagonal, group):
-        """o = softmax2(scale q k^T) v, with powers of two; lse the natural logarithms of the sums. `group`: heads that take turns."""
+    def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
+        """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`: heads that take turns."""
         wg = numpipe.axis_index("wg")
         heads, keys = q.shape[form.heads], k.shape[form.positions]
         blocks = cdiv(q.shape[form.positions], cfg.rows)
@@ -230,7 +230,8 @@ def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: b
     if q[3] not in DEPTHS:
         raise SpecError(f"attention: the depth of a head must be one of {DEPTHS}, 'q' {q} has {q[3]}")
     if k != v or (k[0], k[3]) != (q[0], q[3]):
-        raise SpecError(f"attention: 'k' and 'v' must have the same shape, with the batches and the depth of 'q' {q}, got {k} and {v}")
+        raise SpecError(f"attention: 'k' and 'v' must have the same shape, with the batches and the depth of 'q' {q}, got {k} and "
+                        f"{v}")
     heads, shared = q[form.heads], k[form.heads]
     if shared == 0 or heads % shared:
         raise SpecError(f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'")

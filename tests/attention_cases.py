@@ -53,8 +53,8 @@ class Case:
     def wrong(self, o: np.ndarray, sums: np.ndarray, more: float = 1.0) -> str:
         """What is not as in float64; "" where all is. `more` times the error is right."""
         exact, logs = flash_attention.exactly(*self.arrays(), causal=self.causal, diagonal=self.diagonal, scale=self.scale)
-        norm, there = np.linalg.norm(exact), np.isfinite(logs)
-        error = np.linalg.norm(o.astype(np.float64) - exact) / max(norm, 1e-30)
+        there = np.isfinite(logs)
+        error = float(np.linalg.norm(o.astype(np.float64) - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
         if not error <= more * BOUND[self.dtype]:
             return f"relative error {error:.2e}"
         if not (np.isneginf(sums) == ~there).all() or (o[~there] != 0).any():

@@ -5,8 +5,8 @@
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --all --out result.json    # every config that fits
 
 A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times the file holds the
-relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and on
-very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call leaves
+relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and
+on very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call leaves
 untouched or another time fills with other bits; and 20 repeats that are not bit-identical.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from numpipe.errors import TargetError
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
-import flash_attention
-from flash_attention import CONFIGS, FITTING, Config
 from gemm_competitors import DTYPES
 from gemm_suite import Goal
+
+import flash_attention
+from flash_attention import CONFIGS, FITTING, Config
 
 REFERENCE = "cuDNN"
 REPEATS = 20
@@ -88,7 +89,7 @@ class Ours:
 
 
 class Cudnn:
-    """Which allocates its results. Heads that share keys and values are told to torch, or copied where it has no kernel for them."""
+    """It allocates its results. Of heads that share keys torch is told; these are copied where it has no kernel for that."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -146,7 +147,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     def check(when: str) -> None:
         """Every output is either untouched or, bit for bit, what the verified first call gave."""
         for name, each in calls.items():
-            written = [(o, e) for o, e in zip(each.outs, expected[name], strict=True) if o is not None and not bool(o.isnan().all())]
+            written = [(o, e) for o, e in zip(each.outs, expected[name], strict=True)
+                       if o is not None and not bool(o.isnan().all())]
             if not written or not all(torch.equal(o, e) for o, e in written):
                 raise AssertionError(f"{name} gave another result {when} than in its first call, {case}")
 
@@ -178,7 +180,8 @@ def accurate(inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any
     for name, each in calls.items():
         most = 1.3 if isinstance(each, Ours) and each.cfg.lazy else 1.05
         if not errors[name] <= most * errors[REFERENCE]:
-            raise AssertionError(f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} {errors[REFERENCE]:.3e}, {case}")
+            raise AssertionError(f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} {errors[REFERENCE]:.3e}, "
+                                 f"{case}")
     return errors
 
 
@@ -210,7 +213,8 @@ def verdict(rows: Sequence[bench.Row]) -> str:
             continue
         best = [each for each in (row, lazy) if each is not None]
         reached = goal.aim is not None and any(each.ratio.reaches(goal.aim) for each in best)
-        lines.append([shape, mask, dtype, protocol, str(row.ratio), f"{goal.must:.2f}", "met" if row.ratio.reaches(goal.must) else "missed",
+        lines.append([shape, mask, dtype, protocol, str(row.ratio), f"{goal.must:.2f}",
+                      "met" if row.ratio.reaches(goal.must) else "missed",
                       "" if lazy is None else str(lazy.ratio), "" if goal.aim is None else f"{goal.aim:.2f}",
                       "" if goal.aim is None else "reached" if reached else "not reached"])
     return bench.aligned(lines) if len(lines) > 1 else "no row of the list was measured"
@@ -221,7 +225,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         return [part for part in text.split(",") if part]
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: those of the list)")
+    parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: the list)")
     parser.add_argument("--masks", type=listed, default=["full", "causal"], help="comma-separated, of: full, causal")
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
     parser.add_argument("--all", action="store_true", help="every config that fits, not the chosen two alone")
@@ -247,14 +251,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     listed = [(shape, mask) for shape in options.shapes for mask in ("full", "causal")] if options.shapes else list(ROWS)
-    return [{"shape": shape, "mask": mask, "dtype": dtype} for shape, mask in listed if mask in options.masks for dtype in options.dtype]
+    return [{"shape": shape, "mask": mask, "dtype": dtype}
+            for shape, mask in listed if mask in options.masks for dtype in options.dtype]
 
 
 def main() -> int:
     options = parse()
-    measured: Callable[[int, Any], dict[str, Any]] = lambda process, case: measure(process, dict(case), options)  # noqa: E731
-    return bench.main("attention", cases(options), measured, processes=options.processes, out=options.out,
-                      method=vars(options.plan), tell=verdict)
+    return bench.main("attention", cases(options), lambda process, case: measure(process, dict(case), options),
+                      processes=options.processes, out=options.out, method=vars(options.plan), tell=verdict)
 
 
 if __name__ == "__main__":

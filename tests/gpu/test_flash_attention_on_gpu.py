@@ -1,4 +1,4 @@
-"""examples/flash_attention.py on the hardware: every kind of attention, every config, against float64; the same bits again and again."""
+"""examples/flash_attention.py on the hardware: every kind, every config, against float64; the same bits again and again."""
 
 from __future__ import annotations
 
