@@ -6,8 +6,8 @@
 
 A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times the file holds the
 relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and
-on very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call leaves
-untouched or another time fills with other bits; and 20 repeats that are not bit-identical.
+on very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call
+leaves untouched or another time fills with other bits; and 20 repeats that are not bit-identical.
 """
 
 from __future__ import annotations
