@@ -68,6 +68,7 @@ CASES = {
     "ragged": Case(2, 2, 2, 72, 136),
     "whole blocks": Case(queries=128, keys=128, dtype="bfloat16"),
     "causal": Case(queries=136, keys=136, causal=True),
+    "a block for one key": Case(queries=128, keys=136, causal=True, diagonal=1),
     "the last query sees all": Case(queries=72, keys=200, causal=True, diagonal=128),
     "rows that see nothing": Case(queries=136, keys=72, causal=True, diagonal=-70, dtype="bfloat16"),
     "nobody sees anything": Case(queries=72, keys=72, causal=True, diagonal=-200),
