@@ -45,8 +45,8 @@ def test_shapes_masks_and_types_are_asked_for_and_others_refused(program: Any, c
 
 def row(name: str, protocol: str, *ratio: float, shape: str = "4,16,4096,128") -> bench.Row:
     figure = bench.figure(list(ratio))
-    return bench.Row({"shape": shape, "mask": "full", "dtype": "bf16"}, protocol, name, "cuDNN", 600.0, 600.0 / figure.median, figure,
-                     bench.figure([1.0, 1.01]), {})
+    return bench.Row({"shape": shape, "mask": "full", "dtype": "bf16"}, protocol, name, "cuDNN", 600.0, 600.0 / figure.median,
+                     figure, bench.figure([1.0, 1.01]), {})
 
 
 def test_what_must_be_is_asked_of_exact_results_and_the_aim_of_the_better_ones(program: Any) -> None:
