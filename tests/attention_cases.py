@@ -64,6 +64,7 @@ class Case:
 
 
 CASES = {
+    "no key": Case(queries=8, keys=0),
     "one key": Case(queries=8, keys=1),
     "ragged": Case(2, 2, 2, 72, 136),
     "whole blocks": Case(queries=128, keys=128, dtype="bfloat16"),

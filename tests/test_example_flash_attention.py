@@ -44,7 +44,8 @@ def test_attention_is_that_of_float64(name: str) -> None:
 
 
 @pytest.mark.parametrize("change, names", [
-    ({"lazy": True}, ["peaked", "rows that see nothing"]), ({"wgs": 3, "keys": 80, "skip": True, "dynamic": False}, ["causal"])], ids=str)
+    ({"lazy": True}, ["peaked", "rows that see nothing"]),
+    ({"wgs": 3, "keys": 80, "skip": True, "dynamic": False}, ["causal"])], ids=str)
 def test_the_options_of_a_config_give_the_same(change: dict[str, Any], names: list[str]) -> None:
     for case in map(CASES.__getitem__, names):
         assert case.wrong(*case.run("sim", replace(SMALL, **change)), more=1.3) == ""
