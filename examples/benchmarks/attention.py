@@ -2,7 +2,7 @@
 
     python examples/benchmarks/attention.py --out result.json                          # the rows that numpipe is judged by
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
-    python examples/benchmarks/attention.py --shapes 4,16,4096,128 --all --out result.json    # every config that fits, and with skip=True
+    python examples/benchmarks/attention.py --shapes 4,16,4096,128 --all --out result.json    # every config, with skip too
 
 A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times the file holds the
 relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and
