@@ -1,0 +1,270 @@
+"""examples/flash_attention.py against cuDNN, through torch's scaled_dot_product_attention, by the three protocols of numpipe.bench.
+
+    python examples/benchmarks/attention.py --out result.json                          # the rows that numpipe is judged by
+    python examples/benchmarks/attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
+    python examples/benchmarks/attention.py --shapes 4,16,4096,128 --all --out result.json    # every config, with skip too
+
+A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times the file holds the
+relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and
+on very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call
+leaves untouched or another time fills with other bits; and 20 repeats that are not bit-identical.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpipe import bench
+from numpipe.errors import TargetError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(1, str(Path(__file__).resolve().parent))
+
+from gemm_competitors import DTYPES
+from gemm_suite import Goal
+
+import flash_attention
+from flash_attention import CONFIGS, FITTING, Config
+
+REFERENCE = "cuDNN"
+REPEATS = 20
+SAMPLED_ROWS = 128
+PEAKED = 24.0
+"""what q is multiplied by, where few keys shall have all of the weight"""
+Goals = dict[str, Goal]
+
+
+def goals(interleaved: Goal, burst: Goal, alone: Goal) -> Goals:
+    return {"interleaved": interleaved, "burst": burst, "alone": alone}
+
+
+ROWS: dict[tuple[str, str], Goals] = {
+    ("4,16,4096,128", "full"): goals(Goal(1.06, 1.19), Goal(1.04, 1.13), Goal(1.04, 1.12)),
+    ("4,16,4096,128", "causal"): goals(Goal(1.18, 1.29), Goal(1.08, 1.19), Goal(1.08, 1.17)),
+    ("1,16,16384,128", "full"): goals(Goal(1.06, 1.20), Goal(1.04, 1.13), Goal(1.05, 1.17)),
+    ("1,16,16384,128", "causal"): goals(Goal(1.18, 1.28), Goal(1.08, 1.17), Goal(1.08, 1.17)),
+    ("4,16,4096,64", "full"): goals(Goal(1.05, 1.21), Goal(1.04, 1.21), Goal(1.03, 1.15)),
+    ("4,16,4096,64", "causal"): goals(Goal(1.05, 1.16), Goal(1.00), Goal(1.00)),
+    ("4,16,4096,256", "full"): goals(Goal(1.06, 1.14), Goal(1.00, 1.08), Goal(1.02, 1.06)),
+    ("4,16,4096,256", "causal"): goals(Goal(1.02, 1.14), Goal(1.00), Goal(1.00)),
+    ("3,32/8,4001,128", "causal"): goals(Goal(1.00, 1.15), Goal(1.00), Goal(1.00)),
+}
+"""(shape, mask) -> ratios to cuDNN in one process: `must` is met when the upper end of the 95 % interval reaches it"""
+
+
+class Inputs:
+    """Normally distributed q, k, v: as many sets as it takes to find none in the L2."""
+
+    def __init__(self, case: dict[str, Any], seed: int) -> None:
+        import torch
+
+        batches, heads, shared, positions, depth = flash_attention.shape_of(case["shape"])
+        torch.manual_seed(seed)
+        dtype = getattr(torch, DTYPES[case["dtype"]])
+        size = 4 * batches * positions * depth * (heads + shared)
+        self.causal, self.sharing = case["mask"] == "causal", heads // shared
+        self.sets = [[torch.randn(batches, h, positions, depth, device="cuda").to(dtype) for h in (heads, shared, shared)]
+                     for _ in range(bench.rotation_sets(size, torch.cuda.get_device_properties(0).L2_cache_size))]
+
+
+class Ours:
+    def __init__(self, inputs: Inputs, cfg: Config) -> None:
+        import torch
+
+        self.inputs, self.cfg = inputs, cfg
+        self.outs = [torch.empty_like(q) for q, _, _ in inputs.sets]
+
+    def __call__(self, i: int) -> object:
+        i %= len(self.outs)
+        return flash_attention.attention(*self.inputs.sets[i], causal=self.inputs.causal, cfg=self.cfg, out=self.outs[i])
+
+    def poison(self) -> None:
+        for out in self.outs:
+            out.fill_(math.nan)
+
+
+class Cudnn:
+    """It allocates its results. Of heads that share keys torch is told; these are copied where it has no kernel for that."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.sets, self.shares = inputs.sets, inputs.sharing > 1
+        self.outs: list[Any] = [None] * len(inputs.sets)
+        if self.shares:
+            try:
+                self(0)
+            except RuntimeError as error:
+                print(f"{REFERENCE}: no kernel for shared heads, k and v are copied: {str(error)[:100]}", flush=True)
+                self.shares = False
+                self.sets = [[q, *(x.repeat_interleave(inputs.sharing, 1) for x in (k, v))] for q, k, v in inputs.sets]
+
+    def __call__(self, i: int) -> object:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
+
+        i %= len(self.sets)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            self.outs[i] = scaled_dot_product_attention(*self.sets[i], is_causal=self.inputs.causal, enable_gqa=self.shares)
+        return self.outs[i]
+
+    def poison(self) -> None:
+        self.outs = [None] * len(self.outs)
+
+
+def competitors(inputs: Inputs, case: dict[str, Any], all_configs: bool) -> dict[str, Ours | Cudnn]:
+    """Name -> competitor: what is chosen for exact results first, cuDNN last."""
+    depth = flash_attention.shape_of(case["shape"])[4]
+    names = FITTING[depth, inputs.causal]
+    if all_configs:
+        found: dict[str, Ours | Cudnn] = {f"numpipe {name}{', skip' * skip}": Ours(inputs, replace(CONFIGS[name], skip=skip))
+                                          for name in names for skip in (False, True)}
+    else:
+        found = {"numpipe": Ours(inputs, CONFIGS[names[0]]), "numpipe lazy": Ours(inputs, CONFIGS[names[1]])}
+    return {**found, REFERENCE: Cudnn(inputs)}
+
+
+def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """One case in this process -> its entry of the result file."""
+    import torch
+
+    inputs = Inputs(case, seed=process)
+    calls = competitors(inputs, case, options.all)
+    for each in calls.values():
+        each.poison()
+        for i in range(len(inputs.sets)):
+            each(i)
+    errors = accurate(inputs, calls, case)
+    expected = {name: [out.clone() for out in each.outs] for name, each in calls.items()}
+
+    def poison() -> None:
+        for each in calls.values():
+            each.poison()
+
+    def check(when: str) -> None:
+        """Every output is either untouched or, bit for bit, what the verified first call gave."""
+        for name, each in calls.items():
+            written = [(o, e) for o, e in zip(each.outs, expected[name], strict=True)
+                       if o is not None and not bool(o.isnan().all())]
+            if not written or not all(torch.equal(o, e) for o, e in written):
+                raise AssertionError(f"{name} gave another result {when} than in its first call, {case}")
+
+    samples = bench.compare(calls, reference=REFERENCE, protocols=tuple(options.protocols), plan=options.plan,
+                            sensors=bench.sensors(), poison=poison, check=lambda protocol: check(f"under {protocol}"))
+
+    inputs.sets[0][0].mul_(PEAKED)
+    for name, each in calls.items():
+        repeated = None
+        for _ in range(REPEATS if name != REFERENCE else 1):
+            each.poison()
+            each(0)
+            if repeated is not None and not torch.equal(each.outs[0], repeated):
+                raise AssertionError(f"{name}: {REPEATS} repeats of {case} are not bit-identical")
+            repeated = each.outs[0].clone()
+    peaked = accurate(inputs, calls, case)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    work = 1e-12 * flash_attention.flops(flash_attention.shape_of(case["shape"]), inputs.causal)
+    return bench.run_entry(process, case, work, samples, limit=1e-12 * bench.TENSOR_FLOPS * sms, errors=errors,
+                           errors_on_peaked_inputs=peaked, bit_identical_repeats=REPEATS, rotation_sets=len(inputs.sets),
+                           configs={name: repr(each.cfg) for name, each in calls.items() if isinstance(each, Ours)})
+
+
+def accurate(inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any]) -> dict[str, float]:
+    """The relative error of each on the first set; AssertionError for one of numpipe's that is too large."""
+    errors = {name: relative_error(inputs, each.outs[0]) for name, each in calls.items()}
+    print(f"{case['shape']} {case['mask']} {case['dtype']}: relative error",
+          ", ".join(f"{name} {error:.3e}" for name, error in errors.items()), flush=True)
+    for name, each in calls.items():
+        most = 1.3 if isinstance(each, Ours) and each.cfg.lazy else 1.05
+        if not errors[name] <= most * errors[REFERENCE]:
+            raise AssertionError(f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} {errors[REFERENCE]:.3e}, "
+                                 f"{case}")
+    return errors
+
+
+def relative_error(inputs: Inputs, o: Any) -> float:
+    """Frobenius norm, against float64, of some rows of the first batch, a head at a time."""
+    import torch
+
+    (q, k, v), above, below = inputs.sets[0], 0.0, 0.0
+    rows = torch.randperm(q.shape[2], generator=torch.Generator().manual_seed(0))[:SAMPLED_ROWS].to(q.device)
+    for h in range(q.shape[1]):
+        keys, values = (x[0, h // inputs.sharing].double() for x in (k, v))
+        s = q[0, h, rows].double() @ keys.T * q.shape[3] ** -0.5
+        if inputs.causal:
+            s.masked_fill_(torch.arange(len(keys), device=q.device) > rows[:, None], -math.inf)
+        exact = torch.softmax(s, dim=1) @ values
+        above += float(((o[0, h, rows].double() - exact) ** 2).sum())
+        below += float((exact**2).sum())
+    return math.sqrt(above / below)
+
+
+def verdict(rows: Sequence[bench.Row]) -> str:
+    """What of `ROWS` was reached, a line for each of them, type and protocol: by the exact kernel, the aim by the better one."""
+    lines = [["shape", "mask", "type", "protocol", "ratio [95 %]", "must", "", "lazy", "aim", ""]]
+    found = {(row.case["shape"], row.case["mask"], row.case["dtype"], row.protocol, row.name): row for row in rows}
+    for (shape, mask, dtype, protocol, name), row in found.items():
+        goal = ROWS.get((shape, mask), {}).get(protocol)
+        lazy = found.get((shape, mask, dtype, protocol, "numpipe lazy"))
+        if name != "numpipe" or goal is None:
+            continue
+        best = [each for each in (row, lazy) if each is not None]
+        reached = goal.aim is not None and any(each.ratio.reaches(goal.aim) for each in best)
+        lines.append([shape, mask, dtype, protocol, str(row.ratio), f"{goal.must:.2f}",
+                      "met" if row.ratio.reaches(goal.must) else "missed",
+                      "" if lazy is None else str(lazy.ratio), "" if goal.aim is None else f"{goal.aim:.2f}",
+                      "" if goal.aim is None else "reached" if reached else "not reached"])
+    return bench.aligned(lines) if len(lines) > 1 else "no row of the list was measured"
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    def listed(text: str) -> list[str]:
+        return [part for part in text.split(",") if part]
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: the list)")
+    parser.add_argument("--masks", type=listed, default=["full", "causal"], help="comma-separated, of: full, causal")
+    parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--all", action="store_true", help="every config that fits, with skip=True too, not the chosen two alone")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
+    parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
+    parser.add_argument("--alone-load", type=float, default=bench.Plan.alone_load, help="s of load of each alone")
+    parser.add_argument("--idle", type=float, default=bench.Plan.idle, help="s without work before a burst")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    options.plan = bench.Plan(idle=options.idle, load=options.load, alone_load=options.alone_load)
+    for name, known in (("dtype", DTYPES), ("masks", ("full", "causal")), ("protocols", bench.PROTOCOLS)):
+        if unknown := set(getattr(options, name)) - set(known):
+            parser.error(f"--{name} {sorted(unknown)}: choose from {sorted(known)}")
+    try:
+        for shape in options.shapes or ():
+            if (depth := flash_attention.shape_of(shape)[4]) not in flash_attention.DEPTHS:
+                parser.error(f"{shape}: a depth of {depth}: choose from {flash_attention.DEPTHS}")
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+    return options
+
+
+def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
+    listed = [(shape, mask) for shape in options.shapes for mask in ("full", "causal")] if options.shapes else list(ROWS)
+    return [{"shape": shape, "mask": mask, "dtype": dtype}
+            for shape, mask in listed if mask in options.masks for dtype in options.dtype]
+
+
+def main() -> int:
+    options = parse()
+    return bench.main("attention", cases(options), lambda process, case: measure(process, dict(case), options),
+                      processes=options.processes, out=options.out, method=vars(options.plan), tell=verdict)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TargetError as error:
+        sys.exit(f"error: {error}")

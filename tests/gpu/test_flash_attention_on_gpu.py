@@ -1,0 +1,78 @@
+"""examples/flash_attention.py on the hardware: every kind, every config, against float64; the same bits again and again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import CASES, Case
+
+import flash_attention
+from numpipe import launch
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+PROCESSES = 4
+CONFIGS, FITTING = flash_attention.CONFIGS, flash_attention.FITTING
+REPEATS = 20
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_that_of_float64(name: str, exact: bool) -> None:
+    assert CASES[name].wrong(*CASES[name].run("gpu", exact=exact), more=1.0 if exact else 1.3) == ""
+
+
+@pytest.mark.parametrize("kind, name", [(kind, name) for kind, names in FITTING.items() for name in names], ids=str)
+def test_every_config_over_many_tiles(kind: tuple[int, bool], name: str) -> None:
+    case = Case(3, 8, 2, 1001, 777, kind[0], "bfloat16", causal=kind[1], diagonal=-100)
+    for skip in (False, True):
+        found = case.run("gpu", replace(CONFIGS[name], skip=skip))
+        assert case.wrong(*found, more=1.3 if CONFIGS[name].lazy else 1.0) == ""
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("kind", FITTING, ids=str)
+@pytest.mark.parametrize("exact", [True, False])
+def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(kind: tuple[int, bool], layout: str,
+                                                                             exact: bool) -> None:
+    torch = pytest.importorskip("torch")
+    depth, causal = kind
+    torch.manual_seed(depth)
+
+    def some(heads: int) -> Any:
+        shape = (3, heads, 1001, depth) if layout == "bhsd" else (3, 1001, heads, depth)
+        return torch.randn(*shape, device="cuda").to(torch.bfloat16)
+
+    q, k, v = some(8), some(2), some(2)
+    by_head = [x if layout == "bhsd" else x.transpose(1, 2) for x in (q, k, v)]
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        by_head[0].double(), *[x.double().repeat_interleave(4, 1) for x in by_head[1:]], is_causal=causal)
+    wanted = wanted if layout == "bhsd" else wanted.transpose(1, 2)
+    first = None
+    for _ in range(REPEATS):
+        out = torch.full_like(q, float("nan"))
+        assert flash_attention.attention(q, k, v, causal=causal, layout=layout, exact=exact, out=out) is out
+        first = out.clone() if first is None else first
+        assert torch.equal(out, first)
+    assert first is not None
+    error = torch.linalg.norm(first.double() - wanted) / torch.linalg.norm(wanted)
+    assert error < (3e-3 if exact else 4e-3)
+
+
+def test_views_of_one_array_are_read_where_they_lie() -> None:
+    torch = pytest.importorskip("torch")
+    packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(torch.float16)  # as one product with all weights gives it
+    q, k, v = packed.unbind(2)
+    o = flash_attention.attention(q, k, v, layout="bshd", causal=True)
+    wanted = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2).double() for x in (q, k, v)), is_causal=True)
+    assert torch.linalg.norm(o.transpose(1, 2).double() - wanted) / torch.linalg.norm(wanted) < 1e-3
+
+
+def test_arrays_on_the_device_and_an_allocated_result_with_its_sums() -> None:
+    case = Case(1, 4, 2, 300, 300, 128, "bfloat16", causal=True)
+    arrays = [launch.DeviceArray.from_host(x) for x in case.arrays()]
+    o, sums = flash_attention.attention(*arrays, causal=True, return_lse=True)
+    assert case.wrong(o.copy_to_host(), np.asarray(sums.copy_to_host())[..., 0]) == ""
