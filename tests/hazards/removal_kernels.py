@@ -22,6 +22,7 @@ import single_kernels
 import test_drain
 import turn_kernels
 
+import flash_attention
 import gemm
 import gemm_body
 import numpipe
@@ -101,6 +102,8 @@ run("examples/gemm_body.py", gemm_body.matmul, A, ints(128, 320), cfg=gemm.Confi
 run("examples/gemm_single.py", gemm_single.matmul, A[:128], ints(256, 320), cfg=gemm_single.Config(tm=64, tn=64, slots=2))
 run("examples/batched_gemm.py", batched_gemm.batched_matmul, ints(2, 128, 320), ints(2, 64, 320),
     cfg=batched_gemm.Config(tn=64, slots=2))
+run("examples/flash_attention.py", flash_attention.kernel(flash_attention.Config(64, 2), flash_attention.Form(64)),
+    ints(1, 1, 128, 64), ints(1, 1, 192, 64), ints(1, 1, 192, 64), scale=np.float32(0.125), diagonal=0, group=1)
 run("examples/copy_pipeline.py", copy_pipeline.copy, ints(64, 1000), cfg=copy_pipeline.Config(run=2))
 
 
