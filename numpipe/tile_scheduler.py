@@ -161,7 +161,7 @@ def keep(np_):  # type: ignore[no-untyped-def]
 @helper
 def take(np_, ring):  # type: ignore[no-untyped-def]
     """Go on with the next ticket that was told."""
-    set_counter(np_, TICKET, take_number(ring, counter(np_, TAKEN)))
+    set_counter(np_, TICKET, later(take_number(ring, counter(np_, TAKEN)), counter(np_, TICKET)))
     set_counter(np_, TAKEN, add(counter(np_, TAKEN), 1))
     pass_owner(np_)
 
@@ -179,6 +179,15 @@ def is_tile(tile: Any, end: Any) -> bool:
     On the GPU in unsigned numbers: where a kernel has given up its waits (`CompilerParams.debug`) a ticket may be anything.
     """
     return bool(tile < end)
+
+
+@op
+def later(ticket: Any, last: Any) -> Any:
+    """A ticket that was told, which is beyond the one before.
+
+    On the GPU one that is not ends all loops: where a kernel has given up its waits, the ring's old tickets come again and again.
+    """
+    return ticket
 
 
 # ---- whose it is, with turns: the tiles of a CTA go round its compute warpgroups, over all its loops

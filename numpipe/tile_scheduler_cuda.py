@@ -142,6 +142,14 @@ def _begun_with(_context: Any) -> Any:
     return I32(), lambda context, builder, sig, args: _ctas(builder)
 
 
+@cuda_meaning(source.later)
+def _later(_context: Any, ticket: Any, last: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return builder.select(builder.icmp_unsigned(">", *args), args[0], nb.const(-1))
+
+    return I32(I32, I32), codegen
+
+
 @cuda_meaning(source.none_or_more)
 def _none_or_more(_context: Any, tiles: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
