@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _numba as nb
-from .._layout import operand
+from .._layout import Operand, operand
 from .._op import cuda_meaning
 from ..errors import SpecError
 from ..intrinsics.wgmma import check_pending, statement
@@ -42,21 +42,31 @@ def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
     text = ["wgmma.fence.sync.aligned;"]
     for j in range(len(right.offsets[0])):
         for i in range(rows // 64):
-            names = [f"${i * block + r}" for r in range(block)]
+            sums = [f"${i * block + r}" for r in range(block)]
             at = first + i * counts // (rows // 64) + 4 * j
             source_a = "da" if left else f"{{{', '.join(f'${at + n}' for n in range(4))}}}"
-            step = statement(columns, "f16" if a.dtype == FLOAT16 else "bf16", left.major if left else "k", right.major, names,
+            step = statement(columns, "f16" if a.dtype == FLOAT16 else "bf16", left.major if left else "k", right.major, sums,
                              source_a, "db", "0" if fresh and j == 0 else "1")
-            own = f"add.s64 da, ${first}, {left.offsets[i][j] >> 4}; " if left else ""
-            text.append(f"{{ .reg .b64 da, db; {own}add.s64 db, ${first + counts}, {right.offsets[0][j] >> 4}; {step} }}")
+            names = (_named("da", first, left, left.offsets[i][j]) if left else "") + _named("db", first + counts, right,
+                                                                                            right.offsets[0][j])
+            text.append(f"{{ .reg .b32 low; .reg .b64 da, db; {names}{step} }}")
     # in the same block as the products: ptxas makes a commit that stands alone a dummy HGMMA of its own
     text.append("wgmma.commit_group.sync.aligned;")
     return "\n".join(text)
 
 
-def _descriptor(builder: Any, address: Any, op: Any) -> Any:
-    field = builder.zext(builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4)), nb.i64)
-    return builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle), nb.i64))
+def _named(name: str, register: int, op: Operand, offset: int) -> str:
+    """A descriptor: `register` holds its low half at offset 0, and the other half is the same for all."""
+    high = fields(0, op.leading, op.stride, op.swizzle) >> 32 & 0xFFFFFFFF
+    return f"add.s32 low, ${register}, {offset >> 4}; mov.b64 {name}, {{low, {high}}}; "
+
+
+def _low_half(builder: Any, address: Any, op: Operand) -> Any:
+    """Of the descriptor at `address`, lane 0's for all lanes: so ptxas knows that they have the same, and adds offsets in uniform
+    registers. Where it knows that anyway it drops the shuffle."""
+    field = builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4))
+    low = builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF))
+    return nb.emit_asm(builder, nb.i32, [low], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
 
 
 @cuda_meaning(source.wgmma)
@@ -76,10 +86,9 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
             return undefined(product) if fresh else args[0]
         shared = [(ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)]
         nb.call(context, builder, before_async, tuple(ty for ty, _ in shared), [value for _, value in shared])
-        extra = registers(builder, a, args[1]) if from_registers else [_descriptor(builder, args[1], operand(a.layout, 1))]
-        kinds = ",r" * len(extra) if from_registers else ",l"
-        extra.append(_descriptor(builder, args[2], operand(b.layout, 0)))
-        return through(builder, product.registers, None if fresh else args[0], text, extra, f"{kinds},l")
+        extra = registers(builder, a, args[1]) if from_registers else [_low_half(builder, args[1], operand(a.layout, 1))]
+        extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
+        return through(builder, product.registers, None if fresh else args[0], text, extra, ",r" * len(extra))
 
     return InFlightType(product, b.role)(acc, a, b), codegen
 
