@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, PipelineRace, ds
-from numpipe.compile.waits import pending
+from numpipe.compile.waits import Asked, pending
 from numpipe.fragment import mma
 
 SOURCES = [
@@ -33,6 +33,9 @@ SOURCES = [
     (0, "s = t\ns = wait(s)"),
     (1, "s = t\no = wgmma()\ns = wait(s)"),
     (0, "wait(s)"),
+    (1, "s = wgmma()\nif True:\n    o = wgmma()\ns = wait(s)"),
+    (0, "s = wgmma()\nif False:\n    o = wgmma()\nelse:\n    pass\ns = wait(s)"),
+    (2, "s = wgmma()\nif True:\n    if False:\n        s = wgmma()\n    else:\n        o = wgmma()\no = wgmma()\ns = wait(s)"),
 ]
 
 
@@ -44,9 +47,12 @@ def test_groups_are_counted_on_every_way_to_the_wait(groups: int, source: str) -
     def calls(node: ast.AST, name: str) -> bool:
         return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
+    def arm(test: ast.expr) -> bool | None:
+        return test.value if isinstance(test, ast.Constant) else None  # type: ignore[return-value]
+
     wait = next(node for node in ast.walk(function) if calls(node, "wait"))
     name = wait.args[0].id  # type: ignore[attr-defined]
-    assert pending(function, wait, name, lambda node: calls(node, "wgmma")) == groups
+    assert pending(function, wait, name, Asked(lambda node: calls(node, "wgmma"), arm)) == groups
 
 
 @numpipe.kernel(num_compute_wgs=1)
