@@ -131,15 +131,15 @@ class Loops(SplitLoops, DynamicTiles):
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
         """``for (indices), (tiles)``: a pair, with a tile for each array; behind it groups of barriers: how many names each has."""
         groups = target.elts if isinstance(target, ast.Tuple) else []
-        if not 2 <= len(groups) <= 4 or any(isinstance(group, ast.Starred) for group in groups):
+        if not 2 <= len(groups) <= 4 or not all(isinstance(group, ast.Tuple) for group in groups[2:]):
             self.error(target, "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
                                f"`for {ast.unparse(target)}`")
         tiles = groups[1]
         if isinstance(tiles, ast.Tuple) and len(tiles.elts) != arrays and not any(isinstance(t, ast.Starred) for t in tiles.elts):
             self.error(target, f"the pipeline is called on {arrays} arrays, but the loop unpacks {len(tiles.elts)} tiles: "
                                f"{ast.unparse(tiles)}")
-        return tuple(len(group.elts) if isinstance(group, ast.Tuple) and not any(isinstance(n, ast.Starred) for n in group.elts)
-                     else -1 for group in groups[2:])
+        barriers = [group.elts for group in groups[2:] if isinstance(group, ast.Tuple)]
+        return tuple(-1 if any(isinstance(part, ast.Starred) for part in parts) else len(parts) for parts in barriers)
 
     def _waited(self, node: ast.For) -> tuple[int, ...]:
         """The ready barriers, by number, that every step of a loop waits for before it could release the tile.
