@@ -131,21 +131,24 @@ class RingPlan:
         """The parts that begin a consumed barrier's group of operands."""
         return tuple(range(len(self.parts))) if self.manual_consumed else (0,)
 
-    def chosen(self, parts: str, part: int) -> tuple[int, ...]:
+    def chosen(self, parts: str, part: int, waited: tuple[int, ...] = ()) -> tuple[int, ...]:
         """The parts that `ring.each` goes through.
 
         "all"       every part
         "consumed"  one for each consumed barrier
-        "ready"     one for each ready barrier that nobody waits for before the body does, of the operands that the consumed
-                    barrier of `part` frees
+        "landing"   one for each ready barrier
+        "ready"     one for each ready barrier that nobody may have waited for, of the operands that the consumed barrier of
+                    `part` frees: the body does it, and it is not sure to (`waited`)
         """
         if parts == "all":
             return tuple(range(len(self.parts)))
         if parts == "consumed":
             return self.consumed_parts
+        if parts == "landing":
+            return self.ready_parts
         if not self.manual_ready:
             return ()
-        return (part,) if self.manual_consumed else self.ready_parts
+        return tuple(number for number in ((part,) if self.manual_consumed else self.ready_parts) if number not in waited)
 
     def one_by_one(self, event: str) -> bool:
         """Whether an event of the ring (`ring.note`) is of one operand, not of all that a step has."""

@@ -2,6 +2,10 @@
 
 ::
 
+    pipe = numpipe.pipeline(…, manual_ready_barriers=True, manual_consumed_barriers=True)
+    for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
+        …
+
     def body(indices, a_tile, b_tile, a_ready, b_ready, a_consumed, b_consumed, acc):
         numpipe.barrier_wait(a_ready)                    # b may still be on its way
         numpipe.barrier_wait(b_ready)
@@ -21,17 +25,19 @@ The same operations are those of the barriers that a kernel allocates itself (`n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import phases
-from ._op import op
+from ._op import constant, op
 from .errors import CompileError, SpecError
 from .ring import Ring, await_ready, note, release_delayed, step_of
 from .shared import BarrierRef, one_barrier
 from .steps import Loop, Place, Written
 
 PASSED = {"ready": "manual_ready_barriers=True", "consumed": "manual_consumed_barriers=True"}
+MANUAL = tuple(option.partition("=")[0] for option in PASSED.values())
 USE = {"ready": "numpipe.barrier_wait(…)", "consumed": "numpipe.barrier_arrive(…)"}
 
 
@@ -71,7 +77,50 @@ def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
     return tuple(Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop.manual, loop.places))
 
 
+def by_kind(manual: tuple[bool, bool], barriers: Sequence[Any]) -> list[Sequence[Any]]:
+    """The same barriers in groups, one for each kind that was asked for."""
+    count = len(barriers) // max(1, sum(manual))
+    return [barriers[number * count:(number + 1) * count] for number in range(sum(manual))]
+
+
 # ---- what both executions check
+def asked_for(where: str, *given: Any) -> tuple[bool, bool]:
+    """The two options of a pipeline that ask for barriers; SpecError for what is no compile-time bool."""
+    return check_manual(where, *(constant(where, name, value) for name, value in zip(MANUAL, given, strict=True)))
+
+
+def check_manual(where: str, *given: Any) -> tuple[bool, bool]:
+    """The same, of values known when the kernel is compiled."""
+    for name, value in zip(MANUAL, given, strict=True):
+        if not isinstance(value, bool):
+            raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
+    return bool(given[0]), bool(given[1])
+
+
+def check_shared_loads(where: str, manual: tuple[bool, bool], single: bool) -> None:
+    """Raise SpecError where a pipeline has no barriers for its body: a warpgroup that loads for itself has waited for a step."""
+    for name, asked in zip(MANUAL, manual, strict=True):
+        if asked and single:
+            raise SpecError(f"{where}: {name}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all of a "
+                            "step at once: leave it out, or let a memory role load (warp_specialized=True)")
+
+
+def check_groups(where: str, manual: tuple[bool, bool], loaded: int, unpacked: tuple[int, ...]) -> None:
+    """Raise SpecError unless a loop unpacks the barriers that it is given.
+
+    `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that is not seen.
+    """
+    asked = [kind for kind, wanted in zip(PASSED, manual, strict=True) if wanted]
+    if len(unpacked) != len(asked):
+        groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in asked)])
+        raise SpecError(f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has {2 + len(asked)}: write `for "
+                        f"{groups} in pipe(arrays):`; barriers come with {' and '.join(f'{name}=True' for name in MANUAL)}")
+    for kind, count in zip(asked, unpacked, strict=True):
+        if count not in (-1, loaded):
+            raise SpecError(f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has {loaded}: one for each array "
+                            "that it loads, in the order of in_specs")
+
+
 def what(kind: str) -> str:
     return f"a {kind} barrier"
 
@@ -97,8 +146,8 @@ def _check(operation: str, kind: str, given: Any) -> None:
 def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
 
-    For bodies of `emit_pipeline_warp_specialized` with ``manual_ready_barriers=True``, by all lanes of every compute warpgroup
-    that uses the tile. Waiting again for the same tile costs a test and changes nothing. To use a tile without waiting for it
+    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`), by all lanes of every compute
+    warpgroup that uses the tile. Waiting again for the same tile costs a test and changes nothing. To use a tile without waiting for it
     is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
 
     Of a `numpipe.Barrier`: wait for its next phase, the n-th time for phase n (from 0), after which this warpgroup sees what
@@ -121,17 +170,17 @@ def barrier_wait(barrier: Any) -> None:
 def barrier_arrive(barrier: Any) -> None:
     """Release the tile of a consumed barrier: this warpgroup reads it no more, and the memory role may load over it.
 
-    For bodies of `emit_pipeline_warp_specialized` with ``manual_consumed_barriers=True``: every compute warpgroup arrives
-    exactly once on each of a step's barriers. Products that read the tile must have been waited for (`wgmma_wait`); to arrive
-    before is a race, never to arrive a deadlock, and to arrive twice releases a tile that somebody reads: the simulator reports
-    all three.
+    In pipelines with ``manual_consumed_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`): every compute warpgroup
+    arrives exactly once on each of a step's barriers. Products that read the tile must have been waited for (`wgmma_wait`); to
+    arrive before is a race, never to arrive a deadlock, and to arrive twice releases a tile that somebody reads: the simulator
+    reports all three.
 
     With ``delay_release=d`` the barrier given in a step is that of the tile d steps before, after a wait that leaves the
     products of d steps in flight. In the first d steps there is none: arriving does nothing there, and may be left out.
     The tiles of the last d steps are released by the ring when the loop ends.
 
-    The warpgroup waits until the tile has landed, if nobody did, and lane 0 of each of its four warps arrives: wgmma_wait is a
-    wait of a warp, so that one lane's arrival could not speak for the others (PTX ISA, "mbarrier.arrive").
+    The warpgroup waits until the tile has landed, unless its source shows that it did, and lane 0 of each of its four warps
+    arrives: wgmma_wait is a wait of a warp, so that one lane's arrival could not speak for the others (PTX ISA, "mbarrier.arrive").
 
     Of a `numpipe.Barrier`: this warpgroup's arrival in the phase that is going on, one of `num_arrivals`. Those who wait for the
     phase see what it wrote before (for the TMA and wgmma to see it, `commit_smem` first). It has to be sure that the phase before

@@ -34,7 +34,7 @@ from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
-from .pipelines import Pipeline, check_arrays, reachable, shared_plans, steps_over
+from .pipelines import Pipeline, check_arrays, loaded, reachable, shared_plans, steps_over
 from .trees import leaves
 
 
@@ -102,13 +102,13 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
 class Emitted:
     """What it returns inside a kernel, as the simulated SM holds it."""
 
-    def __init__(self, pipe: Pipeline, body: Any, compute: Any, manual: tuple[bool, bool], last: bool = False) -> None:
-        self.pipe, self.body, self.compute, self.manual, self.last = pipe, body, compute, manual, last
+    def __init__(self, pipe: Pipeline, body: Any, compute: Any, last: bool = False) -> None:
+        self.pipe, self.body, self.compute, self.last = pipe, body, compute, last
         self.facts, mirrored = known(body), known(compute)
         self.mirrored = self.facts.pipelines or mirrored.pipelines
         self.by_lane = by_lane(pipe.np.unit)
         if self.by_lane:
-            check_lane_body(where(pipe), self.facts, manual)
+            check_lane_body(where(pipe), self.facts, pipe.manual)
 
 
 NOTHING = Facts("nothing", 0)
@@ -121,8 +121,7 @@ def known(function: Any) -> Facts:
 
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
-            memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
-            pipeline_state: Any, memory_thread_idx: Any, last: int) -> Callable[..., Any]:
+            memory_registers: Any, pipeline_state: Any, memory_thread_idx: Any, last: int) -> Callable[..., Any]:
     """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
 
     `coroutine`: whether `compute` was given as carry_coroutine. `last`: see `pipelines.steps`.
@@ -130,14 +129,12 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
     options = [constant(where(pipe), name, value) for name, value in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
     check_options(where(pipe), pipe.np.unit, *options)
-    manual = check_manual(where(pipe), constant(where(pipe), MANUAL[0], manual_ready_barriers),
-                          constant(where(pipe), MANUAL[1], manual_consumed_barriers))
     check_state(where(pipe), pipeline_state)
     check_memory_thread(where(pipe), pipe.np.unit, constant(where(pipe), "memory_thread_idx", memory_thread_idx))
-    check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), manual, compute is not None)
+    check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), pipe.manual, compute is not None)
     if compute is not None:
         check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
-    return bind(run, Emitted(pipe, body, compute, manual, bool(last)))
+    return bind(run, Emitted(pipe, body, compute, bool(last)))
 
 
 def where(pipe: Any) -> str:
@@ -165,15 +162,6 @@ def check_memory_thread(where: str, unit: Unit, index: Any) -> None:
 
 WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "
                        "emit_pipeline, whose loads every compute warpgroup issues for itself")
-MANUAL = "manual_ready_barriers", "manual_consumed_barriers"
-
-
-def check_manual(where: str, *given: Any) -> tuple[bool, bool]:
-    """The two options that ask for barriers."""
-    for name, value in zip(MANUAL, given, strict=True):
-        if not isinstance(value, bool):
-            raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
-    return bool(given[0]), bool(given[1])
 
 
 def arguments(count: int) -> str:
@@ -186,7 +174,7 @@ def plural(count: int, what: str) -> str:
 
 def counts(pipe: Any) -> tuple[int, int]:
     """Tiles and loaded operands of a pipeline: its body has barriers for the latter."""
-    return len(pipe.tree.parts), sum(len(group.operands) for group in pipe.rings)
+    return len(pipe.tree.parts), loaded(pipe)
 
 
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
@@ -250,7 +238,7 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
         raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {type(pipeline).__name__}")
     check_shared(emitted.pipe.where, emitted.pipe.single)
     check_arrays(emitted.pipe, refs)
-    return Allocations(shared_plans(emitted.pipe, emitted.pipe.np.unit, leaves(refs), emitted.manual))
+    return Allocations(shared_plans(emitted.pipe, emitted.pipe.np.unit, leaves(refs)))
 
 
 # ---- the pipeline runs
@@ -276,8 +264,7 @@ def emitted_steps(emitted: Emitted, refs: Any) -> Any:
     """The steps, as the loop form has them."""
     np_, outer = emitted.pipe.np, emitted.pipe.np.compute_only
     np_.compute_only = False  # this one's loads are issued
-    iterator = steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual,
-                          int(emitted.last))
+    iterator = steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, int(emitted.last))
     np_.compute_only = outer
     return iterator
 

@@ -33,16 +33,15 @@ def _facts(function: Any) -> Facts | None:
 
 
 class EmittedType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, pipe: PipelineType, body: Any, compute: Any, manual: tuple[bool, bool], what: str = "emitted",
-                 last: bool = False) -> None:
-        self.pipe, self.body, self.compute, self.manual, self.last = pipe, body, compute, manual, last
+    def __init__(self, pipe: PipelineType, body: Any, compute: Any, what: str = "emitted", last: bool = False) -> None:
+        self.pipe, self.body, self.compute, self.last = pipe, body, compute, last
         self.facts: Facts = body.facts
         mirrored = _facts(compute)
         self.mirrored = self.facts.pipelines or (mirrored is not None and mirrored.pipelines)
         self.by_lane = by_lane(pipe.context.unit)
         if self.by_lane:
-            check_lane_body(pipe.where, self.facts, manual)
-        super().__init__(name=f"{what}({pipe}, {body}, {compute}, {manual}, {last})")
+            check_lane_body(pipe.where, self.facts, pipe.manual)
+        super().__init__(name=f"{what}({pipe}, {body}, {compute}, {last})")
 
     @property
     def where(self) -> str:
@@ -76,20 +75,17 @@ def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
 
 @cuda_meaning(source.emitted)
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
-             memory_registers: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any, pipeline_state: Any,
-             memory_thread_idx: Any, last: Any) -> Any:
+             memory_registers: Any, pipeline_state: Any, memory_thread_idx: Any, last: Any) -> Any:
     options = [immediate(pipe.where, name, ty) for name, ty in
                (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
     source.check_options(pipe.where, pipe.context.unit, *options)
     carry = not isinstance(compute, nb.types.NoneType)
-    manual = source.check_manual(pipe.where, *[immediate(pipe.where, name, ty) for name, ty in
-                                               zip(source.MANUAL, (manual_ready_barriers, manual_consumed_barriers), strict=True)])
     check_state(pipe.where, _state(pipeline_state))
     source.check_memory_thread(pipe.where, pipe.context.unit, immediate(pipe.where, "memory_thread_idx", memory_thread_idx))
-    source.check_body(pipe.where, _facts(body), body, source.counts(pipe), manual, carry)
+    source.check_body(pipe.where, _facts(body), body, source.counts(pipe), pipe.manual, carry)
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
-    value = EmittedType(pipe, body, compute, manual, last=bool(nb.literal(last)))
+    value = EmittedType(pipe, body, compute, last=bool(nb.literal(last)))
     result = bound_type(source.run, value)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -97,8 +93,8 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
         struct.pipe, struct.body, struct.compute = args[:3]
         return bound_value(context, builder, result, struct._getvalue())
 
-    return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, manual_ready_barriers,
-                  manual_consumed_barriers, pipeline_state, memory_thread_idx, last), codegen
+    return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, pipeline_state, memory_thread_idx,
+                  last), codegen
 
 
 def _state(ty: Any) -> Any:
@@ -118,7 +114,7 @@ def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
     arrays = nb.types.Tuple(list(refs))
     check_shared(emitted.where, emitted.pipe.single)
     check_arrays(emitted.pipe, arrays)
-    result = AllocationsType(shared_plans(emitted.pipe, emitted.pipe.context.unit, leaves(arrays), emitted.manual))
+    result = AllocationsType(shared_plans(emitted.pipe, emitted.pipe.context.unit, leaves(arrays)))
     return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
 
 
@@ -150,8 +146,7 @@ def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
 
 
 def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
-    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.manual,
-                      emitted.last)
+    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
 
 
 @cuda_meaning(source.emitted_steps)

@@ -60,7 +60,7 @@ class Alone(Emitted):
     """What it returns inside a kernel, as the simulated SM holds it."""
 
     def __init__(self, pipe: Pipeline, body: Any, carry: Any) -> None:
-        super().__init__(pipe, body, None, (False, False))
+        super().__init__(pipe, body, None)
         self.carry = carry
 
 

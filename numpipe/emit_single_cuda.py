@@ -20,7 +20,7 @@ from .pipelines_cuda import PipelineType, made
 class AloneType(EmittedType):
     def __init__(self, pipe: PipelineType, body: Any, carry: Any) -> None:
         self.carry = carry
-        super().__init__(pipe, body, nb.types.none, (False, False), f"emitted alone with {carry}")
+        super().__init__(pipe, body, nb.types.none, f"emitted alone with {carry}")
 
 
 emitted_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("carry", ty.carry)])

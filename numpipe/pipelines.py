@@ -25,7 +25,7 @@ from ._machine import current
 from ._op import constant, op
 from ._plans import RingPlan
 from ._unit import Unit
-from .barriers import barriers_of
+from .barriers import asked_for, barriers_of, by_kind, check_groups, check_shared_loads
 from .chains import Allocations, check_count, check_shared, running
 from .closure import Facts, facts_of
 from .context import Context
@@ -53,14 +53,16 @@ class Pipeline:
     labels       how messages call the leaves
     rings, outs  which of them share a ring
     steps_of     steps of a warpgroup, where they differ
+    manual       whether the body waits for, and whether it releases, each operand itself (`barriers`)
     single       whether each compute warpgroup runs it for itself (`single`)
     """
 
     def __init__(self, np_: Context, grid: tuple[Any, ...], specs: tuple[BlockSpec, ...], tree: Tree, labels: tuple[str, ...],
-                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, single: bool = False) -> None:
+                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, manual: tuple[bool, bool],
+                 single: bool = False) -> None:
         self.np, self.grid, self.specs, self.tree, self.labels, self.rings, self.outs, self.steps_of, self.site = (
             np_, grid, specs, tree, labels, rings, outs, steps_of, site)
-        self.single = single or not np_.unit.warp_specialized
+        self.manual, self.single = manual, single or not np_.unit.warp_specialized
 
     @property
     def where(self) -> str:
@@ -72,7 +74,8 @@ class Pipeline:
 
 def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs: tuple[Any, ...] = (),
              max_concurrent_steps: int | None = None, delay_release: int | None = None,
-             steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
+             steps_of: Callable[[Any], Any] | None = None, manual_ready_barriers: bool = False,
+             manual_consumed_barriers: bool = False) -> NoReturn:
     """A software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
 
     grid                  steps per dimension, run-time int32 values, last one fastest; none is negative (constants are checked
@@ -90,6 +93,14 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
                           a step may still run while the next step is issued. Must be below max_concurrent_steps.
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (at most all), and
                           releases the tiles of the others unused. Everything is loaded.
+    manual_ready_barriers, manual_consumed_barriers
+                          the loop has a ready barrier for each array that is loaded, behind the tiles, and waits for each tile
+                          itself; a consumed barrier for each, behind those, and every compute warpgroup releases each tile itself,
+                          once a step, when the products that read it have been waited for::
+
+                              for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
+
+                          See `barrier_wait` and `barrier_arrive`, and `emit_pipeline_warp_specialized`, whose options they are too.
 
     An operand is loaded when its block changes (see `BlockSpec`).
 
@@ -104,9 +115,11 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 
 @op
 def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None,
-                  delay_release: int | None, steps_of: Any, known: tuple[int | None, ...], site: str) -> Pipeline:
+                  delay_release: int | None, steps_of: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
+                  known: tuple[int | None, ...], site: str) -> Pipeline:
     """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source."""
-    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site)
+    manual = asked_for(f"kernel {np_.unit.kernel}, pipeline at {site}", manual_ready_barriers, manual_consumed_barriers)
+    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site, manual)
 
 
 def no_specs(where: str, name: str, got: str) -> SpecError:
@@ -116,7 +129,8 @@ def no_specs(where: str, name: str, got: str) -> SpecError:
 
 
 def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
-         steps_of: Any, known: tuple[int | None, ...], site: str, single: bool = False, default: int = SLOTS) -> Pipeline:
+         steps_of: Any, known: tuple[int | None, ...], site: str, manual: tuple[bool, bool] = (False, False), single: bool = False,
+         default: int = SLOTS) -> Pipeline:
     """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role.
 
     `default`: its slots where neither the pipeline nor the kernel says how many.
@@ -131,6 +145,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
     if steps_of is not None:
         check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
     check_turns(where, np_.unit, steps_of is not None, bool(out_specs), single)
+    check_shared_loads(where, manual, single or not np_.unit.warp_specialized)
     slots = chosen_slots(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
     delay = constant(where, "delay_release", delay_release)
     tree, labels, rings, outs = plan_operands(where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
@@ -140,7 +155,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
     except TypeError:
         raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
     check_steps(where, sizes)
-    return Pipeline(np_, sizes, (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, site, single)
+    return Pipeline(np_, sizes, (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, site, manual, single)
 
 
 # ---- what both executions check
@@ -209,25 +224,28 @@ def unreachable(kernel: str, site: str) -> str:
 
 # ---- the loop
 @op
-def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int) -> Iterator[tuple[Any, Any]]:
-    """``pipe(arrays)`` in a `for`: yields ``(indices), (tiles)``.
+def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[int, ...], waited: tuple[int, ...],
+          last: int) -> Iterator[tuple[Any, ...]]:
+    """``pipe(arrays)`` in a `for`: yields ``(indices), (tiles)``, then a group of barriers for each kind that was asked for.
 
-    `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue. `last`: it is the last pipeline of
-    a tile, and passes the turn.
+    `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue. `unpacked`: see
+    `barriers.check_groups`. `waited`: the ready barriers, by number, that every step is sure to wait for. `last`: it is the last
+    pipeline of a tile, and passes the turn.
     """
-    return steps_over(pipe, refs, nested, groups, (False, False), last)
+    check_groups(pipe.where, pipe.manual, loaded(pipe), unpacked)
+    return steps_over(pipe, refs, nested, groups, last, waited, True)
 
 
-def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, manual: tuple[bool, bool],
-               last: int = 0) -> Iterator[tuple[Any, Any]]:
-    """The same with barriers behind the tiles, where the body waits for, or releases, its operands itself (`manual`)."""
+def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
+               apart: bool = False) -> Iterator[tuple[Any, ...]]:
+    """The same; barriers are in one group with the tiles, behind them, or `apart`."""
     if not pipe.single:
         reachable(pipe.np, pipe.site)
     refs, shared = without_allocations(pipe, refs)
     arrays = leaves(refs)
     check_arrays(pipe, refs)
     check_inner(pipe.where, pipe.steps_of is not None, nested)
-    return _iterate(_loop(pipe, arrays, groups, manual, shared, bool(last)), nested)
+    return _iterate(_loop(pipe, arrays, groups, waited, shared, bool(last)), nested, apart)
 
 
 def check_arrays(pipe: Pipeline, refs: tuple[Any, ...]) -> None:
@@ -250,7 +268,18 @@ def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[An
     return refs[:-1], refs[-1].plans
 
 
-def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool, bool],
+def loaded(pipe: Any) -> int:
+    """The arrays that a pipeline loads: its loop may have barriers for them."""
+    return sum(len(group.operands) for group in pipe.rings)
+
+
+def waited_parts(pipe: Any, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
+    """The parts of a ring whose ready barriers, numbered as the loop has them, are among `waited`."""
+    order = sorted(operand for ring in pipe.rings for operand in ring.operands)
+    return tuple(part for part, operand in enumerate(group.operands) if operand in order and order.index(operand) in waited)
+
+
+def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, waited: tuple[int, ...],
           shared: tuple[RingPlan, ...] | None, last: bool) -> Loop:
     total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.steps_of is not None and not pipe.np.memory:
@@ -258,14 +287,14 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, manual: tuple[bool
     if pipe.single:
         total = steps  # nobody loads for others
     rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
-                       tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps)
-                  for plan, group in plan_rings(pipe, pipe.np.unit, arrays, manual, shared))
+                       tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps, waited_parts(pipe, group, waited))
+                  for plan, group in plan_rings(pipe, pipe.np.unit, arrays, shared))
     loads = len(pipe.rings)
-    return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), manual, pipe.grid, total,
-                steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:], last)
+    return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), pipe.manual, pipe.grid,
+                total, steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:], last)
 
 
-def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool],
+def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any],
                shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
     """The rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
 
@@ -274,7 +303,7 @@ def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool,
     rings: list[tuple[RingPlan, Group]] = []
     for number, group in enumerate(pipe.rings):
         blocks, labels = _wanted(pipe, arrays, group)
-        rings.append((unit.plan_ring(pipe.site, blocks, group.slots, group.delay, manual, labels, group.dims, pipe.single,
+        rings.append((unit.plan_ring(pipe.site, blocks, group.slots, group.delay, pipe.manual, labels, group.dims, pipe.single,
                                      shared[number] if shared else None), group))
     for number, group in enumerate(pipe.outs, len(rings)):
         blocks, labels = _wanted(pipe, arrays, group)
@@ -288,12 +317,12 @@ def _wanted(pipe: Any, arrays: Sequence[Any], group: Group) -> tuple[tuple[tuple
             tuple(pipe.labels[n] for n in group.operands))
 
 
-def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any], manual: tuple[bool, bool]) -> tuple[RingPlan, ...]:
+def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any]) -> tuple[RingPlan, ...]:
     """What other pipelines may share of its shared memory: its rings, those of its outputs too."""
-    return tuple(plan for plan, _ in plan_rings(pipe, unit, arrays, manual, None))
+    return tuple(plan for plan, _ in plan_rings(pipe, unit, arrays, None))
 
 
-def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:
+def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
     with running(loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
         if loop.np.memory and not nested and not loop.single:
             produce(loop)
@@ -302,7 +331,7 @@ def _iterate(loop: Loop, nested: int) -> Iterator[tuple[Any, Any]]:
         if loop.single and not loop.np.memory:
             begin_alone(loop)
         while _comes(loop, k):
-            yield unravel(k, loop.grid), _given(loop, k)
+            yield unravel(k, loop.grid), *_given(loop, k, apart)
             k = k + np.int32(1)
 
 
@@ -319,6 +348,9 @@ def _comes(loop: Loop, k: Any) -> bool:
     return more
 
 
-def _given(loop: Loop, k: Any) -> Any:
+def _given(loop: Loop, k: Any, apart: bool) -> tuple[Any, ...]:
+    """The groups behind the indices of step k."""
     given, barriers = tiles(loop, ring_steps(loop, k)), barriers_of(loop, k)
-    return (*given, *barriers) if barriers else given
+    if not apart:
+        return ((*given, *barriers) if barriers else given,)
+    return given, *by_kind(loop.manual, barriers)

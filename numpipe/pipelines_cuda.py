@@ -12,7 +12,7 @@ from . import _numba as nb
 from . import pipelines as source
 from ._op import cuda_meaning, immediate
 from ._plans import RingPlan
-from .barriers import barriers_of
+from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, check_shared_loads
 from .barriers_cuda import barrier_types
 from .chains import check_count, check_shared
 from .chains_cuda import AllocationsType
@@ -37,14 +37,14 @@ I32 = nb.types.int32
 
 class PipelineType(nb.types.Type):  # type: ignore[misc]
     def __init__(self, context: ContextType, rank: int, specs: tuple[SpecType, ...], tree: Tree, labels: tuple[str, ...],
-                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, single: bool = False,
-                 inert_grid: str | None = None) -> None:
+                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, manual: tuple[bool, bool],
+                 single: bool = False, inert_grid: str | None = None) -> None:
         """`inert_grid`: what makes the grid of a single-stream pipeline inert, in the memory role, or None."""
         self.context, self.rank, self.specs, self.tree, self.labels = context, rank, specs, tree, labels
         self.rings, self.outs, self.steps_of, self.site, self.inert_grid = rings, outs, steps_of, site, inert_grid
-        self.single = single or not context.unit.warp_specialized
+        self.manual, self.single = manual, single or not context.unit.warp_specialized
         super().__init__(name=f"pipeline({context}, {rank}, {specs}, {tree}, {labels}, {rings}, {outs}, {steps_of}, {site}, "
-                              f"{single}, {inert_grid})")
+                              f"{manual}, {single}, {inert_grid})")
 
     @property
     def where(self) -> str:
@@ -64,13 +64,17 @@ class _PipelineModel(nb.models.StructModel):  # type: ignore[misc]
 
 @cuda_meaning(source.make_pipeline)
 def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any,
-                   known: Any, site: Any) -> Any:
-    return made(np_, grid, in_specs, out_specs, slots, delay, steps_of, known, site)
+                   manual_ready_barriers: Any, manual_consumed_barriers: Any, known: Any, site: Any) -> Any:
+    where = f"kernel {np_.unit.kernel}, pipeline at {nb.literal(site)}"
+    barriers = manual_ready_barriers, manual_consumed_barriers
+    manual = check_manual(where, *(immediate(where, name, ty) for name, ty in zip(MANUAL, barriers, strict=True)))
+    return made(np_, grid, in_specs, out_specs, slots, delay, steps_of, known, site, manual, more=barriers)
 
 
 def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, known: Any, site: Any,
-         single: bool = False, default: int = source.SLOTS) -> Any:
-    """Typing of a pipeline."""
+         manual: tuple[bool, bool] = (False, False), single: bool = False, default: int = source.SLOTS,
+         more: tuple[Any, ...] = ()) -> Any:
+    """Typing of a pipeline. `more`: types of compile-time arguments in front of `known`."""
     place = nb.literal(site)
     where = f"kernel {np_.unit.kernel}, pipeline at {place}"
     if not isinstance(grid, nb.types.BaseTuple) or not len(grid):
@@ -91,6 +95,7 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
         source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)),
                               len(out_specs) > 0)
     check_turns(where, np_.unit, not isinstance(steps_of, nb.types.NoneType), len(out_specs) > 0, single)
+    check_shared_loads(where, manual, single or not np_.unit.warp_specialized)
     options = np_.unit.params
     tree, labels, rings, outs = source.plan_operands(
         where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
@@ -98,7 +103,7 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
         source.chosen_slots(immediate(where, "max_concurrent_steps", slots), options, default),
         immediate(where, "delay_release", delay), np_.unit, single)
     pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
-                        single, inert)
+                        manual, single, inert)
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -110,23 +115,27 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
             leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)])
         return value._getvalue()
 
-    return pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, known, site), codegen
+    return pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *more, known, site), codegen
 
 
 class StepsType(nb.types.SimpleIterableType):  # type: ignore[misc]
     """``pipe(arrays)``."""
 
-    def __init__(self, loop: LoopType, nested: int) -> None:
-        super().__init__(f"steps({loop}, {nested})", StepsIterator(loop, nested))
+    def __init__(self, loop: LoopType, nested: int, apart: bool) -> None:
+        super().__init__(f"steps({loop}, {nested}, {apart})", StepsIterator(loop, nested, apart))
 
 
 class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
-    def __init__(self, loop: LoopType, nested: int) -> None:
-        self.loop, self.nested, self.role = loop, nested, loop.context.role
+    """`tiles`: the tiles, with the barriers behind them where these are not groups of their own (`apart`)."""
+
+    def __init__(self, loop: LoopType, nested: int, apart: bool) -> None:
+        self.loop, self.nested, self.apart, self.role = loop, nested, apart, loop.context.role
         self.indices = loop.grid
         barriers = barrier_types(loop)
-        self.tiles = nb.types.Tuple([*loop.tiles, *barriers]) if barriers else loop.tiles
-        super().__init__(f"iterator of steps({loop}, {nested})", nb.types.Tuple([self.indices, self.tiles]))
+        self.tiles = nb.types.Tuple([*loop.tiles, *barriers]) if barriers and not apart else loop.tiles
+        self.barriers = [nb.types.Tuple(list(group)) for group in by_kind(loop.manual, barriers)] if apart else []
+        super().__init__(f"iterator of steps({loop}, {nested}, {apart})",
+                         nb.types.Tuple([self.indices, self.tiles, *self.barriers]))
 
 
 @nb.register_model(StepsType)
@@ -141,23 +150,24 @@ class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
         super().__init__(manager, fe_type, [("loop", fe_type.loop), ("k", nb.types.EphemeralPointer(I32))])
 
 
-def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, manual: tuple[bool, bool] = (False, False),
-               last: int = 0) -> StepsType:
-    """The type of a pipeline's steps over arrays; plans its rings. `manual`: see `RingPlan`; `last`: see `steps`."""
+def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
+               apart: bool = False) -> StepsType:
+    """The type of a pipeline's steps over arrays; plans its rings. `last`, `waited`: see `steps`; `apart`: see `steps_over`."""
     refs, shared = without_allocations(pipe, refs)
     arrays = leaves(refs)
     check_arrays(pipe, refs)
     source.check_inner(pipe.where, pipe.unequal, nested)
     rings = []
-    for plan, group in source.plan_rings(pipe, pipe.context.unit, arrays, manual, shared):
+    for plan, group in source.plan_rings(pipe, pipe.context.unit, arrays, shared):
         if not pipe.single:
             pipe.context.unit.met[pipe.context.role].add(plan.name)
         rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
-                              nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank))
+                              nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank,
+                              source.waited_parts(pipe, group, waited)))
     loads = len(pipe.rings)
     loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
-                    manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last))
-    return StepsType(loop, nested)
+                    pipe.manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last))
+    return StepsType(loop, nested, apart)
 
 
 def check_arrays(pipe: PipelineType, refs: Any) -> None:
@@ -226,15 +236,16 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
 
 
 @cuda_meaning(source.steps)
-def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, last: Any) -> Any:
+def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, unpacked: Any, waited: Any, last: Any) -> Any:
     if not isinstance(pipe, PipelineType):
         return None
-    result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups), last=nb.literal(last))
+    check_groups(pipe.where, pipe.manual, source.loaded(pipe), nb.literal(unpacked))
+    result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups), nb.literal(last), nb.literal(waited), True)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
-    return result(pipe, refs, nested, groups, last), codegen
+    return result(pipe, refs, nested, groups, unpacked, waited, last), codegen
 
 
 @nb.lower_builtin("getiter", StepsType)
@@ -276,10 +287,15 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
         step = advance_alone if kind.loop.single else advance
         valid = nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     given = nb.call(context, builder, tiles, (kind.loop, at), (it.loop, rings))[1]
+    groups: list[Any] = []
     if barrier_types(kind.loop):
         barriers = nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
-        given = context.make_tuple(builder, kind.tiles, [part for values in (given, barriers)
-                                                         for part in nb.cgutils.unpack_tuple(builder, values)])
+        values = nb.cgutils.unpack_tuple(builder, barriers)
+        if kind.apart:
+            groups = [context.make_tuple(builder, ty, list(group))
+                      for ty, group in zip(kind.barriers, by_kind(kind.loop.manual, values), strict=True)]
+        else:
+            given = context.make_tuple(builder, kind.tiles, [*nb.cgutils.unpack_tuple(builder, given), *values])
     result.set_valid(valid)
-    result.yield_(context.make_tuple(builder, kind.yield_type, [indices, given]))
+    result.yield_(context.make_tuple(builder, kind.yield_type, [indices, given, *groups]))
     builder.store(builder.add(k, nb.const(1)), builder.gep(it.k, [nb.const(0)], name="numpipe.k"))

@@ -59,11 +59,13 @@ class Ring:
     plan, refs, index_maps  where it is; the arrays it loads, and which blocks of them
     grid, steps             of the loop; the steps that this warpgroup runs
     first                   the ring's step counter when the loop begins
+    waited                  parts that the body is sure to wait for in every step, before it releases them
     """
 
     def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...],
-                 grid: tuple[Any, ...], steps: Any) -> None:
+                 grid: tuple[Any, ...], steps: Any, waited: tuple[int, ...] = ()) -> None:
         self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
+        self.waited = waited
         self.first = counter(np_, plan.index)
         self.step = 0
         """the newest that was told of (`note`)"""
@@ -153,7 +155,7 @@ def unreleased(ring: Ring) -> int:
 @op
 def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
     """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant (`RingPlan.chosen`)."""
-    for number in ring.plan.chosen(parts, part):
+    for number in ring.plan.chosen(parts, part, ring.waited):
         function(ring, number, *args)
 
 

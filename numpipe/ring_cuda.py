@@ -22,12 +22,14 @@ I32 = nb.types.int32
 
 
 class RingType(nb.types.Type):  # type: ignore[misc]
-    """A load ring of one role in a loop: the plan in the type; arrays, index maps (with their captures), the grid, the steps and
-    the ring's counter when the loop begins in the value."""
+    """A load ring of one role in a loop: the plan, and what every step waits for (`Ring.waited`), in the type; arrays, index maps
+    (with their captures), the grid, the steps and the ring's counter when the loop begins in the value."""
 
-    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int) -> None:
+    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int,
+                 waited: tuple[int, ...] = ()) -> None:
         self.context, self.plan, self.refs, self.index_maps, self.rank = context, plan, refs, index_maps, rank
-        super().__init__(name=f"ring({context}, {plan.index}, {plan}, {refs}, {index_maps}, {rank})")
+        self.waited = waited
+        super().__init__(name=f"ring({context}, {plan.index}, {plan}, {refs}, {index_maps}, {rank}, {waited})")
 
 
 @nb.register_model(RingType)
@@ -125,7 +127,7 @@ def _announces(_context: Any, ring: Any, part: Any, loaded: Any) -> Any:
 
 @cuda_meaning(source.each)
 def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
-    numbers = [nb.immediate(number) for number in ring.plan.chosen(nb.literal(parts), nb.literal(part))]
+    numbers = [nb.immediate(number) for number in ring.plan.chosen(nb.literal(parts), nb.literal(part), ring.waited)]
     for kind, _ in numbers:
         nb.returns(typing_context, function, (ring, kind, *args))
 

@@ -331,8 +331,7 @@ def pass_rest(loop, k):  # type: ignore[no-untyped-def]
 def pass_by(ring, k):  # type: ignore[no-untyped-def]
     """Release what step k begins, unused, when it has landed."""
     if begins(ring, k):
-        if awaits(ring):
-            await_ready(ring, 0, step_of(ring, k, 0))
+        each(ring, "landing", 0, await_ready, step_of(ring, k, 0))
         each(ring, "consumed", 0, release, step_of(ring, k, 0))
 
 

@@ -1,4 +1,5 @@
-"""Bodies that wait for, and release, their operands one by one: written as text from a plan, with what NumPy computes.
+"""Pipelines that wait for, and release, their operands one by one, in either form: written as text from a plan, with what NumPy
+computes.
 
 Each tile of 64 rows a warpgroup is a chain link: the ring's counter runs on from one to the next. With a carry a tile is the
 sum over its steps, without one every step stores its own product. Numbers are small integers, so that sums are exact.
@@ -35,6 +36,8 @@ class Plan:
     """the first `delay` releases are left out; else they are written and do nothing"""
     backwards: bool = False
     """waits for, and releases, the operands in the other order"""
+    loop: bool = False
+    """written in the loop form; else in the body form"""
 
     @property
     def arrays(self) -> list[str]:
@@ -57,7 +60,7 @@ def releases(plan: Plan, names: list[str]) -> list[str]:
 def body(plan: Plan) -> list[str]:
     """The body's lines: each operand is waited for where it is used first, and released where it was used last."""
     names = plan.arrays
-    lines = ["k, = indices"]
+    lines = ["k, = indices"] * (not plan.loop)
     if not plan.carry:
         lines.append("acc = numpipe.zeros((64, 64), np.float32)")
     waited: list[str] = []
@@ -75,7 +78,7 @@ def body(plan: Plan) -> list[str]:
         lines.append(f"acc = numpipe.wgmma_wait(acc, {left})")
         lines += releases(plan, names[::-1] if plan.backwards else names)
     if plan.carry:
-        return [*lines, "return acc"]
+        return [*lines, *["return acc"] * (not plan.loop)]
     return [*lines, "acc = numpipe.wgmma_wait(acc, 0)",
             f"c[ds((m * steps + k) * {plan.tm} + wg * 64, 64), ds(0, 64)] = acc"]
 
@@ -83,12 +86,28 @@ def body(plan: Plan) -> list[str]:
 def source(plan: Plan) -> str:
     """The kernel's file."""
     names = plan.arrays
+    options = f"grid=(steps,), max_concurrent_steps={plan.slots}, delay_release={plan.delay}, in_specs=({{}}),"
+    barriers = f"manual_ready_barriers={plan.ready}, manual_consumed_barriers={plan.consumed}"
+    store = f"c[ds(m * {plan.tm} + wg * 64, 64), ds(0, 64)] ="
     parameters = ["indices", *[f"{n}_tile" for n in names], *[f"{n}_{kind}" for kind in plan.kinds for n in names],
                   *["acc"] * plan.carry]
     specs = ", ".join(f"BlockSpec(({plan.tm if n == 'a' else 64}, {TK}), lambda k: ({'m' if n == 'a' else 0}, k))" for n in names)
     context = [
         "        def compute(pipeline):",
-        f"            c[ds(m * {plan.tm} + wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))", ""]
+        f"            {store} pipeline(numpipe.zeros((64, 64), np.float32))", ""]
+    in_loop = [
+        *["        acc = numpipe.zeros((64, 64), np.float32)"] * plan.carry,
+        f"        pipe = numpipe.pipeline({options.format(specs)}",
+        f"            {barriers})",
+        f"        for (k,), {', '.join(groups(plan))} in pipe({', '.join(names)}):",
+        *(f"            {line}" for line in body(plan)),
+        *[f"        {store} acc"] * plan.carry]
+    in_functions = [
+        f"        def body({', '.join(parameters)}):",
+        *(f"            {line}" for line in body(plan)), "",
+        *(context if plan.carry else []),
+        f"        numpipe.emit_pipeline_warp_specialized(body, {options.format(specs)}",
+        f"            {'compute_context=compute, ' if plan.carry else ''}{barriers})({', '.join(names)})"]
     return "\n".join([
         "import numpy as np", "", "import numpipe", "from numpipe import BlockSpec, cdiv, ds", "", "",
         f'@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs={plan.wgs}, wg_axis="wg")',
@@ -96,12 +115,12 @@ def source(plan: Plan) -> str:
         '    wg = numpipe.axis_index("wg")',
         f"    steps = cdiv(a.shape[1], {TK})",
         f"    for m, _ in numpipe.tiles(cdiv(a.shape[0], {plan.tm}), 1):",
-        f"        def body({', '.join(parameters)}):",
-        *(f"            {line}" for line in body(plan)), "",
-        *(context if plan.carry else []),
-        f"        numpipe.emit_pipeline_warp_specialized(body, grid=(steps,), max_concurrent_steps={plan.slots},",
-        f"            delay_release={plan.delay}, {'compute_context=compute, ' if plan.carry else ''}in_specs=({specs}),",
-        f"            manual_ready_barriers={plan.ready}, manual_consumed_barriers={plan.consumed})({', '.join(names)})", ""])
+        *(in_loop if plan.loop else in_functions), ""])
+
+
+def groups(plan: Plan) -> list[str]:
+    """What a loop unpacks behind the indices."""
+    return [f"({', '.join(f'{name}_{kind}' for name in plan.arrays)})" for kind in ("tile", *plan.kinds)]
 
 
 def inputs(plan: Plan, tiles: int, steps: int, seed: int = 0) -> list[np.ndarray]:

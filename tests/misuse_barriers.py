@@ -134,3 +134,82 @@ def a_body_that_releases_twice(a, b, c):
       # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
     emit(body, grid=(2,), manual_consumed_barriers=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+# ---- in the loop form
+@refused(", pipeline at {file}:{line-1}: the loop unpacks 2 groups, but each step has 3: write `for (indices), (tiles), (ready "
+         "barriers) in pipe(arrays):`; barriers come with manual_ready_barriers=True and manual_consumed_barriers=True",
+         kind=SpecError)
+def a_loop_without_its_barriers(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_ready_barriers=True)
+    for _, (x,) in pipe(a):
+        #          ^^^^^^^
+        pass
+
+
+@refused(", pipeline at {file}:{line-1}: the loop unpacks 3 groups, but each step has 2: write `for (indices), (tiles) in "
+         "pipe(arrays):`; barriers come with manual_ready_barriers=True and manual_consumed_barriers=True", kind=SpecError)
+def a_loop_with_barriers_that_nobody_asked_for(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for _, (x,), (x_ready,) in pipe(a):
+        #                      ^^^^^^^
+        numpipe.barrier_wait(x_ready)
+
+
+@refused(", pipeline at {file}:{line-2}: the loop unpacks 1 consumed barriers, but the pipeline has 2: one for each array that it "
+         "loads, in the order of in_specs", kind=SpecError)
+def a_loop_with_too_few_barriers(a, b, c):
+    specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
+    pipe = numpipe.pipeline(grid=(2,), in_specs=specs, manual_consumed_barriers=True)
+
+    for _, (x, y), (x_consumed,) in pipe(a, b):
+        #                           ^^^^^^^^^^
+        numpipe.barrier_arrive(x_consumed)
+
+
+@refused("barrier_arrive takes a consumed barrier; that one is for numpipe.barrier_wait(…), got a ready barrier", kind=SpecError)
+def a_loop_that_takes_them_in_the_other_order(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_ready_barriers=True,
+                            manual_consumed_barriers=True)
+    for _, (x,), (x_consumed,), (x_ready,) in pipe(a):
+        numpipe.barrier_arrive(x_consumed)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (_, (x,), *barriers)`")
+def a_loop_that_takes_what_comes(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_ready_barriers=True)
+    for _, (x,), *barriers in pipe(a):
+      # ^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused("'x_ready' belongs to a step of the pipeline loop of line {line-2} and is used after it, where its slot is filled again: "
+         "take what is needed of it in the loop")
+def a_barrier_that_outlives_its_loop(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_ready_barriers=True)
+    for _, (x,), (x_ready,) in pipe(a):
+        numpipe.barrier_wait(x_ready)
+    numpipe.barrier_wait(x_ready)
+    #                    ^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: manual_consumed_barriers=True in a single-stream pipeline, whose warpgroup loads its tiles "
+         "itself, all of a step at once: leave it out, or let a memory role load (warp_specialized=True)", kind=SpecError,
+         warp_specialized=False)
+def barriers_without_a_memory_role(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k))
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_consumed_barriers=True)
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    for _, (x,), (x_consumed,) in pipe(a):
+        numpipe.barrier_arrive(x_consumed)
+
+
+@refused(simulated="warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] 'a' of a @ {file}:{line-1} "
+                   "for step 0: the memory role would wait for ever; with manual_consumed_barriers every compute warpgroup "
+                   "arrives once on each consumed barrier of a step", kind=PipelineDeadlock)
+def a_loop_that_releases_nothing(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_consumed_barriers=True)
+    for _, (x,), (x_consumed,) in pipe(a):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass

@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 from .. import emit, emit_single, pipelines
+from ..barriers import MANUAL
 from ..closure import Facts
 from .calls import Calls
 from .fold import literal_node
@@ -36,7 +37,7 @@ class Bodies(Calls):
                         self.bind(emit.emit_pipeline_warp_specialized, node), strict=True))
         body, grid, in_specs, compute, coroutine = (said.pop(name) for name in (
             "body", "grid", "in_specs", "compute_context", "carry_coroutine"))
-        looped = [said.pop(name) for name in ("out_specs", "max_concurrent_steps", "delay_release", "steps_of")]
+        looped = [said.pop(name) for name in ("out_specs", "max_concurrent_steps", "delay_release", "steps_of", *MANUAL)]
         given = self.value(coroutine) is not None
         if given and self.value(compute) is not None:
             self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from .. import arith, emit, pipelines, profiling, splits, tile_loop
+from .. import arith, barriers, emit, pipelines, profiling, splits, tile_loop
 from ..closure import Facts
 from ..fragment import mma
 from .dynamic import DynamicTiles
@@ -100,7 +100,7 @@ class Loops(SplitLoops, DynamicTiles):
     @staticmethod
     def _looks_like_a_pipeline(node: ast.For) -> bool:
         pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
-        return isinstance(node.iter, ast.Call) and len(pair) == 2 and all(isinstance(p, ast.Tuple) for p in pair)
+        return isinstance(node.iter, ast.Call) and 2 <= len(pair) <= 4 and all(isinstance(p, ast.Tuple) for p in pair)
 
     def _plain_loop(self, node: ast.For) -> ast.For:
         node.iter = self.visit(node.iter)
@@ -112,14 +112,15 @@ class Loops(SplitLoops, DynamicTiles):
         assert isinstance(node.iter, ast.Call)
         self._stays_inside(node)
         self._not_itself(node)
-        self._unpacks(node.target, len(node.iter.args))
+        unpacked = self._unpacks(node.target, len(node.iter.args))
         targets = {n.id for n in walk(node.target) if isinstance(n, ast.Name)}
         carried = self._carried(node, targets)
         arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
         if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.error(node.iter, "a pipeline is called on its arrays by position")
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
-        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, last], node.iter)
+        facts: list[ast.expr] = [literal_node(unpacked, node.iter), literal_node(self._waited(node), node.iter)]
+        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
         loop = self._plain_loop(node)
         nested.value, groups.value = int(self._holds_pipeline(loop.body)), self._groups(loop.body)
         waits = [ast.copy_location(ast.Assign(
@@ -127,16 +128,42 @@ class Loops(SplitLoops, DynamicTiles):
             self.call(mma.wgmma_wait, [ast.Name(name, ast.Load()), literal_node(0, node)], node)), node) for name in carried]
         return [loop, *waits]
 
-    def _unpacks(self, target: ast.expr, arrays: int) -> None:
-        """``for (indices), (tiles)``: a pair, with a tile for each array."""
-        pair = target.elts if isinstance(target, ast.Tuple) else []
-        if len(pair) != 2:
+    def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
+        """``for (indices), (tiles)``: a pair, with a tile for each array; behind it groups of barriers: how many names each has."""
+        groups = target.elts if isinstance(target, ast.Tuple) else []
+        if not 2 <= len(groups) <= 4 or not all(isinstance(group, ast.Tuple) for group in groups[2:]):
             self.error(target, "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
                                f"`for {ast.unparse(target)}`")
-        tiles = pair[1]
+        tiles = groups[1]
         if isinstance(tiles, ast.Tuple) and len(tiles.elts) != arrays and not any(isinstance(t, ast.Starred) for t in tiles.elts):
             self.error(target, f"the pipeline is called on {arrays} arrays, but the loop unpacks {len(tiles.elts)} tiles: "
                                f"{ast.unparse(tiles)}")
+        barriers = [group.elts for group in groups[2:] if isinstance(group, ast.Tuple)]
+        return tuple(-1 if any(isinstance(part, ast.Starred) for part in parts) else len(parts) for parts in barriers)
+
+    def _waited(self, node: ast.For) -> tuple[int, ...]:
+        """The ready barriers, by number, that every step of a loop waits for before it could release the tile.
+
+        ``numpipe.barrier_wait(k_ready)`` as a statement of the loop's own, with no `continue` before it, nor anything that names
+        the consumed barrier. A loop's groups do not say what they are; that two groups are ready and consumed barriers, or one
+        group ready ones, is seen from the waits, which a consumed barrier refuses.
+        """
+        assert isinstance(node.target, ast.Tuple)
+        ready, consumed = [[n.id if isinstance(n, ast.Name) else "" for n in group.elts] if isinstance(group, ast.Tuple) else []
+                           for group in (*node.target.elts[2:], None, None)[:2]]
+        bound = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        found, seen = [], set[str]()
+        for statement in node.body:
+            call = statement.value if isinstance(statement, ast.Expr) else None
+            name = call.args[0] if isinstance(call, ast.Call) and len(call.args) == 1 else None
+            if isinstance(call, ast.Call) and isinstance(name, ast.Name) and self.value(call.func) is barriers.barrier_wait:
+                number = ready.index(name.id) if name.id in ready and name.id not in bound else -1
+                if number >= 0 and not (consumed[number:] and consumed[number] in seen):
+                    found.append(number)
+            if any(isinstance(inner, (ast.Continue, ast.Return)) for inner in walk(statement)):
+                break
+            seen |= {inner.id for inner in walk(statement) if isinstance(inner, ast.Name)}
+        return tuple(sorted(set(found)))
 
     def _groups(self, body: list[ast.stmt]) -> int:
         """wgmma calls that every step executes: what may stay in flight is counted in them, so none may be missing."""

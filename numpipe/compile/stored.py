@@ -159,7 +159,7 @@ class _Stores:
 def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
     """Names that a pipeline's loop has for its arrays: where the array is in global memory, a store goes to it."""
     match loop:
-        case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets)]), iter=ast.Call(args=args)):
+        case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)):
             pairs = zip(targets, args, strict=False)
             return [(target.id, _names(value)) for target, value in pairs if isinstance(target, ast.Name)]
     return []

@@ -1,4 +1,4 @@
-"""Bodies that wait for, and release, their operands themselves, on the hardware: exact sums, many times over."""
+"""Pipelines that wait for, and release, their operands themselves, in both forms, on the hardware: exact sums, many times over."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from barrier_loop_kernels import cases
 from barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
 
 pytestmark = pytest.mark.gpu
@@ -23,13 +24,22 @@ def test_every_ring(manual: tuple[bool, bool], slots: int, delay: int, carry: bo
     for steps in range(7):
         for tiles in (1, 3):
             check(plan, tiles, steps, target="gpu")
-    check(replace(plan, skip=True), 3, 5, target="gpu")
+    for other in (replace(plan, skip=True), replace(plan, loop=True), replace(plan, skip=True, loop=True)):
+        check(other, 3, 5, target="gpu")
 
 
+@pytest.mark.parametrize("name", cases())
+def test_loops_in_all_that_a_pipeline_stands_in(name: str) -> None:
+    case = cases()[name]
+    for _ in range(REPEATS):
+        case.check(lambda *args, **options: case.kernel(*args, target="gpu", **options))
+
+
+@pytest.mark.parametrize("loop", [False, True], ids=["body", "loop"])
 @pytest.mark.parametrize("delay", [0, 2])
 @pytest.mark.parametrize("manual", MANUAL, ids=str)
-def test_long_chains_again_and_again(manual: tuple[bool, bool], delay: int) -> None:
-    plan = Plan(*manual, slots=3, delay=delay, wgs=2, operands=3)
+def test_long_chains_again_and_again(manual: tuple[bool, bool], delay: int, loop: bool) -> None:
+    plan = Plan(*manual, slots=3, delay=delay, wgs=2, operands=3, loop=loop)
     kernel, arrays = load(source(plan)), inputs(plan, 32, 41)
     exact = expected(plan, arrays)
     for _ in range(REPEATS):

@@ -299,6 +299,39 @@ def a_slot_that_is_never_released(x, y, *, mended: numpipe.Static):
          manual_consumed_barriers=True)(x)
 
 
+@kernel("too-few-arrivals", r"warpgroup 1 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
+        r"x @ barriers.py:\d+ for step 2", X, zeros(128, 64, dtype=F32), gives=np.concatenate(
+            [X.reshape(64, 3, 64).astype(F32).sum(axis=1)] * 2), error=PipelineDeadlock, num_compute_wgs=2)
+def a_loop_in_which_one_warpgroup_does_not_release(x, y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(3,), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (tile,), (ready,), (free,) in pipe(x):
+        numpipe.barrier_wait(ready)
+        acc = acc + tile[...].astype(np.float32)
+        if mended:
+            numpipe.barrier_arrive(free)
+        elif wg == 0:
+            numpipe.barrier_arrive(free)
+        elif k < 2:
+            numpipe.barrier_arrive(free)
+    y[ds(wg * 64, 64), ds(0, 64)] = acc
+
+
+@kernel("too-many-arrivals", r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
+        r"x @ barriers.py:\d+ for step 0", X, zeros(64, 64, dtype=F32), gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
+def a_loop_that_releases_a_slot_twice(x, y, *, mended: numpipe.Static):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(3,), manual_consumed_barriers=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for _, (tile,), (free,) in pipe(x):
+        acc = acc + tile[...].astype(np.float32)
+        numpipe.barrier_arrive(free)
+        if not mended:
+            numpipe.barrier_arrive(free)
+    y[ds(0, 64), ds(0, 64)] = acc
+
+
 @kernel("too-few-arrivals", r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a barrier_arrive or a copy "
         r"is missing, or the count is too high", X, zeros(64, 64), gives=X[:, :64], error=PipelineDeadlock)
 def one_copy_on_a_barrier_of_two(x, y, *, mended: numpipe.Static):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import barrier_loop_kernels
 import barrier_plans
 import batched_gemm
 import cluster_kernels
@@ -76,6 +77,8 @@ run("a body", emitted_kernels.gemm_body, A, B, cfg=emitted_kernels.Config(tn=64)
 for manual in ((True, True), (True, False), (False, True)):
     plan = barrier_plans.Plan(*manual, slots=2, wgs=2)
     run(f"a body's barriers {manual}", barrier_plans.load(barrier_plans.source(plan)), *barrier_plans.inputs(plan, 2, 5))
+loops = barrier_loop_kernels.cases()["rotated, fewer steps"]
+run("a loop's barriers", loops.kernel, *loops.inputs, out(128, 64, dtype=F32), **dict(loops.options))
 for form in ("loop", "body"):
     for roles in (True, False) if form == "body" else (False,):
         run(f"single-stream {form} {roles}", single_kernels.gemm(form, roles, 2, 0, 2), *single_kernels.operands(256, 320))

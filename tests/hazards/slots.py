@@ -55,6 +55,24 @@ def one_product_too_many_left_in_flight(a, b, c, *, mended: numpipe.Static):
          manual_consumed_barriers=True)(a, b)
 
 
+@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their wgmma "
+        r"drained.*mend: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+", A, B,
+        zeros(64, 64, dtype=F32), gives=PRODUCT)
+def released_in_a_loop_before_the_product_has_drained(a, b, c, *, mended: numpipe.Static):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=1, manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for _, (a_tile, b_tile), (a_ready, b_ready), (a_free, b_free) in pipe(a, b):
+        numpipe.barrier_wait(a_ready)
+        numpipe.barrier_wait(b_ready)
+        acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+        if mended:
+            acc = numpipe.wgmma_wait(acc, 0)
+        numpipe.barrier_arrive(a_free)
+        numpipe.barrier_arrive(b_free)
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
 @kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*mend: "
         r"+commit_smem between the last read and the copy", X, zeros(64, 64), gives=X[:, :64] + X[:, 64:128], compiler_params=BARE)
 def loaded_again_while_other_warps_read(x, y, *, mended: numpipe.Static):
@@ -153,6 +171,21 @@ def a_body_that_waits_for_one_of_two_operands(a, b, c, *, mended: numpipe.Static
 
     specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
     emit(body, grid=(3,), in_specs=specs, compute_context=compute, manual_ready_barriers=True)(a, b)
+
+
+@kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
+        r"of a, b @ slots.py:\d+ phase 0.*mend: +wait for ready\[0\])", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+def a_loop_that_waits_behind_the_first_use(a, b, c, *, mended: numpipe.Static):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(3,), manual_ready_barriers=True, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for _, (a_tile, b_tile), (a_ready, b_ready) in pipe(a, b):
+        numpipe.barrier_wait(a_ready)
+        if mended:
+            numpipe.barrier_wait(b_ready)
+        acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+        numpipe.barrier_wait(b_ready)
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 @kernel("read-before-ready", r"TMA store \(y\) reads SMEM.* while TMA load \(x\).*mend: +barrier_wait for barrier", X,
