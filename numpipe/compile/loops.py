@@ -10,7 +10,7 @@ from .. import arith, barriers, emit, pipelines, profiling, splits, tile_loop
 from ..closure import Facts
 from ..fragment import mma
 from .dynamic import DynamicTiles
-from .fold import literal_node
+from .fold import MISSING, literal_node
 from .nodes import children, walk
 from .splits import SplitLoops
 
@@ -144,26 +144,47 @@ class Loops(SplitLoops, DynamicTiles):
     def _waited(self, node: ast.For) -> tuple[int, ...]:
         """The ready barriers, by number, that every step of a loop waits for before it could release the tile.
 
-        ``numpipe.barrier_wait(k_ready)`` as a statement of the loop's own, with no `continue` before it, nor anything that names
-        the consumed barrier. A loop's groups do not say what they are; that two groups are ready and consumed barriers, or one
+        ``numpipe.barrier_wait(k_ready)`` as a statement, on every way through the step, with nothing that names the consumed
+        barrier before it. A loop's groups do not say what they are; that two groups are ready and consumed barriers, or one
         group ready ones, is seen from the waits, which a consumed barrier refuses.
         """
         assert isinstance(node.target, ast.Tuple)
         ready, consumed = [[n.id if isinstance(n, ast.Name) else "" for n in group.elts] if isinstance(group, ast.Tuple) else []
                            for group in (*node.target.elts[2:], None, None)[:2]]
         bound = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        found, seen = [], set[str]()
-        for statement in node.body:
-            call = statement.value if isinstance(statement, ast.Expr) else None
-            name = call.args[0] if isinstance(call, ast.Call) and len(call.args) == 1 else None
-            if isinstance(call, ast.Call) and isinstance(name, ast.Name) and self.value(call.func) is barriers.barrier_wait:
-                number = ready.index(name.id) if name.id in ready and name.id not in bound else -1
-                if number >= 0 and not (consumed[number:] and consumed[number] in seen):
-                    found.append(number)
-            if any(isinstance(inner, (ast.Continue, ast.Return)) for inner in walk(statement)):
-                break
-            seen |= {inner.id for inner in walk(statement) if isinstance(inner, ast.Name)}
-        return tuple(sorted(set(found)))
+        numbers = {name: number for number, name in enumerate(ready) if name and name not in bound}
+        sure = set(numbers.values())
+
+        def follow(body: list[ast.stmt], waited: set[int]) -> set[int] | None:
+            """What was waited for behind some statements; None: the step has ended in them."""
+            for statement in body:
+                if isinstance(statement, ast.With):
+                    if (inside := follow(statement.body, waited)) is None:
+                        return None
+                    waited = inside
+                    continue
+                if isinstance(statement, ast.If):
+                    test = self.value(statement.test)
+                    arms = [statement.body, statement.orelse] if test is MISSING else [statement.body if test else statement.orelse]
+                    behind = [after for arm in arms if (after := follow(arm, set(waited))) is not None]
+                    if not behind:
+                        return None
+                    waited = set.intersection(*behind)
+                    continue
+                if any(isinstance(inner, (ast.Continue, ast.Return)) for inner in walk(statement)):
+                    sure.intersection_update(waited)
+                    return None
+                call = statement.value if isinstance(statement, ast.Expr) else None
+                name = call.args[0] if isinstance(call, ast.Call) and len(call.args) == 1 else None
+                if isinstance(call, ast.Call) and isinstance(name, ast.Name) and name.id in numbers and (
+                        self.value(call.func) is barriers.barrier_wait):
+                    waited.add(numbers[name.id])
+                named = {inner.id for inner in walk(statement) if isinstance(inner, ast.Name)}
+                sure.difference_update({number for number in sure - waited if {*consumed[number:number + 1]} & named})
+            return waited
+
+        after = follow(node.body, set())
+        return tuple(sorted(sure if after is None else sure & after))
 
     def _groups(self, body: list[ast.stmt]) -> int:
         """wgmma calls that every step executes: what may stay in flight is counted in them, so none may be missing."""
