@@ -310,11 +310,7 @@ def a_loop_in_which_one_warpgroup_does_not_release(x, y, *, mended: numpipe.Stat
     for (k,), (tile,), (ready,), (free,) in pipe(x):
         numpipe.barrier_wait(ready)
         acc = acc + tile[...].astype(np.float32)
-        if mended:
-            numpipe.barrier_arrive(free)
-        elif wg == 0:
-            numpipe.barrier_arrive(free)
-        elif k < 2:
+        if mended or wg == 0 or k < 2:
             numpipe.barrier_arrive(free)
     y[ds(wg * 64, 64), ds(0, 64)] = acc
 
