@@ -11,8 +11,8 @@
     warpgroup 0   |products| softmax ....... |products| softmax
     warpgroup 1   .........|products| softmax ....... |products| softmax
 
-A token has a named barrier for each compute warpgroup, of 256 threads: those who wait there for their turn, and those who pass it on
-(PTX ISA, "bar, barrier": bar.sync, bar.arrive)::
+A token has a named barrier for each compute warpgroup, of 256 threads: those who wait there for their turn, and those who pass it
+on (PTX ISA, "bar, barrier": bar.sync, bar.arrive)::
 
     enter_turn    bar.sync at the warpgroup's own barrier
     leave_turn    bar.arrive at that of the next one
@@ -51,12 +51,12 @@ def turn(name: str) -> NoReturn:
     No result depends on it: tiles are waited for, and released, as without. It says whose products the tensor cores have next, so
     that one warpgroup's softmax overlaps another one's products.
 
-    A token takes a named barrier for each compute warpgroup, of those of the CTA's 16 that numpipe does not use itself: 5 tokens for
-    2 compute warpgroups, 3 for 3. To go through a block costs a bar.sync and a bar.arrive (PTX ISA, "bar, barrier").
+    A token takes a named barrier for each compute warpgroup, of those of the CTA's 16 that numpipe does not use itself: 5 tokens
+    for 2 compute warpgroups, 3 for 3. To go through a block costs a bar.sync and a bar.arrive (PTX ISA, "bar, barrier").
 
     Raises CompileError where no barriers are left for a token, in another block of the same token, and with
-    ``schedule="pingpong"``, whose turns are of whole tiles; SpecError for blocks that not every step of a loop with steps_of is sure
-    to go through. Warpgroups that do not go through it equally often are a deadlock, which the simulator reports.
+    ``schedule="pingpong"``, whose turns are of whole tiles; SpecError for blocks that not every step of a loop with steps_of is
+    sure to go through. Warpgroups that do not go through it equally often are a deadlock, which the simulator reports.
     """
     raise RuntimeError("numpipe.turn works inside a kernel only, as `with numpipe.turn(\"name\"):`")
 

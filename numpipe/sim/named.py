@@ -179,6 +179,16 @@ class Registers:
                      "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything", never)]
 
 
+def unfinished(sm: SM) -> None:
+    """At the end of the CTA: every turn that was passed on has been taken."""
+    for left in sm.named.values():
+        if left.turn:
+            raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
+                              f"at {report.place(left.site)} (named barrier {left.barrier}: {128 * len(left.arrived)} of "
+                              f"{left.threads} threads); {_mend(left)}", left.site, hazard="named-barrier-mismatch",
+                              before=left.party())
+
+
 def hints(sm: SM) -> list[Hint]:
     """Named barriers that somebody waits at."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
