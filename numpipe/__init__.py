@@ -8,7 +8,8 @@ kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`
 loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
-barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
+barriers               `barrier_wait`, `barrier_arrive`: operands one by one, where a pipeline gives their barriers
+order                  `turn`: compute warpgroups one after another
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
                        `async_prefetch`
@@ -48,7 +49,7 @@ _HOME = {
     "map_columns": "fragment.strips", "show_layout": "fragment.drawing",
     "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
-    "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
+    "turn": "order_tokens", "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations",
     "scratch": "shared", "run_scoped": "shared",
     "copy_gmem_to_smem": "copies", "copy_smem_to_gmem": "copies", "commit_smem": "copies",
@@ -146,6 +147,7 @@ __all__ = [
     "tiles",
     "timeline",
     "to_device",
+    "turn",
     "verify",
     "wait_smem_to_gmem",
     "wgmma",
@@ -194,6 +196,7 @@ if TYPE_CHECKING:
     from .launch.placement import pinned_empty, to_device
     from .launch.watch import last_failure
     from .model import explain
+    from .order_tokens import turn
     from .params import CompilerParams, LoweringSemantics
     from .partials import combine
     from .per_lane import lane_index

@@ -11,6 +11,8 @@ from .allocations import Scratch
 from .errors import SpecError
 
 SCHEDULES = "cooperative", "pingpong"
+OUTPUTS_BARRIER = 15
+"""named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w that of warpgroup w"""
 
 
 class Scheduled:
@@ -22,6 +24,7 @@ class Scheduled:
     rings: dict[str, RingPlan]
     scratch: dict[str, Scratch]
     maps: dict[MapRequest, int]
+    warp_specialized: bool
 
     def check_schedule(self) -> None:
         """SpecError where there is nobody to take turns with."""
@@ -48,6 +51,16 @@ class Scheduled:
     def default_delay(self) -> int:
         """Steps a slot is kept after use where nothing says how many: nobody else's products fill the gap of a full wait."""
         return int(self.turns > 1)
+
+    # ---- order tokens
+    def token_barrier(self, number: int) -> int:
+        """The named barrier of the first compute warpgroup for an order token; the others' follow (`order_tokens`)."""
+        return 1 + self.compute_wgs + self.warp_specialized + number * self.compute_wgs
+
+    @property
+    def token_room(self) -> int:
+        """How many order tokens there are named barriers for."""
+        return max(0, OUTPUTS_BARRIER - self.token_barrier(0)) // self.compute_wgs
 
     # ---- counters that travel with the turn
     @property

@@ -78,6 +78,8 @@ class Unit(Axes):
     cluster: Dims = ALONE
     """CTAs of a cluster along x, y, z, where the kernel names its axes; else (1, 1, 1): they share nothing then"""
     cluster_axes: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    """the kernel's order tokens, by number (`order_tokens`)"""
     handed: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """simulated: the counters that were handed to each compute warpgroup, which may be those of rings met so far"""
 

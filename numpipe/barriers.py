@@ -147,8 +147,8 @@ def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
 
     In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`), by all lanes of every compute
-    warpgroup that uses the tile. Waiting again for the same tile costs a test and changes nothing. To use a tile without waiting for it
-    is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
+    warpgroup that uses the tile. Waiting again for the same tile costs a test and changes nothing. To use a tile without waiting
+    for it is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
 
     Of a `numpipe.Barrier`: wait for its next phase, the n-th time for phase n (from 0), after which this warpgroup sees what
     those did that arrived, and what copies brought. Somebody waits for each phase before the next one can complete, and who

@@ -24,6 +24,7 @@ class Facts:
     pipelines   whether it holds a pipeline, or calls a function that does
     returns     whether it returns a value
     coroutine   whether it was written with `yield`
+    turns       whether it goes through blocks of `numpipe.turn`, or calls a function that does
     misuse      why it cannot be a compute_context, or "": it must call its only parameter once, unconditionally
     """
 
@@ -34,6 +35,7 @@ class Facts:
     returns: bool = False
     coroutine: bool = False
     misuse: str = ""
+    turns: bool = False
 
 
 def facts_of(function: Any) -> Facts | None:

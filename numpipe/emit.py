@@ -34,7 +34,7 @@ from .errors import CompileError, SpecError
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
-from .pipelines import Pipeline, check_arrays, loaded, reachable, shared_plans, steps_over
+from .pipelines import Pipeline, check_arrays, check_tokens, loaded, reachable, shared_plans, steps_over
 from .trees import leaves
 
 
@@ -132,6 +132,7 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
     check_state(where(pipe), pipeline_state)
     check_memory_thread(where(pipe), pipe.np.unit, constant(where(pipe), "memory_thread_idx", memory_thread_idx))
     check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), pipe.manual, compute is not None)
+    check_tokens(where(pipe), pipe.steps_of is not None, None if known(body).turns else ())
     if compute is not None:
         check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
     return bind(run, Emitted(pipe, body, compute, bool(last)))

@@ -21,7 +21,7 @@ from .fragment.tile_cuda import InFlightType, TileType
 from .inert_cuda import InertType
 from .per_lane import by_lane, check_lane_body, check_lane_carry
 from .per_lane_cuda import as_lane, converge
-from .pipelines import shared_plans
+from .pipelines import check_tokens, shared_plans
 from .pipelines_cuda import PipelineType, StepsType, check_arrays, steps_type, steps_value
 from .trees_cuda import leaves
 
@@ -83,6 +83,7 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
     check_state(pipe.where, _state(pipeline_state))
     source.check_memory_thread(pipe.where, pipe.context.unit, immediate(pipe.where, "memory_thread_idx", memory_thread_idx))
     source.check_body(pipe.where, _facts(body), body, source.counts(pipe), pipe.manual, carry)
+    check_tokens(pipe.where, pipe.unequal, None if body.facts.turns else ())
     if carry:
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
     value = EmittedType(pipe, body, compute, last=bool(nb.literal(last)))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ._machine import current
 from ._op import helper, op
 from ._plans import MapRequest, RingPlan
+from ._schedule import OUTPUTS_BARRIER
 from .errors import SpecError
 from .intrinsics import barrier, cp_async_bulk, fence, special
 from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel
@@ -32,7 +33,7 @@ from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_o
 if TYPE_CHECKING:
     from .steps import Loop
 
-SHARED_BARRIER = 15
+SHARED_BARRIER = OUTPUTS_BARRIER
 """named barrier of outputs that all compute warpgroups write; those below are the warpgroups' own (1 + warpgroup), 0 the CTA's"""
 
 

@@ -204,6 +204,14 @@ def check_steps_of(where: str, function: Facts | None, given: str, outputs: bool
         raise SpecError(f"{where}: steps_of takes {function.parameters} arguments, but is called with one, the warpgroup")
 
 
+def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> None:
+    """A loop that leaves out steps takes and passes their turns: so each step has the same ones."""
+    if steps_of and turns is None:
+        raise SpecError(f"{where}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): the "
+                        "steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop "
+                        "itself, in no branch, inner loop or function, and no 'continue' before them")
+
+
 def check_inner(where: str, steps_of: bool, nested: int) -> None:
     """Warpgroups that leave out steps leave out the inner pipeline's, which the memory role loads for all of them."""
     if steps_of and nested:
@@ -225,19 +233,21 @@ def unreachable(kernel: str, site: str) -> str:
 # ---- the loop
 @op
 def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[int, ...], waited: tuple[int, ...],
-          last: int) -> Iterator[tuple[Any, ...]]:
+          turns: tuple[int, ...] | None, last: int) -> Iterator[tuple[Any, ...]]:
     """``pipe(arrays)`` in a `for`: yields ``(indices), (tiles)``, then a group of barriers for each kind that was asked for.
 
     `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue. `unpacked`: see
-    `barriers.check_groups`. `waited`: the ready barriers, by number, that every step is sure to wait for. `last`: it is the last
-    pipeline of a tile, and passes the turn.
+    `barriers.check_groups`. `waited`: the ready barriers, by number, that every step is sure to wait for. `turns`: the order
+    tokens whose blocks every step goes through, None where that may differ. `last`: it is the last pipeline of a tile, and passes
+    the turn.
     """
     check_groups(pipe.where, pipe.manual, loaded(pipe), unpacked)
-    return steps_over(pipe, refs, nested, groups, last, waited, True)
+    check_tokens(pipe.where, pipe.steps_of is not None, turns)
+    return steps_over(pipe, refs, nested, groups, last, waited, turns or (), True)
 
 
 def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
-               apart: bool = False) -> Iterator[tuple[Any, ...]]:
+               turns: tuple[int, ...] = (), apart: bool = False) -> Iterator[tuple[Any, ...]]:
     """The same; barriers are in one group with the tiles, behind them, or `apart`."""
     if not pipe.single:
         reachable(pipe.np, pipe.site)
@@ -245,7 +255,7 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 
     arrays = leaves(refs)
     check_arrays(pipe, refs)
     check_inner(pipe.where, pipe.steps_of is not None, nested)
-    return _iterate(_loop(pipe, arrays, groups, waited, shared, bool(last)), nested, apart)
+    return _iterate(_loop(pipe, arrays, groups, waited, turns, shared, bool(last)), nested, apart)
 
 
 def check_arrays(pipe: Pipeline, refs: tuple[Any, ...]) -> None:
@@ -279,7 +289,7 @@ def waited_parts(pipe: Any, group: Group, waited: tuple[int, ...]) -> tuple[int,
     return tuple(part for part, operand in enumerate(group.operands) if operand in order and order.index(operand) in waited)
 
 
-def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, waited: tuple[int, ...],
+def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, waited: tuple[int, ...], turns: tuple[int, ...],
           shared: tuple[RingPlan, ...] | None, last: bool) -> Loop:
     total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.steps_of is not None and not pipe.np.memory:
@@ -291,7 +301,7 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, waited: tuple[int,
                   for plan, group in plan_rings(pipe, pipe.np.unit, arrays, shared))
     loads = len(pipe.rings)
     return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), pipe.manual, pipe.grid,
-                total, steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:], last)
+                total, steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:], last, turns)
 
 
 def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any],

@@ -151,8 +151,8 @@ class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
 
 
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
-               apart: bool = False) -> StepsType:
-    """The type of a pipeline's steps over arrays; plans its rings. `last`, `waited`: see `steps`; `apart`: see `steps_over`."""
+               turns: tuple[int, ...] = (), apart: bool = False) -> StepsType:
+    """The type of a pipeline's steps over arrays; plans its rings. For the rest see `steps`, and `apart` in `steps_over`."""
     refs, shared = without_allocations(pipe, refs)
     arrays = leaves(refs)
     check_arrays(pipe, refs)
@@ -166,7 +166,8 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: in
                               source.waited_parts(pipe, group, waited)))
     loads = len(pipe.rings)
     loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
-                    pipe.manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last))
+                    pipe.manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last),
+                    turns)
     return StepsType(loop, nested, apart)
 
 
@@ -236,16 +237,19 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
 
 
 @cuda_meaning(source.steps)
-def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, unpacked: Any, waited: Any, last: Any) -> Any:
+def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, unpacked: Any, waited: Any, turns: Any,
+           last: Any) -> Any:
     if not isinstance(pipe, PipelineType):
         return None
     check_groups(pipe.where, pipe.manual, source.loaded(pipe), nb.literal(unpacked))
-    result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups), nb.literal(last), nb.literal(waited), True)
+    source.check_tokens(pipe.where, pipe.unequal, nb.literal(turns))
+    result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups), nb.literal(last), nb.literal(waited),
+                        nb.literal(turns) or (), True)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
-    return result(pipe, refs, nested, groups, unpacked, waited, last), codegen
+    return result(pipe, refs, nested, groups, unpacked, waited, turns, last), codegen
 
 
 @nb.lower_builtin("getiter", StepsType)

@@ -14,6 +14,7 @@ from ._unit import Unit
 from .context import Context
 from .intrinsics import cluster, griddep, setmaxnreg
 from .lanes import one_lane
+from .order_tokens import end_tokens
 from .refs import GmemRef
 from .store_ring import drain_stores
 from .tile_scheduler import end_scheduler
@@ -60,6 +61,7 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
         function(np_, *args, *scalars)
         if unit.turns > 1:
             finish_turns(np_)
+        end_tokens(np_)
         end_scheduler(np_)
         one_lane(drain_stores, np_)
     if unit.clustered:

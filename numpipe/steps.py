@@ -24,6 +24,7 @@ from .arith import successor
 from .context import Context
 from .errors import SpecError
 from .intrinsics import wgmma
+from .order_tokens import skip_turn
 from .outputs import begin_block, check_start, end_block, over_outputs
 from .ring import (
     Ring,
@@ -142,14 +143,21 @@ class Loop:
     steps         those that this warpgroup runs; `unequal`: they may be fewer than `total`
     groups        wgmmas that every step is sure to issue
     passes_turn   whether it is the last of a tile's, so that its end passes the turn (`turns`)
+    tokens        the order tokens whose blocks a step goes through, in order (`order_tokens`)
     """
 
     def __init__(self, np_: Context, rings: tuple[Ring, ...], arrays: Sequence[Any], tree: Tree,
                  places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any,
-                 steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = (), passes_turn: bool = False) -> None:
+                 steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = (), passes_turn: bool = False,
+                 tokens: tuple[int, ...] = ()) -> None:
         self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
         self.grid, self.total, self.steps, self.unequal, self.groups, self.outs = grid, total, steps, unequal, groups, outs
-        self.passes_turn = passes_turn
+        self.passes_turn, self.tokens = passes_turn, tokens
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its steps go through blocks of `numpipe.turn`."""
+        return bool(self.tokens)
 
     @property
     def single(self) -> bool:
@@ -323,8 +331,16 @@ def release_rest(ring, k):  # type: ignore[no-untyped-def]
 def pass_rest(loop, k):  # type: ignore[no-untyped-def]
     """Go through the steps of others, from step k on."""
     while k < total_of(loop):
+        only_if(loop, "has_tokens", pass_tokens)
         over(loop, pass_by, k)
         k = successor(k)
+
+
+@op
+def pass_tokens(loop: Loop) -> None:
+    """Take and pass the turns that a step of others goes through."""
+    for number in loop.tokens:
+        skip_turn(loop.np, number)
 
 
 @helper

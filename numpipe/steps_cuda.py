@@ -9,6 +9,7 @@ from . import steps as source
 from ._op import cuda_meaning
 from .context_cuda import ContextType
 from .intrinsics import wgmma
+from .order_tokens import skip_turn
 from .refs_cuda import SmemType
 from .ring import set_steps_done, slot_of, step_of, tiles_of
 from .ring_cuda import RingType
@@ -24,12 +25,12 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
                  places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
-                 outs: tuple[RingType, ...] = (), passes_turn: bool = False) -> None:
+                 outs: tuple[RingType, ...] = (), passes_turn: bool = False, tokens: tuple[int, ...] = ()) -> None:
         self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
         self.manual, self.rank, self.unequal, self.groups, self.outs = manual, rank, unequal, groups, outs
-        self.passes_turn = passes_turn
+        self.passes_turn, self.tokens, self.has_tokens = passes_turn, tokens, bool(tokens)
         super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {groups}, "
-                              f"{outs}, {passes_turn})")
+                              f"{outs}, {passes_turn}, {tokens})")
 
     @property
     def single(self) -> bool:
@@ -141,6 +142,20 @@ def _await_products(_context: Any, loop: Any) -> Any:
         if pending is not None:
             kind, value = nb.immediate(pending)
             nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
+        return nb.nothing(context)
+
+    return nb.types.void(loop), codegen
+
+
+@cuda_meaning(source.pass_tokens)
+def _pass_tokens(typing_context: Any, loop: Any) -> Any:
+    tokens = [nb.immediate(number) for number in loop.tokens]
+    for kind, _ in tokens:
+        nb.returns(typing_context, skip_turn, (loop.context, kind))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        for kind, number in tokens:
+            nb.call(context, builder, skip_turn, (loop.context, kind), (loop_value(context, builder, loop, args[0]).np, number))
         return nb.nothing(context)
 
     return nb.types.void(loop), codegen

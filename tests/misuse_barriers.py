@@ -205,9 +205,9 @@ def barriers_without_a_memory_role(a, b, c):
         numpipe.barrier_arrive(x_consumed)
 
 
-@refused(simulated="warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] 'a' of a @ {file}:{line-1} "
-                   "for step 0: the memory role would wait for ever; with manual_consumed_barriers every compute warpgroup "
-                   "arrives once on each consumed barrier of a step", kind=PipelineDeadlock)
+@refused(simulated="warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] 'a' of a @ "
+                   "{file}:{line-1} for step 0: the memory role would wait for ever; with manual_consumed_barriers every compute "
+                   "warpgroup arrives once on each consumed barrier of a step", kind=PipelineDeadlock)
 def a_loop_that_releases_nothing(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_consumed_barriers=True)
     for _, (x,), (x_consumed,) in pipe(a):

@@ -100,3 +100,74 @@ def outputs_of_one_warpgroup(a, b, c):
         #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         for (k,), (c_tile,) in pipe(c):
             pass
+
+
+# ---- order tokens
+@refused("'continue' leaves the turn without passing it: put it behind the 'with'")
+def a_turn_that_is_left(a, b, c):
+    for k in range(2):
+        with numpipe.turn("x"):
+            if k == 1:
+                continue
+               #^^^^^^^^
+
+
+@refused("turn: name must be a compile-time string, got a.shape[0]")
+def a_turn_of_a_number(a, b, c):
+    with numpipe.turn(a.shape[0]):
+        #             ^^^^^^^^^^
+        pass
+
+
+@refused("a turn stands alone: with numpipe.turn(\"name\"):")
+def two_turns_at_once(a, b, c):
+    with numpipe.turn("x"), numpipe.turn("y"):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused("numpipe.turn('x') in a block of the same token, of line {line-2}: a warpgroup would wait for a turn that it has to pass "
+         "first; leave it out, or give it another name", num_compute_wgs=2)
+def a_turn_in_itself(a, b, c):
+    with numpipe.turn("x"):
+        m = 0
+        with numpipe.turn("x"):
+       #^^^^^^^^^^^^^^^^^^^^^^^
+            m += 1
+
+
+@in_turns("numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' they have whole tiles in turn: "
+          "leave it out, or use schedule='cooperative'")
+def a_turn_in_turns(a, b, c):
+    for m, n in numpipe.tiles(2, 1):
+        with numpipe.turn("x"):
+       #^^^^^^^^^^^^^^^^^^^^^^^
+            pass
+
+
+@refused("numpipe.turn('d'): no named barriers are left: a token takes 3, one for each compute warpgroup, those before it are 'a', "
+         "'b', 'c'; of the CTA's 16, 0 is the CTA's, 1…4 are the warpgroups' (the memory role's too), 15 is of out_specs, so that "
+         "3 tokens fit; let blocks share one", num_compute_wgs=3)
+def more_turns_than_barriers(a, b, c):
+    with numpipe.turn("a"):
+        pass
+    with numpipe.turn("b"):
+        pass
+    with numpipe.turn("c"):
+        pass
+    with numpipe.turn("d"):
+   #^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused(", pipeline at {file}:{line-2}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): "
+         "the steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop itself, in no "
+         "branch, inner loop or function, and no 'continue' before them", kind=SpecError, num_compute_wgs=2)
+def a_turn_in_a_branch_of_unequal_steps(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), steps_of=lambda wg: 1 + wg)
+
+    for (k,), (tile,) in pipe(a):
+        #                ^^^^^^^
+        if k == 0:
+            with numpipe.turn("x"):
+                pass

@@ -1,4 +1,4 @@
-"""The loop form with barriers of the user's own: beside steps_of, turns, nested loops, tickets and clusters; what it does not repeat."""
+"""The loop form with barriers: beside steps_of, turns, nested loops, tickets and clusters; what is not waited for twice."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def test_the_next_k_is_loaded_while_v_is_in_use() -> None:
     case, trace = cases()["rotated"], numpipe.Trace()
     rotated.simulate(*case.inputs, np.empty((128, 64), np.float32), trace=trace)
     loaded = [event.start for event in trace.of("issue") if event.details["tensor"] == "k"]
-    released = [event.start for event in trace.of("note") if event.details["event"] == "release" and event.details.get("operand") == 1]
-    assert loaded[2] < min(released)
+    released = min(event.start for event in trace.of("note") if event.details["event"] == "release"
+                   and event.details.get("operand") == 1)
+    assert loaded[2] < released
 
 
 # ---- what is waited for once is not waited for again

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from .. import debug, profiling
+from .. import debug
 from .._format import fields, parse
 from ..errors import SpecError
-from .calls import Calls
 from .fold import MISSING, literal_node
-from .subset import WITH
+from .with_blocks import WithBlocks
 
 
-class Debugging(Calls):
+class Debugging(WithBlocks):
     """What looks into a running kernel. `breakpoint()` stays Python's own, so that a debugger stops in the kernel's frame."""
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -28,34 +27,6 @@ class Debugging(Calls):
         if function is breakpoint:
             node.func = self.call(debug.simulated_only, [node.func], node)
         return super().visit_Call(node)
-
-    def visit_With(self, node: ast.With) -> list[ast.stmt]:
-        """``with numpipe.region("name"):``, the only thing that is entered and left: an event before and one behind."""
-        item = node.items[0]
-        call = item.context_expr
-        if not isinstance(call, ast.Call) or self.value(call.func) is not profiling.region:
-            self.error(node, WITH)
-        if len(node.items) > 1 or item.optional_vars is not None:
-            self.error(node, "a region stands alone: with numpipe.region(\"name\"):")
-        self._stays_in_region(node.body, False)
-        name, = self.bind(profiling.region, call)
-        if not isinstance(self.value(name), str):
-            self.error(name, f"region: name must be a compile-time string, got {ast.unparse(name)}")
-        text = self.value(name)
-        begin, end = (ast.copy_location(ast.Expr(self.call(what, [self.context_name(node), literal_node(text, node)], node)), node)
-                      for what in (profiling.region_begin, profiling.region_end))
-        return [begin, *self._block(node.body), end]
-
-    def _stays_in_region(self, body: list[ast.stmt], in_loop: bool) -> None:
-        for statement in body:
-            if isinstance(statement, ast.Return) or (isinstance(statement, (ast.Break, ast.Continue)) and not in_loop):
-                word = type(statement).__name__.lower()
-                self.error(statement, f"'{word}' leaves the region without ending it: put it behind the 'with'")
-            if isinstance(statement, (ast.FunctionDef, ast.Lambda)):
-                continue
-            inner = in_loop or isinstance(statement, (ast.For, ast.While))
-            for part in ("body", "orelse"):
-                self._stays_in_region(getattr(statement, part, []), inner)
 
     def _print(self, node: ast.Call) -> ast.Call:
         """The format is looked at here, so that a call that never runs is no exception."""

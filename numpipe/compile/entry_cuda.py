@@ -29,6 +29,7 @@ from ..fragment.reduce_cuda import define_exchange
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
 from ..lanes import one_lane
 from ..lanes_cuda import elected
+from ..order_tokens import end_tokens
 from ..profiling_cuda import begin_profile, define_profile, end_profile
 from ..refs_cuda import new_ref
 from ..ring_cuda import smem
@@ -185,6 +186,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
         "begin_turns": begin_turns, "finish_turns": finish_turns, "begin_tickets": begin_tickets, "end_scheduler": end_scheduler,
+        "end_tokens": end_tokens,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
     for number, array in enumerate(unit.arrays):
@@ -212,7 +214,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         before[role], after[role] = [f"begin_{role}({role}_np)"], [f"end_{role}({role}_np)"]
     turns = ("begin_turns(compute_np)", "finish_turns(compute_np)") if unit.turns > 1 else ()
     compute = ["compute_np = compute_context()", "begin_tickets(compute_np, table)", *before.get("compute", []), *turns[:1],
-               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:], "end_scheduler(compute_np)",
+               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:], "end_tokens(compute_np)",
+               "end_scheduler(compute_np)",
                "drain_stores(compute_np)", *after.get("compute", [])]
     if unit.warp_specialized:
         lines += ["    if is_memory():",

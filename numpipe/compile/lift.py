@@ -25,14 +25,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _source
+from .. import _source, order_tokens
 from .._unit import Unit
 from ..closure import binder
 from ..errors import CompileError, Position
 from ..functions import Function
 from .arithmetic import Arithmetic
 from .debugging import Debugging
-from .fold import MISSING, Constants, StaticArray, stores
+from .fold import MISSING, Constants, StaticArray, literal_node, stores
 from .functions import Bound
 from .lane_code import LaneCode
 from .nested import ENVIRONMENT
@@ -125,6 +125,10 @@ class _Lift(LaneCode, Arithmetic, Debugging, Waits, Reductions):
         self.lifts_kernel = True
         self._body(node)
         self.check_turns(node)
+        if self.session.tokens:
+            begin = self.call(order_tokens.begin_tokens, [self.context_name(node), literal_node(tuple(self.session.tokens), node)],
+                              node)
+            node.body.insert(0, ast.copy_location(ast.Expr(begin), node))
         simulated, compiled = self._both(node.name)
         session = self.session
         return Lifted(simulated, compiled, "\n\n".join(session.texts), session.positions, tuple(reversed(session.sources)),

@@ -12,7 +12,9 @@ from ..fragment import mma
 from .dynamic import DynamicTiles
 from .fold import MISSING, literal_node
 from .nodes import children, walk
+from .order_tokens import sure_turns
 from .splits import SplitLoops
+from .waits import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 _HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
@@ -119,10 +121,11 @@ class Loops(SplitLoops, DynamicTiles):
         if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.error(node.iter, "a pipeline is called on its arrays by position")
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
-        facts: list[ast.expr] = [literal_node(unpacked, node.iter), literal_node(self._waited(node), node.iter)]
-        node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
+        facts: list[ast.expr] = [literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)]
+        made = node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
         loop = self._plain_loop(node)
         nested.value, groups.value = int(self._holds_pipeline(loop.body)), self._groups(loop.body)
+        made.args[-2] = literal_node(sure_turns(loop.body), made)
         waits = [ast.copy_location(ast.Assign(
             [ast.Name(name, ast.Store())],
             self.call(mma.wgmma_wait, [ast.Name(name, ast.Load()), literal_node(0, node)], node)), node) for name in carried]
@@ -157,12 +160,7 @@ class Loops(SplitLoops, DynamicTiles):
 
         def follow(body: list[ast.stmt], waited: set[int]) -> set[int] | None:
             """What was waited for behind some statements; None: the step has ended in them."""
-            for statement in body:
-                if isinstance(statement, ast.With):
-                    if (inside := follow(statement.body, waited)) is None:
-                        return None
-                    waited = inside
-                    continue
+            for statement in in_place(body):
                 if isinstance(statement, ast.If):
                     test = self.value(statement.test)
                     arms = [statement.body, statement.orelse] if test is MISSING else [statement.body if test else statement.orelse]

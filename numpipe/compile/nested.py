@@ -12,6 +12,7 @@ from .bodies import misuse, own_yields, without_yield
 from .fold import stores
 from .loops import Loops
 from .nodes import walk
+from .order_tokens import holds_turns
 from .rewriter import CONTEXT
 
 ENVIRONMENT = "__env"
@@ -105,7 +106,7 @@ class Nested(Loops):
         returned = [n.value for s in node.body for n in walk(s) if isinstance(n, ast.Return)]
         return Facts(name if name != "lambda_" else "lambda", parameters, self._groups(node.body), self._holds_pipeline(node.body),
                      any(not (value is None or (isinstance(value, ast.Constant) and value.value is None)) for value in returned),
-                     coroutine, why)
+                     coroutine, why, holds_turns(node.body))
 
     def _by_value(self, node: ast.AST, name: str, captures: list[str]) -> None:
         line = getattr(node, "lineno", 0)

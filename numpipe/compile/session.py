@@ -24,6 +24,8 @@ class Session:
         self.active: list[Any] = []
         """functions being rewritten, outermost first"""
         self.sites: dict[str, Position] = {}
+        self.tokens: dict[str, int] = {}
+        """order tokens, with their numbers"""
 
     def site(self, source: Source, node: ast.Call) -> str:
         """Where a pipeline is written, by which its ring is known: a line, and as much more as tells it from others."""

@@ -77,18 +77,24 @@ def pending(function: ast.FunctionDef, wait: ast.AST, name: str, asked: Asked) -
     return min(_before(way, name, asked), MOST)
 
 
-Step = tuple[list[ast.stmt], int, ast.AST | None]
-"""statements, the position in them, and what they are the body of"""
+Step = tuple[list[ast.stmt], int, tuple[ast.AST, str] | None]
+"""statements, the position in them, and what they are a part of: with the part's name"""
 
 
-def _way(body: list[ast.stmt], wait: ast.AST, owner: ast.AST | None = None) -> list[Step] | None:
+def in_place(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements, with those of a `with` in its place: they run once, whatever is entered and left."""
+    return [part for statement in body for part in (in_place(statement.body) if isinstance(statement, ast.With) else [statement])]
+
+
+def _way(body: list[ast.stmt], wait: ast.AST, owner: tuple[ast.AST, str] | None = None) -> list[Step] | None:
     """The blocks around a wait, outermost first."""
+    body = in_place(body)
     for position, statement in enumerate(body):
         if not any(node is wait for node in ast.walk(statement)):
             continue
         for field in ("body", "orelse"):
             inner = getattr(statement, field, None)
-            if isinstance(inner, list) and (found := _way(inner, wait, statement)) is not None:
+            if isinstance(inner, list) and (found := _way(inner, wait, (statement, field))) is not None:
                 return [(body, position, owner), *found]
         return [(body, position, owner)]
     return None
@@ -96,7 +102,8 @@ def _way(body: list[ast.stmt], wait: ast.AST, owner: ast.AST | None = None) -> l
 
 def _before(way: list[Step], name: str, asked: Asked) -> int:
     """The least number of groups between the accumulator's making and the innermost block's position."""
-    *outer, (body, position, owner) = way
+    *outer, (body, position, part_of) = way
+    owner, field = part_of or (None, "")
     count = 0
     for statement in reversed(body[:position]):
         made, issued = _statement(statement, name, asked)
@@ -105,7 +112,7 @@ def _before(way: list[Step], name: str, asked: Asked) -> int:
         count += issued
     if not outer:
         return 0  # made by nobody here: it is a parameter
-    if isinstance(owner, ast.For) and body is owner.body:  # from the step before, or from before the loop
+    if isinstance(owner, ast.For) and field == "body":  # from the step before, or from before the loop
         if any(isinstance(node, (ast.Continue, ast.Break)) for node in _own(body)):
             return 0  # a step may end before it issues what stands behind
         again = 0
@@ -127,14 +134,14 @@ def _statement(statement: ast.stmt, name: str, asked: Asked) -> tuple[bool, int]
     if isinstance(statement, ast.If):
         arms = [_block(arm, name, asked) for arm in (statement.body, statement.orelse)]
         return any(made for made, _ in arms), 0 if any(made for made, _ in arms) else min(count for _, count in arms)
-    if isinstance(statement, (ast.For, ast.While, ast.With, ast.FunctionDef)):
+    if isinstance(statement, (ast.For, ast.While, ast.FunctionDef)):
         return _binds(statement, name), 0
     sure = not any(isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda)) for node in ast.walk(statement))
     return _binds(statement, name), sum(asked.issues(node) for node in ast.walk(statement)) if sure else 0
 
 
 def _block(body: list[ast.stmt], name: str, asked: Asked) -> tuple[bool, int]:
-    parts = [_statement(statement, name, asked) for statement in body]
+    parts = [_statement(statement, name, asked) for statement in in_place(body)]
     return any(made for made, _ in parts), sum(count for _, count in parts)
 
 

@@ -1,8 +1,8 @@
 """Where tile number t lies under each order, as helpers that kernels, the simulator and the host run alike.
 
 An order has two of them. ``begin`` runs once, before a loop, and prepares divisors: a division by one of them is a product and a
-correction (`arith.divide`). ``place`` runs for each tile. Numbers are int32, and none is divided in 64 bits. Rows and columns are
-counted in tiles::
+correction (`arith.divide`). ``place`` runs for each tile. Numbers are int32, and none is divided in 64 bits: operators of Python
+would be compiled as Numba has them, int32 - int32 as int64, in which a kernel would go on. Rows and columns are counted in tiles::
 
     begun = begin_grouped(rows, columns, group)
     m, n = place_grouped(t, begun, group)
@@ -26,7 +26,7 @@ def begin_row(rows, columns):
 def place_row(t, begun):
     """The last index fastest."""
     m = divide(t, begun)
-    return m, t - m * begun[0]
+    return m, sub(t, mul(m, begun[0]))
 
 
 @helper
@@ -38,7 +38,7 @@ def begin_column(rows, columns):
 def place_column(t, begun):
     """The first index fastest."""
     n = divide(t, begun)
-    return t - n * begun[0], n
+    return sub(t, mul(n, begun[0])), n
 
 
 @helper
@@ -48,11 +48,12 @@ def in_strip(t, rows, group, by_strip):
     `by_strip` is the `divisor` of a whole strip's tiles. The last strip may be narrower.
     """
     strip = divide(t, by_strip)
-    inside = t - strip * by_strip[0]
-    first = strip * group
-    if rows - first >= group:  # all strips but the last: the divisor is a constant
-        return strip, first + remainder(inside, group), quotient(inside, group)
-    return strip, first + remainder(inside, rows - first), quotient(inside, rows - first)
+    inside = sub(t, mul(strip, by_strip[0]))
+    first = mul(strip, group)
+    left = sub(rows, first)
+    if left >= group:  # all strips but the last: the divisor is a constant
+        return strip, add(first, remainder(inside, group)), quotient(inside, group)
+    return strip, add(first, remainder(inside, left)), quotient(inside, left)
 
 
 @helper
@@ -72,7 +73,7 @@ def place_snake(t, begun, group):
     """Strip by strip, each second one backwards: a strip begins where the one before has ended."""
     strip, m, n = in_strip(t, begun[0], group, begun[2])
     if remainder(strip, 2) == 1:
-        return m, begun[1] - 1 - n
+        return m, sub(sub(begun[1], 1), n)
     return m, n
 
 
@@ -131,7 +132,7 @@ def place_hilbert(t, begun):
 def in_plane(t, by_plane):
     """(plane, tile of the plane)"""
     plane = divide(t, by_plane)
-    return plane, t - plane * by_plane[0]
+    return plane, sub(t, mul(plane, by_plane[0]))
 
 
 @helper

@@ -5,7 +5,7 @@ PTX ISA, "Parallel Synchronization and Communication Instructions: bar", "Miscel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..deadlocks import Hint
 from ..reports import Party
@@ -34,8 +34,8 @@ class Generation:
         self.time = 0
         self.complete = False
         self.site = report.user_site()
-        turn = barrier - FIRST_BARRIER
-        self.meaning = f" (the turn of compute warpgroup {turn})" if 0 <= turn < getattr(who.unit, "turns", 1) > 1 else ""
+        self.turn = _turn(who.unit, barrier)
+        self.meaning = f" ({self.turn})" if self.turn else ""
 
     def party(self) -> Party:
         """Who used it first, for reports."""
@@ -46,6 +46,16 @@ class Generation:
     def text(self) -> str:
         return (f"bar_sync {self.barrier}{self.meaning}: {128 * len(self.arrived)} of {self.threads} threads have arrived "
                 f"({', '.join(w.name for w in self.arrived)})")
+
+
+def _turn(unit: Any, barrier: int) -> str:
+    """Whose turn, and which, those wait for who meet at a named barrier; "" where it is none."""
+    warpgroup = barrier - FIRST_BARRIER
+    if 0 <= warpgroup < getattr(unit, "turns", 1) > 1:
+        return f"the turn of compute warpgroup {warpgroup}"
+    tokens: tuple[str, ...] = getattr(unit, "tokens", ())
+    number, warpgroup = divmod(barrier - unit.token_barrier(0), unit.compute_wgs) if tokens else (-1, 0)
+    return f"the turn {tokens[number]!r} of compute warpgroup {warpgroup}" if 0 <= number < len(tokens) else ""
 
 
 def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:
@@ -169,6 +179,16 @@ class Registers:
                      "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything", never)]
 
 
+def unfinished(sm: SM) -> None:
+    """At the end of the CTA: every turn that was passed on has been taken."""
+    for left in sm.named.values():
+        if left.turn:
+            raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
+                              f"at {report.place(left.site)} (named barrier {left.barrier}: {128 * len(left.arrived)} of "
+                              f"{left.threads} threads); {_mend(left)}", left.site, hazard="named-barrier-mismatch",
+                              before=left.party())
+
+
 def hints(sm: SM) -> list[Hint]:
     """Named barriers that somebody waits at."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
@@ -178,7 +198,10 @@ def hints(sm: SM) -> list[Hint]:
 
 
 def _mend(generation: Generation) -> str:
-    if generation.meaning:
+    if generation.turn.startswith("the turn '"):
+        return ("every compute warpgroup goes through the blocks of a numpipe.turn equally often, and waits in none of them for "
+                "what another one does behind its own")
+    if generation.turn:
         return "in its turn a warpgroup waits for no other one, for those wait for theirs: let them meet before or behind the tiles"
     return (f"the same number and the same count of threads for all who meet at named barrier {generation.barrier}, and as many "
             "warpgroups that come there")

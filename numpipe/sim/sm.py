@@ -181,6 +181,7 @@ def run(peers: list[SM]) -> None:
             raise report.deadlock(next(sm for sm in peers if not all(w.over for w in sm.warpgroups)))
         for sm in peers:
             barriers.unfinished(sm)
+            named.unfinished(sm)
     finally:
         for sm in peers:
             sm.close()

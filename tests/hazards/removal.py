@@ -48,12 +48,14 @@ OPERATIONS = (
 PASSED_ON = (
     "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit", "copies.commit_group", "copies.fence_and_meet",
     "copies.meet", "copies.wait_stores", "fragment.mma.wgmma_wait", "fragment.order.before_access", "fragment.order.before_async",
-    "multicast.arrive_at_peers", "outputs.await_slot", "outputs.meet", "partials.await_signal", "partials.signal", "phases.arrive",
+    "multicast.arrive_at_peers", "order_tokens.await_token", "order_tokens.enter_turn", "order_tokens.leave_turn",
+    "order_tokens.pass_token", "outputs.await_slot", "outputs.meet", "partials.await_signal", "partials.signal", "phases.arrive",
     "phases.arrive_at_peers", "phases.wait", "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release",
     "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products", "steps.await_released",
     "store_ring.await_staging", "store_ring.drain_stores")
 """Helpers that synchronise and do nothing else."""
-APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "outputs.first_lane", "outputs.over_outputs", "refs.__getitem__",
+APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "order_tokens.if_several", "order_tokens.over_tokens",
+           "outputs.first_lane", "outputs.over_outputs", "refs.__getitem__",
            "refs.__setitem__", "ring.each", "steps.only_if", "steps.over")
 """Functions that only call what they are given."""
 PUBLIC = (numpipe.commit_smem, numpipe.commit_smem_to_gmem_group, numpipe.wait_smem_to_gmem, numpipe.set_max_registers)

@@ -16,6 +16,7 @@ import emitted_kernels
 import gemm_single
 import kernels_for_tests as pipelines
 import numpy as np
+import order_token_kernels
 import ordered_kernels
 import output_kernels
 import primitive_kernels
@@ -79,6 +80,9 @@ for manual in ((True, True), (True, False), (False, True)):
     run(f"a body's barriers {manual}", barrier_plans.load(barrier_plans.source(plan)), *barrier_plans.inputs(plan, 2, 5))
 loops = barrier_loop_kernels.cases()["rotated, fewer steps"]
 run("a loop's barriers", loops.kernel, *loops.inputs, out(128, 64, dtype=F32), **dict(loops.options))
+for name, tokens in order_token_kernels.kernels().items():
+    if name in ("two", "fewer steps"):
+        run(f"order tokens, {name}", tokens.kernel, *tokens.inputs, out(*tokens.expected.shape, dtype=F32), **dict(tokens.options))
 for form in ("loop", "body"):
     for roles in (True, False) if form == "body" else (False,):
         run(f"single-stream {form} {roles}", single_kernels.gemm(form, roles, 2, 0, 2), *single_kernels.operands(256, 320))

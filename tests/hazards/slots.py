@@ -55,8 +55,8 @@ def one_product_too_many_left_in_flight(a, b, c, *, mended: numpipe.Static):
          manual_consumed_barriers=True)(a, b)
 
 
-@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their wgmma "
-        r"drained.*mend: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+", A, B,
+@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their "
+        r"wgmma drained.*mend: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+", A, B,
         zeros(64, 64, dtype=F32), gives=PRODUCT)
 def released_in_a_loop_before_the_product_has_drained(a, b, c, *, mended: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)

@@ -56,6 +56,31 @@ def a_turn_given_twice(mended, out):
     out[0] = 7
 
 
+@kernel("named-barrier-mismatch", r"named barrier 3 \(the turn 'store' of compute warpgroup 0\): 128 of 256 threads \(at "
+        r"whole.py:\d+.*goes through the blocks of a numpipe.turn equally often", zeros(128, 64, dtype=F32),
+        gives=np.concatenate([ONE, ONE]), error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
+def a_turn_that_one_warpgroup_does_not_take(y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    tile = numpipe.zeros((64, 64), np.float32)
+    for _ in range(2):
+        if mended or wg == 0:
+            with numpipe.turn("store"):
+                tile = tile + 0.5
+    y[ds(wg * 64, 64), ds(0, 64)] = tile
+
+
+@kernel("named-barrier-mismatch", r"the turn 'store' of compute warpgroup [01]\).*goes through the blocks of a numpipe.turn "
+        r"equally often", zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE]), error=PipelineDeadlock, num_compute_wgs=2,
+        warp_specialized=False)
+def a_turn_more_of_the_second_warpgroup(y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    tile = numpipe.zeros((64, 64), np.float32)
+    for _ in range(2 if mended else 2 + wg):
+        with numpipe.turn("store"):
+            tile = tile + 0.5
+    y[ds(wg * 64, 64), ds(0, 64)] = tile
+
+
 # ---- all lanes
 @machine("divergent-aligned", r"bar_sync needs all 128 lanes of the warpgroup, but lanes='one'; call it outside one_lane",
          gives=DONE, error=SimulationError)
