@@ -298,8 +298,8 @@ class Unit(Axes):
             stride += -(-block.layout.nbytes // ATOM) * ATOM
         return tuple(blocks), tuple(offsets), stride
 
-    def plan_scratch(self, site: str, kind: Any, shared: bool) -> Scratch:
-        """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each."""
+    def plan_scratch(self, site: str, kind: Any, shared: bool, what: str = "") -> Scratch:
+        """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each; `what` it is for."""
         key = f"{site} {kind} {shared}"
         if key in self.scratch:
             return self.scratch[key]
@@ -322,7 +322,7 @@ class Unit(Axes):
                                f"{site} ({groups - first - 1})" if several else site, self.cluster, self.arrive_groups(of, where))
 
         tree = place(kind, base, 0 if shared else size, barrier)
-        plan = self.scratch[key] = Scratch(f"{said(kind)} @ {site}", kind, tree, base, size, copies)
+        plan = self.scratch[key] = Scratch(f"{what or said(kind)} @ {site}", kind, tree, base, size, copies)
         self._budget()
         return plan
 

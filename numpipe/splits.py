@@ -8,6 +8,9 @@ its own (`partials.combine`) and stores the tile. Two ways to cut, for G CTAs::
                 CTA 0      1      2      3      4      5
                 tile 0: steps       owner  tile 1: ...
 
+    split="k"   each tile into as many parts as the cluster has CTAs along its axis "k", which have the same tile: part p is that of
+                CTA p. All of them are owners, of a share of the columns each (`reduce_scatter`), and nobody else waits
+
     "stream"    the steps of the first tiles in one row, shared out evenly (Stream-K; Osama, Merrill, Cecka, Garland, Owens, PPoPP
                 2023), 1 to 2 tiles a CTA, so that whole waves are left: of these each CTA has whole tiles
 
@@ -91,6 +94,13 @@ def no_split(got: str) -> str:
 def whole_tile(steps):
     """The part that is all of a tile."""
     return Part(np.int32(0), add(steps, np.int32(0)), np.int32(0), np.int32(0))
+
+
+@helper
+def cluster_part(steps, which, parts):
+    """One of `parts` of a tile, all of which are computed by CTAs of a cluster."""
+    begin = even(steps, which, parts)
+    return Part(begin, sub(even(steps, add(which, np.int32(1)), parts), begin), np.int32(0), np.int32(0))
 
 
 # What a loop needs of its parts from one to the next stays in registers during the products, so it is little: the rest is computed

@@ -37,6 +37,8 @@ Need: TypeAlias = tuple[int, int]
 """(index, value): the counter an access must find covered."""
 
 GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ = range(5)
+UNREACHABLE: Need = (0, 1 << 62)
+"""what nobody ever knows"""
 _KINDS = 5
 NAMED_BARRIERS = 16
 
