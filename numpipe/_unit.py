@@ -319,10 +319,11 @@ class Unit(Axes):
             if groups > PHASES:
                 raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
             return BarrierPlan(of, free, 0 if shared else 8 * of.count, groups - 1,
-                               f"{site} ({groups - first - 1})" if several else site, self.cluster, self.arrive_groups(of, where))
+                               (f"{site} ({groups - first - 1})" if several else site) + f", {what}" * bool(what), self.cluster,
+                               self.arrive_groups(of, where))
 
         tree = place(kind, base, 0 if shared else size, barrier)
-        plan = self.scratch[key] = Scratch(f"{what or said(kind)} @ {site}", kind, tree, base, size, copies)
+        plan = self.scratch[key] = Scratch(f"{what or said(kind)} @ {site}", kind, tree, base, size, copies, what)
         self._budget()
         return plan
 
@@ -374,7 +375,10 @@ class Unit(Axes):
                 number = (address - plan.ready) % plan.barrier_bytes_of_one // 8
                 return BarrierPlace("ready" if number < kinds else "consumed", plan, number % plan.slots)
         end = self.barrier_room
-        return BarrierPlace("own") if end - self.scratch_barrier_bytes <= address < end else None
+        if not end - self.scratch_barrier_bytes <= address < end:
+            return None
+        sums = any(of.base <= address < of.base + 8 * part.copies for part in self.scratch.values() if part.what for of in part.barriers)
+        return BarrierPlace("sums" if sums else "own")
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
         """The ring, and the slot of it, that an address of shared memory lies in."""

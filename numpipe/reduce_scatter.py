@@ -13,9 +13,9 @@ as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *co
     expect          announce the bytes on the own ready barrier (lane 0 of each warp a quarter)
     await_consumed  all others have read what was sent to them the last time
     send            st.async to the buffers of the others, on their ready barriers
-    phases.wait     for the own ready barrier
+    wait            for the own ready barrier
     add             what came, in the order of the places behind the own one
-    phases.arrive   on the consumed barriers of all: the buffer may be written again
+    arrive          on the consumed barriers of all: the buffer may be written again
 
 No CTA waits for one that is not there: those of a cluster run at the same time, and go through the same tiles. A warpgroup that is first
 sends, and waits, while the memory role loads the next tile. The sum of an element is made by one CTA, in the same order each time.
@@ -157,7 +157,7 @@ def scattered(sums, tile):  # type: ignore[no-untyped-def]
     own = send(sums, tile)
     phases.wait(ready_of(sums))
     own = add(sums, own)
-    phases.arrive(consumed_of(sums))
+    phases.arrive_at_peers(consumed_of(sums))
     return own
 
 

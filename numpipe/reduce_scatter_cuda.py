@@ -8,9 +8,8 @@ from . import _numba as nb
 from . import reduce_scatter as source
 from ._op import cuda_meaning
 from .context_cuda import ContextType, cluster_place, compute_warpgroup
-from .errors import SpecError
 from .fragment.tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
-from .intrinsics import cluster
+from .intrinsics import barrier, cluster
 from .multicast_cuda import rank
 from .reduce_scatter import SumsPlan
 from .ring_cuda import smem
@@ -125,10 +124,10 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
             further = builder.add(own, nb.const(step))
             wrapped = builder.select(builder.icmp_unsigned("<", further, nb.const(size)), further, builder.sub(further, nb.const(size)))
             to = rank(builder, [wrapped if axis == plan.along else at for axis, at in enumerate(place)], plan.cluster)
-            buffer, barrier = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
+            buffer, there = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
                 builder.add(base, nb.const((step - 1) * plan.region)), ready))
             for piece in range(len(shares[step]) // 4):
-                nb.emit_asm(builder, nb.void, [buffer, barrier, *shares[step][4 * piece:4 * piece + 4]],
+                nb.emit_asm(builder, nb.void, [buffer, there, *shares[step][4 * piece:4 * piece + 4]],
                             "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
                             f"[$0+{_PIECE * piece}], {{$2, $3, $4, $5}}, [$1];", "r,r,f,f,f,f,~{memory}")
         return assembled(builder, sums.share, shares[0])
@@ -144,10 +143,12 @@ def _add(_context: Any, sums: Any, tile: Any) -> Any:
         total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
         for region in range(plan.size - 1):
             for piece in range(len(total) // 4):
-                values = nb.emit_asm(builder, four, [base], f"ld.shared.v4.f32 {{$0, $1, $2, $3}}, [$4+{region * plan.region + _PIECE * piece}];",
+                at = region * plan.region + _PIECE * piece
+                values = nb.emit_asm(builder, four, [base], f"ld.shared.v4.f32 {{$0, $1, $2, $3}}, [$4+{at}];",
                                      "=f,=f,=f,=f,r,~{memory}")
                 for i in range(4):
                     total[4 * piece + i] = builder.fadd(total[4 * piece + i], builder.extract_value(values, i))
+        nb.call(context, builder, barrier.warp_sync, (), ())  # lanes of the warp arrive for all of it next
         return assembled(builder, tile, total)
 
     return tile(sums, tile), codegen

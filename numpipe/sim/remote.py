@@ -1,8 +1,8 @@
 """st.async: ordinary stores to the shared memory of another CTA of the cluster, which complete bytes on an mbarrier there.
 
 They are under way like a copy, and land at any moment until their mbarrier's phase completes; each warp's for itself. Who waits for
-that phase may read them with ordinary loads. The async proxy does not see them: nothing that the reader does could say that they are
-fenced.
+that phase may read them with ordinary loads, and knows that phases for which their sender had waited are over; of what the sender
+wrote elsewhere it hears nothing. The async proxy does not see them: nothing that the reader does could say that they are fenced.
 
 PTX ISA, "st.async"; "Memory Consistency Model: Proxies".
 """
@@ -19,6 +19,7 @@ from .clocks import UNREACHABLE
 from .memory import Access
 
 if TYPE_CHECKING:
+    from .clocks import Vector
     from .mbarrier import Mbarrier
     from .port import Warpgroup
     from .schedule import Task
@@ -47,18 +48,20 @@ def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], ran
         mbar.copies += 1
         mbar.last = access
         landings.append((access, chunks[warp], values[warp]))
-    sm = who.sm
+    sm, told = who.sm, who.sm.clocks.phases(np.minimum.reduce(who.vectors))
     for landed in landings:
         done = who.time + sm.scheduler.takes(sm.costs.remote)
-        sm.scheduler.push(done, _landing(to, mbar, *landed, done), "arrive")
+        sm.scheduler.push(done, _landing(to, mbar, *landed, told, done), "arrive")
     if sm.trace is not None:
         sm.trace.add(who, who.time, who.time, "write", what=f"{what} to rank {rank}", nbytes=values.nbytes)
     who.breathe()
 
 
-def _landing(to: SM, mbar: Mbarrier, access: Access, chunks: npt.NDArray[np.int64], values: npt.NDArray[Any], done: int) -> Task:
+def _landing(to: SM, mbar: Mbarrier, access: Access, chunks: npt.NDArray[np.int64], values: npt.NDArray[Any], told: Vector,
+             done: int) -> Task:
     def land(_: int) -> None:
         cluster.reach(to, access.agent, f"st.async of {access.what}", (), access.site)
+        mbar.learn(told)
         to.memory.chunks[chunks >> 4] = values
         mbar.land(access, values.nbytes, done)
 
