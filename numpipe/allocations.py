@@ -347,6 +347,10 @@ class Scratch:
     def barriers(self) -> list[BarrierPlan]:
         return [plan for plan in _leaves(self.tree) if isinstance(plan, BarrierPlan)]
 
+    def has_barrier(self, address: int) -> bool:
+        """Whether the mbarrier at an address is one of it."""
+        return any(of.base <= address < of.base + 8 * self.copies * of.kind.count for of in self.barriers)
+
 
 def nbytes(kind: Any) -> int:
     """Bytes of shared memory that tiles of a type take; barriers take theirs from the header."""

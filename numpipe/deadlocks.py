@@ -136,8 +136,8 @@ def _share(barrier: Barrier) -> Hint:
 def _sums(barrier: Barrier) -> Hint:
     """In a cluster: another CTA has not sent its sum of a tile, or has not read this one's."""
     misses = f"{barrier.missing_bytes} bytes" if barrier.missing_bytes else f"{barrier.pending} of {barrier.count} arrivals"
-    return Hint("too-few-arrivals", f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the cluster "
-                "does not exchange its sum of a tile",
+    return Hint("too-few-arrivals", f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
+                "cluster does not exchange its sum of a tile",
                 "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever part of it they have")
 
 

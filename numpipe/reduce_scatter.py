@@ -1,27 +1,30 @@
 """Partial sums that the CTAs of a cluster exchange through shared memory: each adds up, and keeps, a share of the columns.
 
-The CTAs along an axis of the cluster have parts of one tile's steps, and so sums of the whole tile each. CTA number p of n keeps share
-p of its columns, and sends the others to the CTAs whose shares they are, straight from its registers::
+The CTAs along an axis of the cluster have parts of one tile's steps, and so sums of the whole tile each. CTA number p of n keeps
+share p of its columns, and sends the others to the CTAs whose shares they are, straight from its registers::
 
     tile of 128 columns, 2 CTAs      CTA 0: steps 0 … k / 2 - 1             CTA 1: steps k / 2 … k - 1
     send                             its columns 64 … 127 to CTA 1          its columns 0 … 63 to CTA 0
     add                              its columns 0 … 63 + those of CTA 1    its columns 64 … 127 + those of CTA 0
 
-Each compute warpgroup speaks with its like in the other CTAs. It has a buffer for what they send it, a region each, and two mbarriers,
-as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *consumed* when the warpgroups of all CTAs have read theirs::
+Each compute warpgroup speaks with its like in the other CTAs. It has a buffer for what they send it, a region each, and two
+mbarriers, as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *consumed* when the warpgroups of all CTAs
+have read theirs::
 
     expect          announce the bytes on the own ready barrier (lane 0 of each warp a quarter)
-    await_consumed  all others have read what was sent to them the last time
+    await consumed  all others have read what was sent to them the last time
     send            st.async to the buffers of the others, on their ready barriers
-    wait            for the own ready barrier
-    add             what came, in the order of the places behind the own one
+    await ready     what they have sent has come
+    add             it, in the order of the places behind the own one
     arrive          on the consumed barriers of all: the buffer may be written again
 
-No CTA waits for one that is not there: those of a cluster run at the same time, and go through the same tiles. A warpgroup that is first
-sends, and waits, while the memory role loads the next tile. The sum of an element is made by one CTA, in the same order each time.
+No CTA waits for one that is not there: those of a cluster run at the same time, and go through the same tiles. A warpgroup that
+comes first sends, and waits, while the memory role loads the next tile. The sum of an element is made by one CTA, in the same order
+each time: the same bits.
 
 The buffer is written by st.async, an ordinary store that completes on an mbarrier, and read by ordinary loads: no proxy fence. The
-barriers say no scope, as the ring's do (`multicast`). That no CTA ends while others reach into it is the cluster's barrier at the end.
+barriers say no scope, as the ring's do (`multicast`). That no CTA ends while others reach into it is the cluster's barrier at the
+end.
 
 PTX ISA, "st.async"; "mbarrier: Tracking asynchronous operations"; "Cluster of Cooperative Thread Arrays".
 """
@@ -36,9 +39,9 @@ import numpy as np
 
 from . import phases
 from ._cluster import Dims, place_of, rank_of, shifted
+from ._layout import ATOM
 from ._machine import current
 from ._op import helper, op
-from ._layout import ATOM
 from .allocations import SMEM, Barrier, BarrierPlan, ClusterBarrier, SmemPlan
 from .arith import sub
 from .context import Context
@@ -91,12 +94,13 @@ def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
     """What a CTA keeps of the sum of such a tile; SpecError where it has no such shares."""
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
-        raise SpecError(f"{what}: acc is a float32 register tile, got {form if isinstance(form, Form) else got}: combine before astype")
+        found = form if isinstance(form, Form) else got
+        raise SpecError(f"{what}: acc is a float32 register tile (rows, columns), got {found}: combine before astype")
     rows, columns = form.shape
     size = unit.sizes[axis]
     if columns % (8 * size):
-        raise SpecError(f"{what}: {size} CTAs along {axis!r} keep a share each of a tile's columns, a multiple of 8, and this one has "
-                        f"{columns}: make them a multiple of {8 * size}, or the cluster smaller")
+        raise SpecError(f"{what}: {size} CTAs along {axis!r} keep a share each of a tile's columns, a multiple of 8, and this one "
+                        f"has {columns}: make them a multiple of {8 * size}, or the cluster smaller")
     return Form((rows, columns // size), FLOAT32)
 
 

@@ -8,6 +8,7 @@ from . import _numba as nb
 from . import reduce_scatter as source
 from ._op import cuda_meaning
 from .context_cuda import ContextType, cluster_place, compute_warpgroup
+from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
 from .intrinsics import barrier, cluster
 from .multicast_cuda import rank
@@ -29,7 +30,7 @@ class SumsType(nb.types.Type):  # type: ignore[misc]
 
     @property
     def share(self) -> TileType:
-        return TileType(self.plan.share, source.FLOAT32)
+        return TileType(self.plan.share, FLOAT32)
 
     def barrier(self, ready: bool) -> BarriersType:
         of = self.plan.ready if ready else self.plan.consumed
@@ -114,16 +115,16 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         place = cluster_place(builder, plan.cluster)
         own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
-        for bit in range((size - 1).bit_length()):  # turned round until the own share is the first: registers have no run-time index
+        for bit in range((size - 1).bit_length()):  # turned round until the own share is the first: registers have no index
             turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
-            shares = [[builder.select(turned, further, here) for further, here in zip(shares[(i + (1 << bit)) % size], shares[i],
-                                                                                     strict=True)] for i in range(size)]
+            shares = [[builder.select(turned, *pair) for pair in zip(shares[(i + (1 << bit)) % size], shares[i], strict=True)]
+                      for i in range(size)]
         base = _pieces(builder, sums)
-        ready = barrier_address(context, builder, sums.barrier(True), _barrier_value(context, builder, sums.barrier(True), args[0]))
+        made = sums.barrier(True)
+        ready = barrier_address(context, builder, made, _barrier_value(context, builder, made, args[0]))
         for step in range(1, size):
-            further = builder.add(own, nb.const(step))
-            wrapped = builder.select(builder.icmp_unsigned("<", further, nb.const(size)), further, builder.sub(further, nb.const(size)))
-            to = rank(builder, [wrapped if axis == plan.along else at for axis, at in enumerate(place)], plan.cluster)
+            further = builder.urem(builder.add(own, nb.const(step)), nb.const(size))
+            to = rank(builder, [further if axis == plan.along else at for axis, at in enumerate(place)], plan.cluster)
             buffer, there = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
                 builder.add(base, nb.const((step - 1) * plan.region)), ready))
             for piece in range(len(shares[step]) // 4):

@@ -294,8 +294,8 @@ class Workspace:
             raise SpecError(f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}")
         if self.split is not None and not (isinstance(self.split, str) and self.split) and not (
                 _is_int(self.split) and int(self.split) > 0):
-            raise SpecError("Workspace: split must be \"stream\", the parts of a tile, the name of an axis of the cluster, or None, "
-                            f"got {self.split!r}")
+            raise SpecError("Workspace: split must be \"stream\", the parts of a tile, the name of an axis of the cluster, or "
+                            f"None, got {self.split!r}")
         if self.slots is not None and (not _is_int(self.slots) or self.slots < 1):
             raise SpecError(f"Workspace: slots must be a count of partial sums, got {self.slots!r}")
         object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
@@ -305,8 +305,8 @@ class Workspace:
         if not isinstance(self.split, str) or self.split == "stream":
             return self.split is not None
         if self.split not in cluster_axes:
-            raise SpecError(f"Workspace: split={self.split!r} is neither \"stream\" nor an axis of the cluster: cluster_names of the "
-                            f"kernel are {cluster_axes}")
+            raise SpecError(f"Workspace: split={self.split!r} is neither \"stream\" nor an axis of the cluster: cluster_names of "
+                            f"the kernel are {cluster_axes}")
         return False
 
     def array(self, ctas: int, output: tuple[int, ...]) -> ArrayType:

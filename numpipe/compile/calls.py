@@ -85,8 +85,7 @@ class Calls(Loops):
         if isinstance(function, Op) and not isinstance(function, Helper):
             node.args, node.keywords = self.bind(function, node), []
             if function is partials.combine:
-                acc, _, work, axis = node.args
-                if (within := self.combination(node, acc, work, axis)) is not None:
+                if (within := self.combination(node, node.args[0], *node.args[2:])) is not None:
                     return within
                 node.args.pop()
             if function is tile.zeros:

@@ -112,8 +112,8 @@ class SplitLoops(TileOrders):
                              f"{ast.unparse(axis)}")
         self._check_axis(axis, "combine: axis", name)
         if self.value(work) is not None:
-            self.error(work, f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and {ast.unparse(work)} is a workspace "
-                             "in global memory: leave one of them out")
+            self.error(work, f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and {ast.unparse(work)} is a "
+                             "workspace in global memory: leave one of them out")
         site = literal_node(self.session.site(self.source, node), node)
         return self.call(reduce_scatter.reduce_scatter, [self.context_name(node), self.visit(acc), literal_node(name, node), site],
                          node)

@@ -157,13 +157,13 @@ def _sent(this: _Conflict) -> _Told:
     earlier, later = this.earlier, this.later
     if later.kind == "st.async":
         return _Told("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
-                     "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a warp behind its last read, and "
-                     "that CTA waits for it before it sends again")
+                     "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a warp behind its last read, "
+                     "and that CTA waits for it before it sends again")
     assert earlier.mbar is not None
     landed = this.known[earlier.mbar.landed] > earlier.phase
     if landed and this.asynchronous:
-        return _Told("unfenced-writes", f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async proxy does "
-                     "not see", "read it with ordinary loads, tile[…], by those who have waited for it")
+        return _Told("unfenced-writes", f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async proxy "
+                     "does not see", "read it with ordinary loads, tile[…], by those who have waited for it")
     return _Told("read-before-ready", f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
                  f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes are touched")
 
