@@ -51,7 +51,7 @@ class Options:
     workspace: Any = None
 
     def without_workspace(self, function: Callable[..., Any]) -> Options:
-        """The same for a kernel whose `workspace` is none (``split=None``, or an axis of its cluster): made without that parameter."""
+        """The same for a kernel whose `workspace` is none (``split=None``, an axis of the cluster): made without that parameter."""
         if not isinstance(self.workspace, Workspace) or self.workspace.exists(self.cluster_names):
             return self
         empty = inspect.Parameter.empty

@@ -36,6 +36,7 @@ Work = collections.Counter[tuple[Any, ...]]
     ("fills", ring)      slots that were filled
     ("tiles",)           tiles of tile loops
     ("handed",)          partial sums given to other CTAs and taken from them
+    ("sent", wg)         times that it sends some to another CTA of its cluster, and waits for some
 """
 
 
@@ -173,7 +174,7 @@ class Counter:
 
     def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
         self.work["written", self.warpgroup] += values.nbytes
-        self.work["handed",] += 1
+        self.work["sent", self.warpgroup] += 1
 
     def store_word(self, address: int, value: int) -> None: ...
 
