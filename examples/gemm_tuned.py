@@ -46,7 +46,7 @@ class Config:
     cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them; with split="cluster" along K
     wgs       compute warpgroups
     skinny    the tile's rows lie along the longer side of the output: where that is wider than tall, its transpose is computed
-    split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly; "cluster": a part for each of its CTAs
+    split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly; "cluster": a part for each CTA of it
     dynamic   CTAs take tiles from a counter, so that quicker ones compute more
     """
 
