@@ -48,9 +48,9 @@ def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None
     In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in the same order, so that results
     are the same bits each time. In the others it hands `acc` over, and returns it as it is. Nothing happens in the memory role.
 
-    Raises SpecError for a tile that is no float32, and for an array that is no workspace; on the simulated SM PipelineDeadlock
-    where a part never comes, PipelineRace and SimulationError where it is not ordered or does not fit. PTX ISA, "Memory
-    Consistency Model".
+    Raises SpecError for a tile that is no float32, for an array that is no workspace, and for columns that have no such shares; on
+    the simulated SM PipelineDeadlock where a part never comes, PipelineRace and SimulationError where it is not ordered or does not
+    fit. PTX ISA, "Memory Consistency Model"; "st.async".
     """
     if work is None:
         return acc
