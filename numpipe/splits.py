@@ -88,8 +88,8 @@ def check_split(split: Any) -> None:
 
 
 def no_split(got: str) -> str:
-    return (f"numpipe.split_tiles: split={got}: \"stream\", or the parts of a tile, an integer of at least 1, or the name of an axis "
-            "of the cluster; None cuts none")
+    return (f"numpipe.split_tiles: split={got}: \"stream\", or the parts of a tile, an integer of at least 1, or the name of an "
+            "axis of the cluster; None cuts none")
 
 
 @helper
