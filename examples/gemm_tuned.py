@@ -43,10 +43,10 @@ class Config:
               leaves, up to a tile's
     group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
-    cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them
+    cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them; with split="cluster" along K
     wgs       compute warpgroups
     skinny    the tile's rows lie along the longer side of the output: where that is wider than tall, its transpose is computed
-    split     parts that the steps of a tile are cut into, or "stream": those of all tiles are shared out evenly; None: neither
+    split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly; "cluster": a part for each CTA of it
     dynamic   CTAs take tiles from a counter, so that quicker ones compute more
     """
 
@@ -65,9 +65,14 @@ class Config:
     dynamic: bool = False
 
     @property
+    def share(self) -> int:
+        """Columns of a tile that a CTA stores."""
+        return self.tn // (self.cluster if self.split == "cluster" else 1)
+
+    @property
     def strip(self) -> int:
         """Columns of a tile that an epilogue computes at a time."""
-        return min(self.tn, 64)
+        return min(self.share, 64)
 
     @property
     def fuses(self) -> bool:
@@ -77,10 +82,9 @@ class Config:
     @property
     def depth(self) -> int:
         """The slots of the ring, for 16-bit types."""
-        if self.slots is not None:
-            return self.slots
-        return numpipe.fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), store_slots=self.panels or 1,
-                                 num_compute_wgs=self.wgs)
+        sums = 4 * self.tm * (self.tn - self.share) * (self.wgs if self.schedule == "pingpong" else 1)
+        return self.slots or numpipe.fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), other_bytes=sums,
+                                               store_slots=self.panels or 1, num_compute_wgs=self.wgs)
 
 
 CONFIGS = {
@@ -90,13 +94,14 @@ CONFIGS = {
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
     "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", group=8, cluster=2),
     "cooperative 128x128": Config(128, 128, 128, slots=3, panels=2, group=4, policy="evict_first"),
+    "cooperative 128x128 split 2 in a cluster": Config(128, 128, slots=5, panels=1, group=4, split="cluster", cluster=2),
     "cooperative 128x64": Config(128, 64, 128, slots=4, panels=1, group=1, policy="evict_first"),
     "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
     "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1, skinny=True),
     "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1, skinny=True),
 }
 """What each is good for: many steps, and the least power; few steps; large products; equal sides; rows that L2 serves badly; one
-tile an SM; 128 rows; up to 16, 32 and 64 rows or columns, where reading the other operand takes all the time."""
+tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns, where reading the other operand takes all the time."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +125,6 @@ class Form:
     @property
     def c(self) -> str:
         return "bmn" if "b" in self.a + self.b else "mn"
-
-    @property
-    def k(self) -> int:
-        """The dimension of a along which is summed."""
-        return self.a.index("k")
 
     @property
     def without(self) -> tuple[str, ...]:
@@ -151,6 +151,8 @@ class Form:
 @functools.cache
 def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
     """The kernel for a config and a form."""
+    axis, shared = ("cluster", None) if cfg.split == "cluster" else (None, "cluster")  # of what CTAs sum up, and load, together
+    ctas, deep = 1 if axis else cfg.cluster, form.a.index("k")  # of a cluster, along M; the dimension of a along which is summed
 
     @numpipe.kernel(
         out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
@@ -162,25 +164,25 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
         plane = 3 - c.ndim  # of a matrix there are no batches: the first of three indices is cut off
-        m_tiles, n_tiles = cdiv(c.shape[1 - plane], cfg.tm * cfg.cluster), cdiv(c.shape[2 - plane], cfg.tn)  # of a cluster
+        m_tiles, n_tiles = cdiv(c.shape[1 - plane], cfg.tm * ctas), cdiv(c.shape[2 - plane], cfg.tn)  # of a cluster
         for i, above, n, part in numpipe.split_tiles(
-                1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[form.k], cfg.tk), split=cfg.split, order="grouped",
-                group=cdiv(cfg.group, cfg.cluster), dynamic=cfg.dynamic):
-            m = above * cfg.cluster + numpipe.axis_index("cluster")
+                1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[deep], cfg.tk), split=cfg.split, order="grouped",
+                group=cdiv(cfg.group, ctas), dynamic=cfg.dynamic):
+            m = above * ctas + (numpipe.axis_index("cluster") if axis is None else 0)
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=cfg.depth, in_specs=(
                 BlockSpec((None, cfg.tk, cfg.tm), lambda k: (i, part.begin + k, m)) if form.a == "bkm" else
                 BlockSpec((None, cfg.tm, cfg.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:]),
-                BlockSpec((None, cfg.tk, cfg.tn), lambda k: (i, part.begin + k, n), collective_axes="cluster")
+                BlockSpec((None, cfg.tk, cfg.tn), lambda k: (i, part.begin + k, n), collective_axes=shared)
                 if form.b == "bkn" else BlockSpec(
-                    (None, cfg.tn, cfg.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:], collective_axes="cluster")))
+                    (None, cfg.tn, cfg.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:], collective_axes=shared)))
             for _, (a_tile, b_tile) in pipe(a, b):
                 a_rows = a_tile.T if form.a == "bkm" else a_tile
                 acc = numpipe.wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if form.b == "bkn" else b_tile.T)
-            acc = numpipe.combine(acc, part, work)
-            if part.begin > 0:
+            acc = numpipe.combine(acc, part, work, axis)
+            if axis is None and part.begin > 0:
                 continue  # the tile is stored by whoever has its first steps
-            row, column = m * cfg.tm + wg * rows, n * cfg.tn
+            row, column = m * cfg.tm + wg * rows, n * cfg.tn + (0 if axis is None else numpipe.axis_index("cluster") * cfg.share)
 
             def finish(x, first):  # of some columns of the tile: all of them would not fit into registers beside a source
                 if alpha is not None:
@@ -195,10 +197,9 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
                     x = form.activation(x)
                 return x.astype(c.dtype)
 
-            c[(i, ds(row, rows), ds(column, cfg.tn))[plane:]] = numpipe.map_columns(finish, acc, cfg.strip)
+            c[(i, ds(row, rows), ds(column, cfg.share))[plane:]] = numpipe.map_columns(finish, acc, cfg.strip)
 
-    made: numpipe.Kernel = matmul
-    return made
+    return matmul
 
 
 @functools.lru_cache(maxsize=1024)

@@ -236,6 +236,9 @@ class Machine(Protocol):
     def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
         """The bytes at `chunks` (warps, n) -> uint8 (warps, n, 16)."""
 
+    def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
+        """`smem_write` to another CTA of the cluster (st.async): it lands some time later, on the mbarrier at `mbar` there."""
+
     def store_word(self, address: int, value: int) -> None:
         """st.shared.b32 by the executing lane (counters handed between warpgroups)."""
 

@@ -56,7 +56,8 @@ class MapRequest:
 
 
 class BarrierPlace(NamedTuple):
-    """Which of a kernel's mbarriers one is: "ready" or "consumed" of a slot of a ring, or "own", of a `numpipe.Barrier`."""
+    """Which of a kernel's mbarriers one is: "ready" or "consumed" of a slot of a ring, "own", of a `numpipe.Barrier`, or "sums", of
+    what CTAs of a cluster exchange (`reduce_scatter`)."""
 
     kind: str
     plan: RingPlan | None = None

@@ -197,8 +197,7 @@ class Unit(Axes):
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
-                  single: bool = False,
-                  shared: RingPlan | None = None) -> RingPlan:
+                  single: bool = False, shared: RingPlan | None = None) -> RingPlan:
         """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
         `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
@@ -300,8 +299,8 @@ class Unit(Axes):
             stride += -(-block.layout.nbytes // ATOM) * ATOM
         return tuple(blocks), tuple(offsets), stride
 
-    def plan_scratch(self, site: str, kind: Any, shared: bool) -> Scratch:
-        """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each."""
+    def plan_scratch(self, site: str, kind: Any, shared: bool, what: str = "") -> Scratch:
+        """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each; `what` it is for."""
         key = f"{site} {kind} {shared}"
         if key in self.scratch:
             return self.scratch[key]
@@ -321,10 +320,11 @@ class Unit(Axes):
             if groups > PHASES:
                 raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
             return BarrierPlan(of, free, 0 if shared else 8 * of.count, groups - 1,
-                               f"{site} ({groups - first - 1})" if several else site, self.cluster, self.arrive_groups(of, where))
+                               f"{site} ({groups - first - 1}){what and f', {what}'}" if several else site, self.cluster,
+                               self.arrive_groups(of, where))
 
         tree = place(kind, base, 0 if shared else size, barrier)
-        plan = self.scratch[key] = Scratch(f"{said(kind)} @ {site}", kind, tree, base, size, copies)
+        plan = self.scratch[key] = Scratch(f"{what or said(kind)} @ {site}", kind, tree, base, size, copies, what)
         self._budget()
         return plan
 
@@ -376,7 +376,8 @@ class Unit(Axes):
                 number = (address - plan.ready) % plan.barrier_bytes_of_one // 8
                 return BarrierPlace("ready" if number < kinds else "consumed", plan, number % plan.slots)
         end = self.barrier_room
-        return BarrierPlace("own") if end - self.scratch_barrier_bytes <= address < end else None
+        kind = "sums" if any(part.what and part.has_barrier(address) for part in self.scratch.values()) else "own"
+        return BarrierPlace(kind) if end - self.scratch_barrier_bytes <= address < end else None
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
         """The ring, and the slot of it, that an address of shared memory lies in."""

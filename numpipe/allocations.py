@@ -328,7 +328,7 @@ class BarrierPlan:
 class Scratch:
     """An allocation: its type, where it is written, and `tree`, the plans of its parts as they are nested.
 
-    `copies` is 1, or the number of compute warpgroups where each has its own.
+    `copies` is 1, or the number of compute warpgroups where each has its own; `what` it is for, if numpipe itself made it.
     """
 
     name: str
@@ -337,6 +337,7 @@ class Scratch:
     base: int
     nbytes: int
     copies: int
+    what: str = ""
 
     @property
     def end(self) -> int:
@@ -345,6 +346,10 @@ class Scratch:
     @property
     def barriers(self) -> list[BarrierPlan]:
         return [plan for plan in _leaves(self.tree) if isinstance(plan, BarrierPlan)]
+
+    def has_barrier(self, address: int) -> bool:
+        """Whether the mbarrier at an address is one of it."""
+        return any(of.base <= address < of.base + 8 * self.copies * of.kind.count for of in self.barriers)
 
 
 def nbytes(kind: Any) -> int:

@@ -105,7 +105,9 @@ def about(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
     """What the state of the mbarriers says."""
     found = []
     for barrier in barriers:
-        if barrier.missing_bytes and not barrier.pending:
+        if barrier.kind == "sums" and (barrier.waiters or barrier.missing_bytes > 0):
+            found.append(_sums(barrier))
+        elif barrier.missing_bytes and not barrier.pending:
             shared = barrier.kind == "ready" and len({party.cta for party in waiting}) > 1
             found.append(_share(barrier) if shared else _bytes(barrier))
         elif barrier.waiters and barrier.pending:
@@ -129,6 +131,14 @@ def _share(barrier: Barrier) -> Hint:
     return Hint("multicast-mismatch", f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes of step {barrier.step} and "
                 "no copy is in flight: another CTA of the cluster has not loaded its share of that step",
                 "the same pipelines with the same grids, and as many tiles, in all CTAs along collective_axes")
+
+
+def _sums(barrier: Barrier) -> Hint:
+    """In a cluster: another CTA has not sent its sum of a tile, or has not read this one's."""
+    misses = f"{barrier.missing_bytes} bytes" if barrier.missing_bytes else f"{barrier.pending} of {barrier.count} arrivals"
+    return Hint("too-few-arrivals", f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
+                "cluster does not exchange its sum of a tile",
+                "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever part of it they have")
 
 
 def _misses(barrier: Barrier) -> str:

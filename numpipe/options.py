@@ -51,8 +51,8 @@ class Options:
     workspace: Any = None
 
     def without_workspace(self, function: Callable[..., Any]) -> Options:
-        """The same for a kernel whose `workspace` is none (``split=None``): it is made without that parameter."""
-        if not isinstance(self.workspace, Workspace) or self.workspace.split is not None:
+        """The same for a kernel whose `workspace` is none (``split=None``, an axis of the cluster): made without that parameter."""
+        if not isinstance(self.workspace, Workspace) or self.workspace.exists(self.cluster_names):
             return self
         empty = inspect.Parameter.empty
         arrays = [name for name, parameter in inspect.signature(function).parameters.items()

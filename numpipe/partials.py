@@ -35,19 +35,22 @@ from .splits import Part
 
 
 @op
-def combine(acc: Tile, part: Part, work: GmemRef | None) -> Tile:
+def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None = None) -> Tile:
     """``acc = numpipe.combine(acc, part, work)``: the whole sum of a tile, in the part that owns it.
 
     acc   the float32 register tile with the sum of this part
     part  of `split_tiles`
     work  the kernel's workspace parameter (`Workspace`); None: `acc` is returned, for tiles that are not cut (``split=None``)
+    axis  the axis of the cluster along which the tile was cut, ``split_tiles(…, split=axis)``, a compile-time string: each of the n
+          CTAs gets its share of the whole sum, a tile of ``columns / n``, for CTA ``axis_index(axis)`` those from
+          ``axis_index(axis) * columns // n`` on. `work` is None. All CTAs along the axis call it, for each tile
 
     In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in the same order, so that results
     are the same bits each time. In the others it hands `acc` over, and returns it as it is. Nothing happens in the memory role.
 
-    Raises SpecError for a tile that is no float32, and for an array that is no workspace; on the simulated SM PipelineDeadlock
-    where a part never comes, PipelineRace and SimulationError where it is not ordered or does not fit. PTX ISA, "Memory
-    Consistency Model".
+    Raises SpecError for a tile that is no float32, for an array that is no workspace, and for columns that have no such shares; on
+    the simulated SM PipelineDeadlock where a part never comes, PipelineRace and SimulationError where it is not ordered or does not
+    fit. PTX ISA, "Memory Consistency Model"; "st.async".
     """
     if work is None:
         return acc

@@ -67,7 +67,8 @@ class Barrier:
     expected       bytes announced in this phase
     arrived        (warpgroup's name, arrivals) in this phase, as far as known
     waiters        warpgroups that wait for this phase
-    kind           "ready" or "consumed" of a pipeline's ring, "own" of a `numpipe.Barrier`; "": unknown
+    kind           "ready" or "consumed" of a pipeline's ring, "own" of a `numpipe.Barrier`, "sums" of what CTAs of a cluster
+                   exchange (`numpipe.combine`); "": unknown
     ring, slot, step   of a pipeline's ring: the step whose tiles this phase brings, or frees
     """
 

@@ -272,8 +272,8 @@ class Workspace:
     """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its option `workspace=` says.
 
     tile   (rows, columns) of a tile of the output, elements
-    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int so many for each tile of the last output. None:
-           there is no workspace, and the parameter is None
+    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int so many for each tile of the last output. None,
+           or the name of an axis of the cluster: there is no workspace, and the parameter is None
     slots  how many sums may be on their way, if not so many
 
     numpipe allocates ``slots * (rows * columns + 8) * 4`` bytes on the GPU when a call is first made on a stream, and calls on that
@@ -292,11 +292,22 @@ class Workspace:
         tile = self.tile
         if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(_is_int(n) and n > 0 for n in tile):
             raise SpecError(f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}")
-        if self.split not in (None, "stream") and not (_is_int(self.split) and int(self.split) > 0):
-            raise SpecError(f"Workspace: split must be \"stream\", the parts of a tile, or None, got {self.split!r}")
+        if self.split is not None and not (isinstance(self.split, str) and self.split) and not (
+                _is_int(self.split) and int(self.split) > 0):
+            raise SpecError("Workspace: split must be \"stream\", the parts of a tile, the name of an axis of the cluster, or "
+                            f"None, got {self.split!r}")
         if self.slots is not None and (not _is_int(self.slots) or self.slots < 1):
             raise SpecError(f"Workspace: slots must be a count of partial sums, got {self.slots!r}")
         object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
+
+    def exists(self, cluster_axes: tuple[str, ...]) -> bool:
+        """Whether a kernel whose cluster has these axes has a workspace at all; SpecError for an axis that it has not."""
+        if not isinstance(self.split, str) or self.split == "stream":
+            return self.split is not None
+        if self.split not in cluster_axes:
+            raise SpecError(f"Workspace: split={self.split!r} is neither \"stream\" nor an axis of the cluster: cluster_names of "
+                            f"the kernel are {cluster_axes}")
+        return False
 
     def array(self, ctas: int, output: tuple[int, ...]) -> ArrayType:
         """Its shape and type, for so many CTAs and an output of this shape. SpecError for one that has no tiles."""

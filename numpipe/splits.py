@@ -1,12 +1,15 @@
 """Tiles cut along K: which steps of which tile this CTA computes, where a product has too few tiles, or an odd number of waves.
 
 The steps of a tile are cut into *parts*. The first of them, which begins with step 0, is the *owner*: it adds the others' sums to
-its own (`partials.combine`) and stores the tile. Two ways to cut, for G CTAs::
+its own (`partials.combine`) and stores the tile. Three ways to cut, for G CTAs::
 
     split=3     each tile into 3 parts, of CTAs next to each other; the owner is the last of these CTAs
 
                 CTA 0      1      2      3      4      5
                 tile 0: steps       owner  tile 1: ...
+
+    split="k"   each tile into as many parts as the cluster has CTAs along its axis "k", part p for CTA p: they run at the same
+                time, and each ends with a share of the tile's columns (`reduce_scatter`)
 
     "stream"    the steps of the first tiles in one row, shared out evenly (Stream-K; Osama, Merrill, Cecka, Garland, Owens, PPoPP
                 2023), 1 to 2 tiles a CTA, so that whole waves are left: of these each CTA has whole tiles
@@ -41,7 +44,7 @@ class Part(NamedTuple):
     """Some steps of a tile, as `split_tiles` gives them: those of K blocks ``begin`` … ``begin + steps - 1``.
 
     begin   the first step; 0 in the part that owns the tile
-    steps   how many there are; 0 only where K is 0
+    steps   how many there are; 0 only where K is 0, or where a cluster has more CTAs than there are steps
     slot    of the workspace: where the sum of this part goes, if it is not the owner
     others  of an owner: how many other parts the tile has; their slots are those before its own
     """
@@ -58,8 +61,9 @@ def split_tiles(*counts: Any, steps: Any, split: Any = STREAM, order: Any = "row
     counts  tiles per dimension, as of `tiles`
     steps   of a whole tile, a run-time int32: the blocks of K
     split   "stream": the steps of all tiles are shared out evenly among the CTAs. An int, which may be a run-time value: each
-            tile is cut into so many parts, at most `steps` and the CTAs there are. None: not at all, as `tiles`; `combine` then
-            does nothing, and `work` may be None
+            tile is cut into so many parts, at most `steps` and the CTAs there are. The name of an axis of the cluster: into as many
+            as there are CTAs along it, which have the same tiles (`combine` with `axis`). None: not at all, as `tiles`; `combine`
+            then does nothing, and `work` may be None
     order   as of `tiles`, but no host table
     group   as of `tiles`
 
@@ -84,13 +88,21 @@ def check_split(split: Any) -> None:
 
 
 def no_split(got: str) -> str:
-    return f"numpipe.split_tiles: split={got}: \"stream\", or the parts of a tile, an integer of at least 1; None cuts none"
+    return (f"numpipe.split_tiles: split={got}: \"stream\", or the parts of a tile, an integer of at least 1, or the name of an "
+            "axis of the cluster; None cuts none")
 
 
 @helper
 def whole_tile(steps):
     """The part that is all of a tile."""
     return Part(np.int32(0), add(steps, np.int32(0)), np.int32(0), np.int32(0))
+
+
+@helper
+def cluster_part(steps, which, parts):
+    """One of `parts` of a tile, all of which are computed by CTAs of a cluster."""
+    begin = even(steps, which, parts)
+    return Part(begin, sub(even(steps, add(which, np.int32(1)), parts), begin), np.int32(0), np.int32(0))
 
 
 # What a loop needs of its parts from one to the next stays in registers during the products, so it is little: the rest is computed

@@ -312,7 +312,7 @@ def test_what_is_combined_is_a_float32_tile_in_a_workspace() -> None:
 
 
 def test_workspaces_are_said_right() -> None:
-    for tile, split, slots in (((64,), 2, None), ((64, 0), 2, None), ((64, 64), 0, None), ((64, 64), "k", None), ((64, 64), 2, 0)):
+    for tile, split, slots in (((64,), 2, None), ((64, 0), 2, None), ((64, 64), 0, None), ((64, 64), "", None), ((64, 64), 2, 0)):
         with pytest.raises(SpecError, match="Workspace: "):
             Workspace(tile, split, slots=slots)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"the last output, which has shape \(64,\): say .* slots="):

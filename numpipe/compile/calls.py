@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import context, copies, emit, pipelines, refs, registers, specs, tile_loop
+from .. import context, copies, emit, partials, pipelines, refs, registers, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import mma, tile
 from .fold import MISSING, literal_node, named_tuple
@@ -84,6 +84,10 @@ class Calls(Loops):
             return self.call(operation, [self.visit(a) for a in args], node)
         if isinstance(function, Op) and not isinstance(function, Helper):
             node.args, node.keywords = self.bind(function, node), []
+            if function is partials.combine:
+                if (within := self.combination(node, node.args[0], *node.args[2:])) is not None:
+                    return within
+                node.args.pop()
             if function is tile.zeros:
                 self._fits_registers(node)
         elif type(function).__name__ == "Kernel" and hasattr(function, "simulate"):

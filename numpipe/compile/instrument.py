@@ -19,7 +19,8 @@ from .. import _watch
 from .._unit import Unit
 
 _STATEMENT = re.compile(r'call (?P<type>\w+) asm sideeffect "(?P<text>[^"]*)", "(?P<constraints>[^"]*)"\((?P<args>.*)\) convergent')
-_TRANSITION = re.compile(r"mbarrier\.(try_wait|test_wait|arrive)|cp(\.reduce)?\.async\.bulk\.(tensor|commit|wait)|bar\.sync")
+_TRANSITION = re.compile(
+    r"mbarrier\.(try_wait|test_wait|arrive)|cp(\.reduce)?\.async\.bulk\.(tensor|commit|wait)|st\.async|bar\.sync")
 _ADDRESS = f'i64 ptrtoint ([{_watch.CONTROL_BYTES // 8} x i64] addrspace(1)* @"{_watch.SYMBOL}" to i64)'
 _DECLARATION = f'@"{_watch.SYMBOL}" = external addrspace(1) global [{_watch.CONTROL_BYTES // 8} x i64]\n'
 

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .. import splits
-from .fold import MISSING
+from .. import context, reduce_scatter, splits
+from .fold import MISSING, literal_node
 from .orders import TileOrders, Walk
 
 _OPTIONS = {"steps", "split", "order", "group", "dynamic"}
@@ -60,10 +60,12 @@ class SplitLoops(TileOrders):
             name = self.temporary("steps")
             return Parts([ast.Assign([ast.Name(name, ast.Store())], steps)], None, lambda index: bind(
                 index, self.call(splits.whole_tile, [ast.Name(name, ast.Load())], node)))
+        stream = known == splits.STREAM
+        if isinstance(known, str) and not stream:
+            return self._by_ctas_of_a_cluster(node, split, known, steps, bind)
         if self.unit.clustered:
             self.error(split, "numpipe.split_tiles: the CTAs of a cluster go through the same tiles, and here each has parts of "
-                              "its own: leave cluster_names out, or split=None")
-        stream = known == splits.STREAM
+                              "its own: leave cluster_names out, or split=None, or the name of an axis of the cluster")
         if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
             self.error(split, splits.no_split(repr(known)))
         begin, place = ((splits.begin_stream, splits.place_stream) if stream else (splits.begin_split, splits.place_split))
@@ -81,3 +83,37 @@ class SplitLoops(TileOrders):
                     *bind(item(found, 0), item(found, 1))]
 
         return Parts(setup, item(begun, 0), placed)
+
+    def _by_ctas_of_a_cluster(self, node: ast.For, split: ast.expr, axis: str, steps: ast.expr,
+                              bind: Callable[[ast.expr, ast.expr], list[ast.stmt]]) -> Parts:
+        """A part of each tile for each CTA along an axis of the cluster: its tiles are those of the cluster."""
+        self._check_axis(split, "split_tiles: split", axis)
+        name, part, here = self.temporary("steps"), self.temporary("part"), self.call(
+            context.axis_index, [literal_node(axis, node)], node)
+        setup: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], steps), ast.Assign(
+            [ast.Name(part, ast.Store())], self.call(splits.cluster_part, [
+                ast.Name(name, ast.Load()), here, literal_node(self.unit.sizes[axis], node)], node))]
+        return Parts(setup, None, lambda index: bind(index, ast.Name(part, ast.Load())))
+
+    def _check_axis(self, node: ast.expr, what: str, axis: object) -> None:
+        """Refuse what is no axis of the cluster."""
+        if axis not in self.unit.cluster_axes:
+            named = (f"the cluster's axes are {', '.join(map(repr, self.unit.cluster_axes))}" if self.unit.cluster_axes else
+                     "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))")
+            self.error(node, f"numpipe.{what}={axis!r} is no axis of the cluster: {named}")
+
+    def combination(self, node: ast.Call, acc: ast.expr, work: ast.expr, axis: ast.expr) -> ast.Call | None:
+        """``numpipe.combine(acc, part, axis=axis)``; None without an axis."""
+        name = self.value(axis)
+        if name is None:
+            return None
+        if not isinstance(name, str):
+            self.error(axis, "numpipe.combine: axis= is the name of an axis of the cluster, a compile-time string, got "
+                             f"{ast.unparse(axis)}")
+        self._check_axis(axis, "combine: axis", name)
+        if self.value(work) is not None:
+            self.error(work, f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and {ast.unparse(work)} is a "
+                             "workspace in global memory: leave one of them out")
+        site = literal_node(self.session.site(self.source, node), node)
+        return self.call(reduce_scatter.reduce_scatter, [self.context_name(node), self.visit(acc), literal_node(name, node), site],
+                         node)

@@ -213,5 +213,5 @@ def _lacks(records: list[_watch.Record], phase: int) -> tuple[int, int]:
 
 def lines_of(unit: Any, name: str) -> tuple[Line, ...]:
     """The line of the pipeline or allocation that a barrier's name ends in."""
-    found = re.search(r" @ (.+):(\d+)$", name)
+    found = re.search(r" @ (.+?):(\d+)(?: \(\d+\))?(?:, .*)?$", name)
     return () if found is None else (Line(found[1], int(found[2]), unit.kernel),)

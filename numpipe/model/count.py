@@ -36,6 +36,7 @@ Work = collections.Counter[tuple[Any, ...]]
     ("fills", ring)      slots that were filled
     ("tiles",)           tiles of tile loops
     ("handed",)          partial sums given to other CTAs and taken from them
+    ("sent", wg)         times that it sends some to another CTA of its cluster, and waits for some
 """
 
 
@@ -170,6 +171,10 @@ class Counter:
     def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
         self.work["read", self.warpgroup] += 16 * chunks.size
         return np.zeros((*chunks.shape, 16), np.uint8)
+
+    def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
+        self.work["written", self.warpgroup] += values.nbytes
+        self.work["sent", self.warpgroup] += 1
 
     def store_word(self, address: int, value: int) -> None: ...
 

@@ -47,6 +47,8 @@ class DeviceModel:
     """the same of a tile: the last product drains, the first of the next tile is waited for"""
     meeting_cycles: int
     """of a pipeline step in which CTAs of a cluster wait for each other's shares"""
+    exchange_cycles: int
+    """from a sum that is sent to another CTA of the cluster to what comes from there, beside the stores and loads themselves"""
     launch: float
     """seconds between the end of one kernel and the start of the next in a stream, with programmatic serialisation"""
     smem_bytes: int = 233472
@@ -84,5 +86,6 @@ H200 = DeviceModel(
     # of the same three products: 30 cycles a step, about 1000 to 1770 a tile of 48 to 64 KiB
     work_rate=64, step_cycles=30, tile_cycles=500,
     meeting_cycles=20,  # cooperative 128x256 at 8192^3: 1.8 % slower with a cluster of 2, of 1056 cycles a step (the same run)
+    exchange_cycles=500,  # an estimate: twice the way to another SM, some 200 cycles, and an mbarrier
     launch=2.0e-6)
 """An H200 SXM with a 700 W cap."""

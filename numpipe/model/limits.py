@@ -173,7 +173,9 @@ class Model:
         emptied = self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
         last = self.device.latency if any(key[0] == "store" for key in work) else 0
         handed = 2 * self.device.latency * min(work["handed",], 1)  # a fence and a flag; the waits for other parts are over by then
-        return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last + handed
+        sent = max((n for key, n in work.items() if key[0] == "sent"), default=0)
+        exchanged = self.device.exchange_cycles * (min(sent, 1) if self.facts.turns else sent)  # in turns another one multiplies
+        return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last + handed + exchanged
 
     # ---- all SMs, in seconds
     def sm(self, without: str = "") -> float:

@@ -19,6 +19,7 @@ file           concept
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
 ``gmem``       global memory: who wrote and read which elements, by CTA; ``touches``: an access to it, and what is told of two;
                ``regions``: views of one allocation
+``remote``     stores to the shared memory of another CTA of the cluster
 ``handover``   flags in global memory, by which a CTA tells another one that its stores are there
 ``deal``       the counter from which CTAs take their tiles
 ``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
@@ -32,7 +33,7 @@ lanes of a warp that do not come to a shuffle are reported.
 
 CTAs of a cluster run at the same time, and what orders them is in the vectors as within a CTA.
 
-What is not modelled: loads and stores to other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of one CTA for one
+What is not modelled: loads from other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of one CTA for one
 of a larger index, the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a
 warpgroup stored an element: two ordinary stores of one warpgroup to an array count as ordered.
 """

@@ -37,6 +37,8 @@ Need: TypeAlias = tuple[int, int]
 """(index, value): the counter an access must find covered."""
 
 GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ = range(5)
+UNREACHABLE: Need = (0, 1 << 62)
+"""what nobody ever knows"""
 _KINDS = 5
 NAMED_BARRIERS = 16
 
@@ -48,7 +50,7 @@ class Clocks:
         """`warps` of all `ctas` of a cluster."""
         self.warps = warps
         self.grid = _KINDS * warps + NAMED_BARRIERS * ctas
-        self.used = self.grid + 1 + warps // 4
+        self.used = self._landed = self.grid + 1 + warps // 4
         self.width = self.used + 32
 
     def index(self, kind: int, warp: int) -> int:
@@ -72,6 +74,12 @@ class Clocks:
         if self.used > self.width:
             self.width *= 2
         return self.used - 1
+
+    def phases(self, vector: Vector) -> Vector:
+        """What a vector knows of mbarriers' phases, and of nothing else."""
+        known = vector.copy()
+        known[:self._landed] = 0
+        return known
 
     def widen(self, vector: Vector) -> Vector:
         """`vector` (or a matrix of them) with room for the present number of counters."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .sm import SM
 
 _VERBS = {
-    "TMA load": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
+    "TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
     "mbarrier": "initialises",
 }
 
@@ -73,7 +73,7 @@ def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: li
     told = _why(_Conflict(sm, earlier, later, lo, hi, known, asynchronous, filled))
     lines = [
         f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}) while {earlier.describe()} of {earlier.agent.title} "
-        f"may still be {'writing' if earlier.kind in ('TMA load', 'write') else 'reading'} it",
+        f"may still be {'writing' if earlier.kind in ('TMA load', 'st.async', 'write') else 'reading'} it",
         f"  now:    {later.tell()}",
         f"  before: {earlier.tell()}",
     ]
@@ -121,6 +121,8 @@ def _why(this: _Conflict) -> _Told:
         return _Told("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
                      "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed "
                      "barrier of each, whose count is that of all of them")
+    if earlier.kind == "st.async" or later.kind == "st.async":
+        return _sent(this)
     if earlier.kind == "TMA load":
         return _not_landed(this)
     if earlier.kind == "TMA store":
@@ -147,6 +149,23 @@ def _hand_over(this: _Conflict) -> str:
     if this.earlier.agent is this.later.agent:
         return "commit_smem between the last read and the copy: a barrier of all four warps"
     return "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy"
+
+
+# ---- a store from another CTA of the cluster ---------------------------------------------------------------------------------
+def _sent(this: _Conflict) -> _Told:
+    """It fills bytes that may still be read, or is touched while it may be on its way."""
+    earlier, later = this.earlier, this.later
+    if later.kind == "st.async":
+        return _Told("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
+                     "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a warp behind its last read, "
+                     "and that CTA waits for it before it sends again")
+    assert earlier.mbar is not None
+    landed = this.known[earlier.mbar.landed] > earlier.phase
+    if landed and this.asynchronous:
+        return _Told("unfenced-writes", f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async proxy "
+                     "does not see", "read it with ordinary loads, tile[…], by those who have waited for it")
+    return _Told("read-before-ready", f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
+                 f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes are touched")
 
 
 # ---- a copy that fills -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ _touched: dict[bytes, tuple[tuple[int, int], ...]] = {}
 """intervals of chunk patterns, relative to their first chunk: the same few come back for every tile"""
 
 
-def _intervals(row: npt.NDArray[Any]) -> tuple[int, tuple[tuple[int, int], ...]]:
+def intervals_of(row: npt.NDArray[Any]) -> tuple[int, tuple[tuple[int, int], ...]]:
     """(first chunk, byte intervals relative to it) of one warp's chunk addresses."""
     first = int(row[0])
     key = (row - first).tobytes()
@@ -71,7 +71,7 @@ def _record(who: Warpgroup, chunks: npt.NDArray[np.int64], what: str, write: boo
         row = chunks[warp]
         access = _access(who, "write" if write else "read", what, warp)
         known = who.vectors[warp].tolist()
-        first, touched = _intervals(row)
+        first, touched = intervals_of(row)
         for lo, hi in touched:
             if write:
                 memory.write(access, first + lo, first + hi, known, False)
@@ -79,18 +79,25 @@ def _record(who: Warpgroup, chunks: npt.NDArray[np.int64], what: str, write: boo
                 memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
 
 
-def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> None:
+def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> tuple[
+        npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
+    """Addresses of 16-byte chunks, one row a warp, and what is stored there; SimulationError for what cannot be."""
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
         raise report.violation(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it "
                                     "must be "
                                f"uint8{(*chunks.shape, 16)}", hazard="illegal-instruction")
+    return chunks, values.view(np.complex128)[..., 0]
+
+
+def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> None:
+    chunks, values = checked(who, chunks, values, what)
     if not chunks.size:
         return
     who.breathe()
     _record(who, chunks, what, write=True)
-    who.sm.memory.chunks[chunks >> 4] = values.view(np.complex128)[..., 0]
+    who.sm.memory.chunks[chunks >> 4] = values
     _trace(who, "write", what, 16 * chunks.size)
 
 

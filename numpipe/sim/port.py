@@ -14,7 +14,7 @@ import numpy as np
 from greenlet import GreenletExit, greenlet
 
 from .._machine import InFlight, Lanes, Mma, Role, TensorMap
-from . import barriers, bulk, cluster, generic, handover, lane, mma, named, report
+from . import barriers, bulk, cluster, generic, handover, lane, mma, named, remote, report
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
 from .touches import Agent
 
@@ -330,6 +330,9 @@ class Warpgroup:
 
     def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
         return generic.read_chunks(self, chunks, what)
+
+    def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
+        remote.send(self, chunks, values, int(rank), int(mbar), what)
 
     def store_word(self, address: int, value: int) -> None:
         generic.store_word(self, int(address), int(value))

@@ -113,8 +113,9 @@ class SM:
     def widen(self) -> None:
         for warpgroup in self.warpgroups:
             warpgroup.widen()
-            if warpgroup.met is not None and len(warpgroup.met.vector) < self.clocks.width:
-                warpgroup.met.vector = self.clocks.widen(warpgroup.met.vector)
+        for meeting in (self.meeting, *(warpgroup.met for warpgroup in self.warpgroups)):
+            if meeting is not None and len(meeting.vector) < self.clocks.width:
+                meeting.vector = self.clocks.widen(meeting.vector)
         for mbar in self.mbarriers.values():
             mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
         for generation in self.generations():

@@ -111,7 +111,84 @@ def a_wait_for_the_cluster_without_an_arrival(mended, out):
     out[current().rank] = 7
 
 
+# ---- what CTAs send each other -------------------------------------------------------------------------------------------------
+CHUNKS = 16 * np.arange(128).reshape(4, 32)
+"""a float4 of each lane, by warp"""
+SENT = np.array([11, 10, 21, 20])
+"""what each CTA finds: ten times the round, and the other one's rank"""
+
+
+def send(number):
+    """The same word from all lanes to the other CTA, which adds it up with what it has."""
+    words = np.full((4, 32, 4), 10 * number + current().rank, np.float32)
+    current().smem_send(CHUNKS, words.view(np.uint8), 1 - current().rank, READY, "sums")
+
+
+def found():
+    return current().smem_read(CHUNKS, "sums").view(np.float32)[3, 31, 3]
+
+
+def rounds(out, *, waits=True, asks=True):
+    """Twice: each CTA sends, waits for what comes, reads it, and tells the other one that it has."""
+    one_lane(begin, 4, 4)
+    meet()
+    for number in range(2):
+        each_warp(mbarrier.arrive_expect_tx, READY, 512)
+        if asks:
+            mbarrier.wait(FREE, number - 1, -1)
+        send(number + 1)
+        meet()  # both have sent, which says nothing of when it lands
+        if waits:
+            mbarrier.wait(READY, number, -1)
+        out[2 * number + current().rank] = found()
+        each_warp(mbarrier.arrive_remote, cluster.map_shared(FREE, 1 - current().rank))
+    meet()
+
+
+@machine("read-before-ready", r"read \(sums\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 "
+         r"\(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed.*"
+         r"mend: +wait for mbarrier at 61440, phase 0, by every warp", gives=SENT, **PAIR)
+def sums_that_are_read_before_they_have_come(mended, out):
+    rounds(out, waits=mended)
+
+
+@machine("refilled-while-read", r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of CTA "
+         r"\([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there.*mend: +who reads what another CTA sends arrives on a "
+         r"barrier of that CTA", gives=SENT, **PAIR)
+def sums_that_are_sent_over_those_before(mended, out):
+    rounds(out, asks=mended)
+
+
+@machine("exit-in-flight", r"st.async \(sums\) on mbarrier at 61440 phase 0 .* was never waited for before the CTA ends|"
+         r"st.async of sums in shared memory of CTA \([01], 0, 0\), which may have ended", gives=np.array([7, 7]), **PAIR)
+def a_cta_that_ends_while_its_peer_sends(mended, out):
+    one_lane(begin, 4)
+    meet()
+    each_warp(mbarrier.arrive_expect_tx, READY, 512)
+    send(1)
+    if mended:
+        mbarrier.wait(READY, 0, -1)
+        meet()
+    out[current().rank] = 7
+
+
 A, B = integers(128, 128), integers(64, 128)
+
+
+@kernel("too-few-arrivals", r"hint: ready barrier of warpgroup 0 @ clusters.py:\d+ \(0\), partial sums of CTAs along 'k' of CTA "
+        r"\(0, 0, 0\) still misses 8192 bytes in phase 0: another CTA of the cluster does not exchange its sum of a tile.*mend: +"
+        r"numpipe.combine\(acc, part, axis=…\) by all CTAs", A[:64], B, np.zeros((64, 64), F32),
+        gives=A[:64].astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="k", error=PipelineDeadlock)
+def sums_that_one_cta_keeps_for_itself(a, b, c, *, mended: numpipe.Static):
+    for m, n, part in numpipe.split_tiles(1, 1, steps=2, split="k"):
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(part.steps,), in_specs=(
+            BlockSpec((64, 64), lambda k: (m, part.begin + k)), BlockSpec((64, 64), lambda k: (n, part.begin + k))))
+        for _, (a_tile, b_tile) in pipe(a, b):
+            acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+        if mended or part.begin == 0:
+            share = numpipe.combine(acc, part, axis="k")
+            c[ds(m * 64, 64), ds(n * 64 + 32 * numpipe.axis_index("k"), 32)] = share
 
 
 @kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) in "

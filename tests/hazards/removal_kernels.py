@@ -21,6 +21,7 @@ import ordered_kernels
 import output_kernels
 import primitive_kernels
 import single_kernels
+import split_kernels
 import test_drain
 import turn_kernels
 
@@ -196,6 +197,7 @@ for consumed in (False, True):
 # ---- clusters
 run("a cluster that shares blocks of b", cluster_kernels.product(replace(cluster_kernels.SMALL, along_m=2)), ints(512, 128),
     ints(64, 128))
+run("a cluster that exchanges sums", split_kernels.exchanged(split_kernels.InCluster()), ints(256, 256), ints(64, 256))
 run("a cluster whose CTAs meet", cluster_kernels.rounds, out(128, 32, dtype=F32))
 
 # ---- the mended twins of the catalogue
