@@ -1,0 +1,55 @@
+"""Registers of tiles beside products, added up before anything is compiled.
+
+ptxas pipelines products only where it has 32 registers besides those that they hold, accumulators and A operands: measured at 104,
+160, 232, 240 and 256 registers a lane, where 32 less is just enough and 8 more too many (C7511, C7512). Other tiles that go through
+a loop of products may take 24 of these; one more and a lane spills. Tiles that could be made later, used up before, or made again
+are not counted: what is refused cannot fit, and what passes may still spill.
+"""
+
+from __future__ import annotations
+
+from .._unit import Unit
+from ..errors import SpecError
+from . import blame
+from .in_flight import Seen, needed
+from .lift import Lifted
+
+RESERVE = 32
+"""registers of a lane that products cannot have: ptxas wants them for addresses, counters and what is computed beside"""
+LEAST = 8
+"""registers of a lane that no tile can have"""
+
+
+def check(unit: Unit, lifted: Lifted, seen: Seen) -> None:
+    """Raise SpecError where tiles need more registers than a compute lane has."""
+    limit = unit.compute_registers
+    products, others = needed(seen.widest[0])
+    if unit.params.allow_serialized_wgmma or (products <= limit - RESERVE and products + others <= limit - LEAST):
+        return
+    if products > limit - RESERVE:
+        said = (f"products hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, less {RESERVE} "
+                "that ptxas keeps: it would serialise them, C7512)")
+    else:
+        said = (f"tiles hold {products + others} registers a lane while products run, {limit - LEAST} are there ({limit} of a compute "
+                f"lane, less {LEAST} for addresses: the rest would be spilled)")
+    text = f"register budget: {said}; use {', '.join(_mends(unit, seen))}"
+    where = seen.widest[1] or lifted.sources[0].definition
+    raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where])
+
+
+def _mends(unit: Unit, seen: Seen) -> list[str]:
+    """What would leave more registers."""
+    mends = ["tiles of fewer columns"]
+    if any(int(rows) > 64 for part in seen.widest[0] if (rows := part.what.partition("(")[2].partition(",")[0]).isdigit()):
+        mends.append("or of 64 rows")
+    if unit.compute_wgs > 1:
+        mends.append(f"fewer compute warpgroups than num_compute_wgs={unit.compute_wgs}")
+    if unit.warp_specialized and unit.memory_registers > 24:
+        mends.append(f"a smaller memory_registers than {unit.memory_registers}")
+    return [*mends, "a wait before the next product is issued"]
+
+
+def table(seen: Seen) -> list[str]:
+    """The tiles that are live together, a line each: registers a lane, dtype and shape, what for, its name and line."""
+    return [f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
+            + (f", line {part.position.line}" if part.position else "") for part in seen.widest[0]]
