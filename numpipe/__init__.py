@@ -63,6 +63,7 @@ _HOME = {
     "ascontiguous": "launch.contiguous",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
+    "SerializedWgmma": "errors",
 }
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "PipelineRace",
     "PipelineState",
     "RefUnion",
+    "SerializedWgmma",
     "SimulationError",
     "SpecError",
     "Static",
@@ -177,6 +179,7 @@ if TYPE_CHECKING:
         NumpipeError,
         PipelineDeadlock,
         PipelineRace,
+        SerializedWgmma,
         SimulationError,
         SpecError,
         TargetError,

@@ -21,7 +21,7 @@ from . import blame, register_budget, resources
 from .in_flight import Seen
 from .lift import Lifted
 
-COST = "each product is waited for before the next one begins, and the kernel runs at about half of its speed"
+COST = "each product would be waited for before the next one begins, at about half of the speed"
 _PRINTS = r"\b(debug_print|device_assert)\("
 Place = Callable[[Seen, Lifted], "Position | None"]
 
@@ -60,7 +60,7 @@ def _print(_: Seen, lifted: Lifted) -> Position | None:
 _CALL = "a function is called while products are in flight, and its code may use their registers"
 _NO_CALL = "take the call out of the loop of products (debug_print, device_assert), or compile without it"
 _NO_ROOM = "a lane has too few registers for the products that are in flight together"
-_LESS = ("tiles of fewer columns, or of fewer rows; fewer compute warpgroups (num_compute_wgs); a smaller memory_registers; a wait "
+_LESS = ("use tiles of fewer columns or rows, fewer compute warpgroups (num_compute_wgs), a smaller memory_registers, or a wait "
          "before the next product is issued")
 _PATHS = "a product is issued, or waited for, on some of the ways through a branch only"
 _ALL_PATHS = ("put the wgmma and its wgmma_wait on the same side of an 'if', with a condition that is the same in all lanes of the "
@@ -70,10 +70,11 @@ ADVISORIES = {advisory.code: advisory for advisory in (
     Advisory("C7510", "function-call", _CALL, _print, _NO_CALL),
     Advisory("C7511", "register-pressure", _NO_ROOM, _widest, _LESS),
     Advisory("C7512", "register-pressure", _NO_ROOM, _widest, _LESS),
-    Advisory("C7513", "operand-redefined", "an A operand gets its next value in the registers that a product in flight reads", _packed,
-             "acc = numpipe.wgmma_wait(acc) before the operand is made; what it is made of may be computed while the product runs"),
+    Advisory("C7513", "operand-redefined", "an A operand gets its next value in the registers that a product in flight reads",
+             _packed,
+             "write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the product runs"),
     Advisory("C7514", "accumulator-read", "an accumulator is read while its product is in flight", _product,
-             "acc = numpipe.wgmma_wait(acc) before it is read"),
+             "write acc = numpipe.wgmma_wait(acc) before"),
     Advisory("C7515", "accumulator-redefined", "registers of an accumulator are written while products are in flight", _begun,
              "make the accumulator before the first of them is issued, or let the product begin with None"),
     Advisory("C7516", "ill-formed-stage", "ptxas does not find which wait belongs to a product", _product,
@@ -111,18 +112,17 @@ def check(unit: Unit, lifted: Lifted, seen: Seen, log: str, calls: bool) -> None
 def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
     """The error for an operand that is defined anew while a product reads it, known before ptxas is asked."""
     name, definition, product = seen.redefined[0]
-    text = (f"'{name}' is the A operand of a product in flight, and gets its next value here, in the registers that the product "
-            f"reads: ptxas serialises wgmma, operand-redefined (C7513): {COST}; wait for the product first, "
-            "acc = numpipe.wgmma_wait(acc): what the operand is made of may be computed while the product runs\n"
-            f"  product in flight at {product.filename}:{product.line}")
+    mend = ADVISORIES["C7513"].mend
+    text = (f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
+            f"operand-redefined (C7513): {COST}; {mend}\n  in flight since {product.filename}:{product.line}")
     return blame.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
 
-def error(unit: Unit, lifted: Lifted, seen: Seen, advisory: Advisory, where: Position | None = None) -> SerializedWgmma:
-    """The error for a note: at `where`, or at the statement that it speaks of."""
-    where = where or advisory.place(seen, lifted) or lifted.sources[0].definition
-    rows = register_budget.table(seen) if advisory.name == "register-pressure" else (
-        [f"  product in flight at {place.filename}:{place.line}" for definition, place in (*seen.packed, *seen.begun)
-         if definition == where][:1])
-    text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}; {COST}: {advisory.mend}"
+def error(unit: Unit, lifted: Lifted, seen: Seen, advisory: Advisory) -> SerializedWgmma:
+    """The error for a note, at the statement that it speaks of."""
+    where = advisory.place(seen, lifted) or lifted.sources[0].definition
+    rows = [f"  in flight since {since.filename}:{since.line}" for made, since in (*seen.packed, *seen.begun) if made == where][:1]
+    if advisory.name == "register-pressure":
+        rows = register_budget.table(seen)
+    text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; {advisory.mend}"
     return blame.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

@@ -27,12 +27,13 @@ def check(unit: Unit, lifted: Lifted, seen: Seen) -> None:
     if unit.params.allow_serialized_wgmma or (products <= limit - RESERVE and products + others <= limit - LEAST):
         return
     if products > limit - RESERVE:
-        said = (f"products hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, less {RESERVE} "
-                "that ptxas keeps: it would serialise them, C7512)")
+        said = (f"products in flight hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, "
+                f"less {RESERVE} that ptxas keeps): it would serialise wgmma, register-pressure (C7512)")
     else:
-        said = (f"tiles hold {products + others} registers a lane while products run, {limit - LEAST} are there ({limit} of a compute "
-                f"lane, less {LEAST} for addresses: the rest would be spilled)")
-    text = f"register budget: {said}; use {', '.join(_mends(unit, seen))}"
+        said = (f"tiles hold {products + others} registers a lane while products are in flight, {limit - LEAST} are there "
+                f"({limit} of a compute lane, less {LEAST} for addresses): the rest would be spilled")
+    *mends, last = _mends(unit, seen)
+    text = f"register budget: {said}; use {', '.join(mends)} or {last}"
     where = seen.widest[1] or lifted.sources[0].definition
     raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where])
 
@@ -41,7 +42,7 @@ def _mends(unit: Unit, seen: Seen) -> list[str]:
     """What would leave more registers."""
     mends = ["tiles of fewer columns"]
     if any(int(rows) > 64 for part in seen.widest[0] if (rows := part.what.partition("(")[2].partition(",")[0]).isdigit()):
-        mends.append("or of 64 rows")
+        mends.append("tiles of 64 rows")
     if unit.compute_wgs > 1:
         mends.append(f"fewer compute warpgroups than num_compute_wgs={unit.compute_wgs}")
     if unit.warp_specialized and unit.memory_registers > 24:
