@@ -11,6 +11,7 @@ The text is what follows ``file:line: kernel name: ``; in it ``{line}`` and ``{l
 one, ``{file}`` is the name of the file, ``{path}`` all of it. Its further lines are those below the carets. Where the executions
 differ it is said for each, ``simulated=…, compiled=…``, and where only one of them can see the mistake, for that one. Lines that
 end in ``# called`` are those that the error lists as calls on the way to it.
+"""
 
 from __future__ import annotations
 
