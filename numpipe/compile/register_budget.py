@@ -8,10 +8,12 @@ are not counted: what is refused cannot fit, and what passes may still spill.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .._unit import Unit
 from ..errors import SpecError
 from . import blame
-from .in_flight import Seen, needed
+from .in_flight import Held, Seen, needed
 from .lift import Lifted
 
 RESERVE = 32
@@ -20,22 +22,27 @@ LEAST = 8
 """registers of a lane that no tile can have"""
 
 
+def excess(limit: int, held: Iterable[Held]) -> str:
+    """What is too much for lanes of `limit` registers, with the numbers; "" where nothing is."""
+    products, others = needed(held)
+    if products > limit - RESERVE:
+        return (f"products in flight hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, "
+                f"less {RESERVE} that ptxas keeps): it would serialise wgmma, register-pressure (C7512)")
+    if products + others > limit - LEAST:
+        return (f"tiles hold {products + others} registers a lane while products are in flight, {limit - LEAST} are there "
+                f"({limit} of a compute lane, less {LEAST} for addresses): the rest would be spilled")
+    return ""
+
+
 def check(unit: Unit, lifted: Lifted, seen: Seen) -> None:
     """Raise SpecError where tiles need more registers than a compute lane has."""
-    limit = unit.compute_registers
-    products, others = needed(seen.widest[0])
-    if unit.params.allow_serialized_wgmma or (products <= limit - RESERVE and products + others <= limit - LEAST):
+    held, where = seen.widest
+    said = "" if unit.params.allow_serialized_wgmma else excess(unit.compute_registers, held)
+    if not said:
         return
-    if products > limit - RESERVE:
-        said = (f"products in flight hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, "
-                f"less {RESERVE} that ptxas keeps): it would serialise wgmma, register-pressure (C7512)")
-    else:
-        said = (f"tiles hold {products + others} registers a lane while products are in flight, {limit - LEAST} are there "
-                f"({limit} of a compute lane, less {LEAST} for addresses): the rest would be spilled")
     *mends, last = _mends(unit, seen)
     text = f"register budget: {said}; use {', '.join(mends)} or {last}"
-    where = seen.widest[1] or lifted.sources[0].definition
-    raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where])
+    raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where or lifted.sources[0].definition])
 
 
 def _mends(unit: Unit, seen: Seen) -> list[str]:

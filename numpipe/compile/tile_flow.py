@@ -291,7 +291,8 @@ class _Function:
             if name in carried.get(operand, ()) and product_place is not None:
                 entry = self._name(operand), place, product_place
                 seen.redefined += [] if entry in seen.redefined else [entry]
-        if webs[name] in operands:
+        alike = {str(self._tile(self.operands[product])) for product in state if product in self.operands}
+        if webs[name] in operands or str(self._tile(name)) in alike:  # of a body's argument the next value is what it returns
             seen.packed.append((place, newest))
         if webs[name] in begins and webs[name] not in operands:
             seen.begun.append((place, newest))
