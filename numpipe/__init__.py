@@ -64,6 +64,7 @@ _HOME = {
     "ascontiguous": "launch.contiguous",
     "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
     "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
+    "SerializedWgmma": "errors",
 }
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     "PipelineRace",
     "PipelineState",
     "RefUnion",
+    "SerializedWgmma",
     "SimulationError",
     "SpecError",
     "Static",
@@ -179,6 +181,7 @@ if TYPE_CHECKING:
         NumpipeError,
         PipelineDeadlock,
         PipelineRace,
+        SerializedWgmma,
         SimulationError,
         SpecError,
         TargetError,

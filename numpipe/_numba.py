@@ -19,6 +19,8 @@ from numba import cuda
 from numba.core.errors import NumbaError  # base of numba.cuda's, and what the types it borrows raise
 from numba.cuda import cgutils, codegen, compiler, dispatcher, types
 from numba.cuda.core import config, typed_passes, untyped_passes
+from numba.cuda.core import ir as numba_ir
+from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
@@ -39,7 +41,7 @@ from .errors import NumpipeError
 
 __all__ = [
     "AbstractTemplate", "AttributeTemplate", "NumbaError", "RefType", "TypingError", "cgutils", "cuda", "ir",
-    "iternext_impl", "lower_builtin", "lower_cast", "lowering_registry", "models", "register_model", "signature",
+    "iternext_impl", "lower_builtin", "lower_cast", "lowering_registry", "models", "numba_ir", "register_model", "signature",
     "types", "typing_registry",
 ]
 
@@ -339,6 +341,26 @@ class _Hopper:
     name = b"sm_90a"
 
 
+Typed = Callable[[Any, dict[str, Any]], None]
+"""is told of each function that was typed: its IR, in SSA form, and the type of each variable"""
+_told: list[Typed] = []
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Tell(AnalysisPass):  # type: ignore[misc]
+    """Tells of a function as long as its phi nodes are there."""
+
+    _name = "numpipe_tell"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        for told in _told:
+            told(state.func_ir, state.typemap)
+        return False
+
+
 class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
     """Numba's passes without those for Python that a kernel is not written in: each is milliseconds of every function.
 
@@ -358,6 +380,8 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
             self._managers.extend(super().define_pipelines())
             for manager in self._managers:
                 manager.passes = [(one, name) for one, name in manager.passes if one not in self._LEFT_OUT]
+                typed = [one for one, _ in manager.passes].index(typed_passes.NopythonTypeInference)
+                manager.passes.insert(typed + 1, (_Tell, "tell of a typed function"))
                 manager.finalize()
         return self._managers
 
@@ -440,14 +464,18 @@ class _Printed:
         return self.text
 
 
-def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
+def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, typed: Typed | None = None) -> Any:
     """A `@cuda.jit` kernel of this signature, compiled for sm_90a down to LLVM IR; Numba's own kernel object.
 
-    launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508).
+    launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is told of each function on the way.
     """
     with compiling_for_hopper():
         dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True)
-        kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)
+        _told[:] = [] if typed is None else [typed]
+        try:
+            kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)
+        finally:
+            _told.clear()
         dispatcher_.overloads[tuple(argtypes)] = kernel
         kernel.dispatcher = dispatcher_
         library = kernel._codelibrary
@@ -512,6 +540,11 @@ def disassemble(cubin: bytes) -> str:
     code = ObjectCode.from_cubin(cubin)
     text = str(codegen.run_nvdisasm(code, ["-ndf"]))
     return str(codegen.run_nvdisasm(code, [])) if re.search(r"\b(STL|LDL|BRX|BRXU|JMX|JMXU)\b", text) else text
+
+
+def calls(library: Any, *functions: str) -> bool:
+    """Whether a kernel calls one of these functions."""
+    return any(re.search(rf'call [^\n]*@"?({"|".join(functions)})"?\(', text) for text in library.llvm_strs)
 
 
 def undefined_symbols(library: Any, prefix: str) -> list[str]:

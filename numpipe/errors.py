@@ -24,6 +24,14 @@ class CompileError(NumpipeError):
     """The kernel's source cannot be compiled; the message starts with the user's ``file:line``."""
 
 
+class SerializedWgmma(CompileError):
+    """ptxas would wait for each product before the next one begins: half of the speed, with right results.
+
+    The message has ptxas' code (C75xx) and our name for it, at the line of the statement that it comes from. With
+    ``CompilerParams(allow_serialized_wgmma=True)`` such a kernel is compiled.
+    """
+
+
 class TargetError(NumpipeError, RuntimeError):
     """The asked-for target cannot run here: no GPU, not sm_90, a broken driver, too much work to simulate."""
 

@@ -60,6 +60,9 @@ class CompilerParams:
     asserts               compile ``assert`` on run-time values in: a condition that is false fails the launch, as that of
                           `device_assert` does. By default they cost nothing on the GPU, like those of ``python -O``; the simulator
                           checks them always.
+    allow_serialized_wgmma
+                          compile a kernel although its products hold more registers than there are, or ptxas serialises them for
+                          another reason (notes C75xx): right results at about half of the speed. By default that is an error.
     debug                 a wait for an mbarrier gives up after NUMPIPE_DEBUG_TIMEOUT seconds (2): all waits of the kernel then
                           fall through, so that it ends, and the next call, or `numpipe.last_failure`, raises PipelineDeadlock: who
                           waited for what. Slower; what the simulator finds it finds sooner.
@@ -89,11 +92,12 @@ class CompilerParams:
     store_eviction_policy: str | None = None
     drain: bool = False
     asserts: bool = False
+    allow_serialized_wgmma: bool = False
     debug: bool = False
     jitter: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("approx_math", "unsafe_no_auto_barriers", "drain", "asserts", "debug"):
+        for name in ("approx_math", "unsafe_no_auto_barriers", "drain", "asserts", "allow_serialized_wgmma", "debug"):
             self._check(name, isinstance(getattr(self, name), bool), "True or False")
         given = self.dimension_semantics
         self._check("dimension_semantics", given is None or (isinstance(given, tuple) and all(

@@ -117,6 +117,14 @@ class SmemTile:
     __bool__ = __int__ = __index__ = __float__ = _steers
 
 
+def check_start(layout: Layout, axis: int, start: int, size: int) -> None:
+    """SpecError unless a part of a tile starts where its swizzle repeats, and lies inside the tile."""
+    unit = layout.per_panel if axis == layout.inner else 8
+    if start % unit or start < 0 or start + size > layout.shape[axis]:
+        raise SpecError(f"tile.at[…]: ds({start}, {size}) along axis {axis} of a tile {layout.shape}: the start must be a multiple "
+                        f"of {unit} and the slice must lie inside the tile")
+
+
 class At:
     """Indexing with it gives a view: ``tile.at[ds(0, 64), :]``."""
 
@@ -134,10 +142,7 @@ class At:
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
             if not isinstance(part.start, Inert):
                 start = int(part.start)
-                unit = layout.per_panel if axis == layout.inner else 8
-                if start % unit or start < 0 or start + part.size > tile.layout.shape[axis]:
-                    raise SpecError(f"tile.at[…]: {part} along axis {axis} of a tile {tile.shape}: the start must be a multiple "
-                                    f"of {unit} and the slice must lie inside the tile")
+                check_start(tile.layout, axis, start, part.size)
                 address += start * scale
         return SmemTile(address, layout, tile.dtype, tile.memory, tile.writable)
 

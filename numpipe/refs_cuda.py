@@ -20,9 +20,21 @@ I32 = nb.types.int32
 
 
 class DsType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, size: int, inert: bool) -> None:
-        self.size, self.inert = size, inert
+    """`start`: where that is a constant, and not 0; else it is known at run time, as what one of two constants becomes."""
+
+    def __init__(self, size: int, inert: bool, start: int | None = None) -> None:
+        self.size, self.inert, self.start = size, inert, start
         super().__init__(name=f"ds({size}{', inert' if inert else ''})")
+
+    @property
+    def key(self) -> tuple[int, bool, int | None]:
+        return self.size, self.inert, self.start
+
+    def unify(self, context: Any, other: Any) -> Any:
+        return DsType(self.size, self.inert) if isinstance(other, DsType) and self.key[:2] == other.key[:2] else None
+
+
+nb.lower_cast(DsType, DsType)(lambda context, builder, fromty, toty, value: value)
 
 
 class AllType(nb.types.Type):  # type: ignore[misc]
@@ -92,7 +104,8 @@ def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
 def _ds(_context: Any, start: Any, size: Any) -> Any:
     if isinstance(start, nb.types.Float):
         raise SpecError(refs.no_start(str(start)))
-    value = DsType(refs.ds(0, immediate("ds(start, size)", "size", size)).size, isinstance(start, InertType))
+    known = start.literal_value or None if isinstance(start, nb.types.IntegerLiteral) else None
+    value = DsType(refs.ds(0, immediate("ds(start, size)", "size", size)).size, isinstance(start, InertType), known)
     if value.inert:
         return value(start, size), lambda context, builder, sig, args: nb.const(0)
     return value(I32, size), lambda context, builder, sig, args: args[0]
@@ -131,6 +144,8 @@ def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
             scale = 0 if part.inert else scale
+            if part.start is not None:
+                refs.check_start(tile.layout, axis, part.start, part.size)
         scales.append(scale)
 
     def codegen(builder: Any, address: Any, index: Any) -> Any:

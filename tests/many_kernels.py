@@ -76,7 +76,7 @@ def main(count: int, full_every: int) -> None:
             entry, text = built.entry, built.inspect("ptx")
         else:
             kernel.built = lambda key, obstacles, kernel=kernel: front_end(
-                kernel.unit(key, obstacles), kernel.lifted(key), [("scale", np.dtype(np.float32))])
+                kernel.unit(key, obstacles), kernel.lifted(key), [("scale", np.dtype(np.float32))])[0]
             made = kernel.compiled(*types, 1.0)
             entry, text = made.entry_name, made._codelibrary.get_llvm_str()
         seconds = time.process_time() - begin

@@ -7,7 +7,7 @@ import numpy as np
 from refusals import A, C, Cases
 
 import numpipe
-from numpipe import BlockSpec, SpecError, ds
+from numpipe import BlockSpec, SerializedWgmma, SpecError, ds
 from numpipe.inert import REASON
 
 refused = Cases()
@@ -182,6 +182,38 @@ def a_function_of_an_accumulator_in_flight(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         s = np.exp(numpipe.wgmma(None, x, x.T))
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="'p' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
+                  "operand-redefined (C7513): each product would be waited for before the next one begins, at about half of the "
+                  "speed; write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the "
+                  "product runs\nin flight since {path}:{line-2}", kind=SerializedWgmma)
+def an_operand_in_flight(a, b, c):
+    acc, p = numpipe.zeros((64, 64), np.float32), numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        s = numpipe.wgmma(None, x, x.T)
+        acc = numpipe.wgmma(acc, p, x)
+        s = numpipe.wgmma_wait(s)
+        p = np.exp(s).astype(a.dtype)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^
+        acc = numpipe.wgmma_wait(acc)
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+@refused(compiled="register budget: products in flight hold 256 registers a lane, 224 are there (256 of a compute lane, less 32 "
+                  "that ptxas keeps): it would serialise wgmma, register-pressure (C7512); use tiles of fewer columns, tiles of 64 "
+                  "rows, a smaller memory_registers than 40 or a wait before the next product is issued\n"
+                  " 192  wide: accumulator, float32 (128, 192), line {line-4}\n"
+                  "  64  s: accumulator, float32 (64, 128), line {line}", kind=SpecError)
+def more_than_a_lane_has(a, b, c):
+    wide = numpipe.zeros((128, 192), np.float32)
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((192, 64), lambda k: (0, k))))(a, a):
+        wide = numpipe.wgmma(wide, x, y.T)
+        s = numpipe.wgmma(None, x.at[ds(0, 64), :], x.T)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        s = numpipe.wgmma_wait(s)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
 # ---- reductions -----------------------------------------------------------------------------------------------------

@@ -158,6 +158,53 @@ def a_view_that_splits_the_swizzle(a, b, c):
         #   ^^^^^^^^^^^^^^^^^^
 
 
+@refused("tile.at[…]: ds(4, 56) along axis 0 of a tile (64, 64): the start must be a multiple of 8 and the slice must lie inside "
+         "the tile", kind=SpecError)
+def a_view_between_two_groups_of_rows(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.at[ds(4, 56), :]
+        #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[…]: ds(32, 64) along axis 1 of a tile (64, 128): the start must be a multiple of 64 and the slice must lie "
+         "inside the tile", kind=SpecError)
+def a_view_between_two_panels(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 128), lambda k: (0, k)),))(a):
+        y = x.at[:, ds(16 * 2, 64)]
+        #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[…]: ds(8, 64) along axis 0 of a tile (64, 64): the start must be a multiple of 8 and the slice must lie inside "
+         "the tile", kind=SpecError)
+def a_view_beyond_the_end(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.at[ds(8, 64), :]
+        #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
+def a_product_of_32_rows(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((32, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, a):
+        acc = numpipe.wgmma(None, x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
+def a_product_over_24(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 24), lambda k: (0, k)), BlockSpec((64, 24), lambda k: (0, k))))(a, a):
+        acc = numpipe.wgmma(None, x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 16) x b (16, 512): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
+def a_product_of_512_columns(a, b, c):
+    x, y = numpipe.scratch((numpipe.SMEM((64, 16), np.float16), numpipe.SMEM((512, 16), np.float16)))
+    acc = numpipe.wgmma(None, x, y.T)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("tile[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError)
 def a_register_tile_of_32_rows(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):

@@ -168,6 +168,11 @@ def indented(lines: list[str], by: int = 4) -> list[str]:
     return [" " * by + line for line in lines]
 
 
+def serialized(plan: Plan) -> bool:
+    """Whether ptxas serialises the products of a plan (C7515), which are right all the same."""
+    return plan.steps == "unequal" and bool(plan.ready) and bool(plan.consumed) and plan.delay > 1
+
+
 def source(plan: Plan) -> str:
     """The kernel's file."""
     head = ["from typing import NamedTuple", "", "import numpy as np", "", "import numpipe",
@@ -176,8 +181,11 @@ def source(plan: Plan) -> str:
         head += ["class Two(NamedTuple):", "    x: object", "    y: object", "", ""]
     single = ", warp_specialized=False" if plan.builder == "single" else ""
     parameters = ", ".join([*(x.name for x in arrays(plan)), *scalars(plan)])
-    drain = ", compiler_params=numpipe.CompilerParams(drain=True)" if plan.drain else ""
-    lines = [*head, f'@numpipe.kernel(num_compute_wgs={plan.wgs}, wg_axis="wg"{single}{drain})', f"def kernel({parameters}):",
+    options = ["drain=True"] if plan.drain else []
+    if serialized(plan):
+        options.append("allow_serialized_wgmma=True")
+    params = f", compiler_params=numpipe.CompilerParams({', '.join(options)})" if options else ""
+    lines = [*head, f'@numpipe.kernel(num_compute_wgs={plan.wgs}, wg_axis="wg"{single}{params})', f"def kernel({parameters}):",
              '    wg = numpipe.axis_index("wg")', *indented(links(plan)), ""]
     return "\n".join(lines)
 

@@ -8,9 +8,9 @@ A case is a kernel function with a decorator that says the error, and carets bel
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 The text is what follows ``file:line: kernel name: ``; in it ``{line}`` and ``{line-2}`` are lines counted from the underlined
-one, ``{file}`` is the file's name. Its further lines are those below the carets. Where the executions differ it is said for
-each, ``simulated=…, compiled=…``, and where only one of them can see the mistake, for that one. Lines that end in ``# called``
-are those that the error lists as calls on the way to it.
+one, ``{file}`` is the name of the file, ``{path}`` all of it. Its further lines are those below the carets. Where the executions
+differ it is said for each, ``simulated=…, compiled=…``, and where only one of them can see the mistake, for that one. Lines that
+end in ``# called`` are those that the error lists as calls on the way to it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Case:
         told = str(caught.value)
         filename, line, underlined, calls = self.marks()
         text = re.sub(r"\{line([+-]\d+)?\}", lambda found: str(line + int(found[1] or 0)), self.texts[execution])
-        text = text.replace("{file}", os.path.basename(filename))
+        text = text.replace("{file}", os.path.basename(filename)).replace("{path}", filename)
         text, *table = text.split("\n")
         first, shown, carets, *called = told.split("\n")
         if not COLUMNS and execution == "simulated":  # the line is the statement's, where that has several

@@ -20,7 +20,7 @@ from kernels_for_tests import BF16, F16, F32, Config, by_trip_count, gemm, gemm_
 
 import gemm as example
 import numpipe
-from numpipe import ArrayType, BlockSpec, ds
+from numpipe import ArrayType, BlockSpec, CompilerParams, ds
 from numpipe._op import helper
 from numpipe.compile import gate
 from numpipe.compile.build import Built, toolchain
@@ -203,7 +203,7 @@ def broken(built_: Built, *, sass_: str | None = None, ptx_: str | None = None, 
     return copy
 
 
-@numpipe.kernel(grid=(1,), num_compute_wgs=2)
+@numpipe.kernel(grid=(1,), num_compute_wgs=2, compiler_params=CompilerParams(allow_serialized_wgmma=True))
 def two_accumulators(a, b, c, d):
     """Each fits a lane's registers, both together do not."""
     wg = numpipe.axis_index("wg")
@@ -329,8 +329,9 @@ def test_every_line_of_the_compilers_log_is_read(old, new, finding):
 
 
 def test_accumulators_that_no_lane_can_hold_are_a_spec_error():
+    kernel = numpipe.kernel(out_type=product_type, num_compute_wgs=3, wg_axis="wg", memory_registers=32)(gemm(3).function)
     with pytest.raises(SpecError, match="matmul: register budget: its 512 threads start with 128 registers each"):
-        gemm(3).compiled(T16, T16, cfg=Config(tm=192, slots=3))
+        kernel.compiled(T16, T16, cfg=Config(tm=192, slots=3))
 
 
 # ---- the reader of SASS -----------------------------------------------------------------------------------------

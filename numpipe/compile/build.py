@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,8 +26,11 @@ from .. import _log, pipelines, tile_scheduler
 from .._plans import MapRequest
 from .._unit import Unit
 from ..errors import CompileError, NumpipeError, SpecError, TargetError
-from . import blame, resources
+from . import advisories, blame, register_budget, resources
 from .lift import Lifted
+
+if TYPE_CHECKING:
+    from .in_flight import Seen
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
 _SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.elementwise_cuda",
@@ -162,8 +165,8 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @_no_garbage_collection()
-def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Any:
-    """AST-rewritten function -> Numba kernel object holding LLVM IR, its memory role checked."""
+def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Seen]:
+    """AST-rewritten function -> (Numba kernel object holding LLVM IR, its memory role checked; its tiles beside products)."""
     missing = toolchain()
     if missing:
         raise TargetError(f"kernel {unit.kernel}: this machine cannot compile kernels: {missing}; install numba-cuda[cu13] (Linux "
@@ -173,12 +176,13 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     for sibling in _SIBLINGS:
         importlib.import_module(f"..{sibling}", __package__)
     from .. import programs_cuda
-    from . import entry_cuda, roles
+    from . import entry_cuda, roles, tile_flow
     from .instrument import instrument
 
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
     try:
-        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads)
+        watch = tile_flow.Watch(unit, lifted.positions)
+        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, typed=watch)
     except Exception as error:
         told = blame.compiled(error, unit, lifted)
         ours = isinstance(error, (nb.NumbaError, NumpipeError))
@@ -197,15 +201,18 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         places = [lifted.sources[0].definition, blame.written(lifted, rf"\b{written}$")]
         raise blame.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
+    if watch.seen.redefined and not unit.params.allow_serialized_wgmma:
+        raise advisories.redefined(unit, lifted, watch.seen)
+    register_budget.check(unit, lifted, watch.seen)
     instrument(unit, kernel._codelibrary)
-    return kernel
+    return kernel, watch.seen
 
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:
     """Compile for sm_90a. Raises CompileError or SpecError naming the user's line or spec."""
     log_on = _log.on("compile")
     begin = time.perf_counter()
-    kernel = front_end(unit, lifted, scalars)
+    kernel, seen = front_end(unit, lifted, scalars)
     from .. import _numba as nb
 
     numba = time.perf_counter()
@@ -219,6 +226,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
             raise
         raise blame.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
+    advisories.check(unit, lifted, seen, log, calls=nb.calls(kernel._codelibrary, "vprintf", "__assertfail"))
     built = Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, lifted.text,
                   {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm})
     if log_on:

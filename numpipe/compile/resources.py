@@ -75,6 +75,11 @@ class Resources:
             yield "note", note
 
 
+def notes(log: str) -> tuple[str, ...]:
+    """The lines of nvJitLink's log that say what costs speed: C75xx."""
+    return tuple(line.strip() for line in log.splitlines() if re.search(r"C75\d\d|Potential Performance", line))
+
+
 def of(built: Built) -> Resources:
     """Those of a compiled kernel."""
     unit = built.unit
@@ -88,6 +93,6 @@ def of(built: Built) -> Resources:
         spill_bytes=sum(numbers(r"(\d+) bytes spill")), stack_bytes=sum(numbers(r"(\d+) bytes stack")),
         smem_bytes=unit.smem_bytes, threads=unit.threads, memory_registers=unit.memory_registers,
         compute_registers=unit.compute_registers,
-        notes=tuple(line.strip() for line in built.log.splitlines() if re.search(r"C75\d\d|Potential Performance", line)),
+        notes=notes(built.log),
         smem=unit.shares, barriers=rings + sum(1 for _ in unit.scratch_barriers()), tensor_maps=len(unit.maps),
         cubin_bytes=len(built.cubin), seconds=tuple(built.seconds.items()))

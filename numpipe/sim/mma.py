@@ -212,6 +212,8 @@ class Products:
         """number of the last batch of each committed group that was not waited for"""
         self._queue: list[tuple[Accumulator, npt.NDArray[np.float32] | Accumulator, Plan, np.dtype[Any],
                                 npt.NDArray[np.float32] | None, int]] = []
+        self._registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
+        """products in flight with A in registers: these, and what was in them when the product was issued"""
         self._last: Access | None = None
         self._until = 0
         self._finished = 0
@@ -273,6 +275,8 @@ class Products:
         for lo, hi in plan.touched:
             sm.memory.read(access, reader, lo, hi, known, True)
         result = Accumulator(self, self.issued, f"{plan.rows}x{mma.n}")
+        if a is not None:
+            self._registers.append((result, a, a.tobytes()))
         if isinstance(before, Accumulator):
             before.successor = access.site
         cycles = plan.products * 64 * 16 * mma.n // sm.costs.fma
@@ -341,7 +345,18 @@ class Products:
             if self.ran < self._until:
                 who.block(_Draining(pending, self._until, self.ran), pending=pending)
             self.drained = max(self.drained, self._until)
+            self._check_operands()
         who.elapse(who.sm.costs.wait)
+
+    def _check_operands(self) -> None:
+        """PipelineRace if registers were overwritten that a product, drained now, has read."""
+        for product, registers, held in [one for one in self._registers if one[0].batch <= self.drained]:
+            if registers.tobytes() != held:
+                raise report.race(self.who, f"registers that the wgmma at {report.place(product.site)} takes as its A operand were "
+                                            f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with "
+                                            "few enough groups pending before they are used again, or other registers",
+                                  report.user_site(), hazard="operand-in-flight", before=product.party())
+        self._registers = [one for one in self._registers if one[0].batch > self.drained]
 
     def enough(self, batch: int) -> str:
         """How many groups a wait for a batch may leave, for reports."""

@@ -1,4 +1,4 @@
-"""Accumulators: read while products run, and handed to the tensor cores without wgmma.fence."""
+"""Registers of products: accumulators that are read in flight, or come without wgmma.fence; operands that are used again."""
 
 from __future__ import annotations
 
@@ -73,6 +73,8 @@ def read_after_a_later_product_took_its_registers(x, y, *, mended: numpipe.Stati
 READY = 60 * 1024
 STEPS = tuple((descriptor(32 * i, 16, 1024, 128), descriptor(32 * i, 16, 1024, 128)) for i in range(4))
 BATCH = Mma(64, F16, "k", "k", (STEPS,))
+FROM_REGISTERS = Mma(64, F16, "k", "k", (tuple((0, b) for _, b in STEPS),))
+REUSE = "wgmma_wait with few enough groups pending before they are used again, or other registers"
 
 
 def loaded(x):
@@ -96,6 +98,35 @@ def waited_for_a_product_that_was_not_committed(mended, x, out):
     acc = wg.wgmma(np.zeros((64, 64), F32), BATCH)
     if mended:
         wg.wgmma_commit()
+    wg.wgmma_wait(0)
+    out.array[...] = acc.read()
+
+
+@machine("operand-in-flight", rf"registers that the wgmma at accumulators.py:\d+ .* takes as its A operand were overwritten before "
+         rf"wgmma_wait has covered it: batch 1; {REUSE}", X, gives=GRAM)
+def registers_of_an_operand_used_again(mended, x, out):
+    loaded(x)
+    wg, operand = current(), X.copy()
+    wg.wgmma_fence()
+    acc = wg.wgmma(np.zeros((64, 64), F32), FROM_REGISTERS, operand)
+    wg.wgmma_commit()
+    if mended:
+        wg.wgmma_wait(0)
+    operand[:, 8:] = 0
+    wg.wgmma_wait(0)
+    out.array[...] = acc.read()
+
+
+@machine("operand-in-flight", rf"were overwritten before wgmma_wait has covered it: batch 2; {REUSE}", X, gives=GRAM)
+def the_newer_of_two_operands_used_again(mended, x, out):
+    loaded(x)
+    wg, first, second = current(), X.copy(), X.copy()
+    for operand in (first, second):
+        wg.wgmma_fence()
+        acc = wg.wgmma(np.zeros((64, 64), F32), FROM_REGISTERS, operand)
+        wg.wgmma_commit()
+    wg.wgmma_wait(1)
+    (first if mended else second)[0, 0] += 1
     wg.wgmma_wait(0)
     out.array[...] = acc.read()
 

@@ -3,9 +3,6 @@
 An entry is one function with a flag, `mended`. Most are kernels as users write them. Where the language makes a mistake
 impossible, because the ring, the entry or an automatic barrier sees to it, the entry is a body on the operations of
 `numpipe.intrinsics` instead, run by every warpgroup of a simulated CTA.
-
-Not here: `operand-in-flight` (a wgmma's operand in registers, overwritten while it is read), which the language cannot express:
-its register tiles are values, and another value is in other registers.
 """
 
 from __future__ import annotations
@@ -21,8 +18,6 @@ from numpipe import CompilerParams, PipelineRace, SimulationError
 from numpipe._machine import TensorMap
 from numpipe.sim import simulate
 
-NOT_YET = ("operand-in-flight",)
-"""names of `numpipe.hazards` that no kernel can have"""
 BARE = CompilerParams(unsafe_no_auto_barriers=True)
 F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
 
