@@ -7,7 +7,8 @@ imported when they are first used: ``import numpipe`` needs neither Numba nor a 
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`, `LoweringSemantics`
 loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
-references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
+references             `ds`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`, `atomic_min`, `atomic_max`, `atomic_and`, `atomic_or`,
+                       `atomic_xor`
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, in a body that is given their barriers
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
@@ -53,6 +54,7 @@ _HOME = {
     "scratch": "shared", "run_scoped": "shared",
     "copy_gmem_to_smem": "copies", "copy_smem_to_gmem": "copies", "commit_smem": "copies",
     "commit_smem_to_gmem_group": "copies", "wait_smem_to_gmem": "copies", "async_prefetch": "copies",
+    **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or", "atomic_xor"), "atomics"),
     "set_max_registers": "registers", "program_id": "programs", "num_programs": "programs", "nd_loop": "tile_loop",
     "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
@@ -97,6 +99,12 @@ __all__ = [
     "Workspace",
     "ascontiguous",
     "async_prefetch",
+    "atomic_add",
+    "atomic_and",
+    "atomic_max",
+    "atomic_min",
+    "atomic_or",
+    "atomic_xor",
     "autotune",
     "axis_index",
     "axis_size",
@@ -157,6 +165,7 @@ if TYPE_CHECKING:
     from ._budget import fit_slots
     from .allocations import SMEM, Barrier, ClusterBarrier, RefUnion
     from .arith import cdiv
+    from .atomics import atomic_add, atomic_and, atomic_max, atomic_min, atomic_or, atomic_xor
     from .barriers import barrier_arrive, barrier_test, barrier_wait
     from .chains import ComputeContext, PipelineState, WarpSpecializedPipeline
     from .context import axis_index, axis_size

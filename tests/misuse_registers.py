@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import numpy as np
-from refusals import A, C, Cases
+from refusals import A, B, C, Cases
 
 import numpipe
-from numpipe import BlockSpec, SpecError, ds
+from numpipe import BlockSpec, SimulationError, SpecError, ds
 from numpipe.inert import REASON
 
 refused = Cases()
@@ -248,3 +248,61 @@ def a_wait_with_too_many_groups(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         s = numpipe.wgmma_wait(numpipe.wgmma(None, y, y.T), 8)
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- vectors to arrays, atomics, gathered blocks ------------------------------------------------------------------------
+SUMS = np.zeros(64, np.float32)
+
+
+@refused("'c[…] = tile': the index selects (64,), the tile is (64, 1)", kind=SpecError, args=(A, B, SUMS))
+def a_column_stored_as_a_vector(a, b, c):
+    c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32).sum(axis=1, keepdims=True)
+  # ^^^^^^^^^^^^
+
+
+@refused("atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)", kind=SpecError, args=(A, B, SUMS))
+def an_atomic_of_another_type(a, b, c):
+    numpipe.atomic_add(c.at[ds(0, 64)], numpipe.iota(64))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("atomic_max: float32 has no such reduction in global memory: it takes int32", kind=SpecError)
+def a_maximum_of_floats(a, b, c):
+    numpipe.atomic_max(c.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("atomic_min: float16 has no such reduction in global memory: it takes int32; a tile (M, N) to an array that TMA can "
+         "store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError, args=(A, B, np.zeros(64, np.float16)))
+def a_minimum_of_a_float16_vector(a, b, c):
+    numpipe.atomic_min(c.at[ds(0, 64)], numpipe.full(64, 0.0, np.float32).astype(np.float16))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got tile",
+         compiled="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got "
+                  "tile (64, 64) float32", kind=SpecError)
+def an_atomic_without_a_view(a, b, c):
+    numpipe.atomic_add(c[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="atomic_add: c.at[…]: negative start -64: the GPU writes what lies inside", kind=SimulationError,
+         args=(A, B, SUMS))
+def an_atomic_before_the_first_element(a, b, c):
+    numpipe.atomic_add(c.at[ds(c.shape[0] - 128, 64)], numpipe.full(64, 1.0, np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, got float32 (64,) "
+         "(either layout)", kind=SpecError)
+def a_gather_at_fractions(a, b, c):
+    x = b[numpipe.full(64, 1.0, np.float32), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row layout): "
+         "load or make them where nothing says which, by iota or from an array", kind=SpecError)
+def a_gather_of_rows_along_columns(a, b, c):
+    x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -116,7 +116,7 @@ LAYERS = (
     {"refs", "numbers", "lanes", "multicast", "debug", "profiling", "functions", "closure"}, {"fragment"},
     {"ring", "chains", "turns", "orders"}, {"store_ring", "steps", "outputs", "number_ring"}, {"tile_scheduler"},
     {"shared", "views", "boxes", "programs", "snake"}, {"phases", "registers"}, {"copies"},
-    {"barriers", "single"}, {"store", "load", "pipelines", "tile_loop", "per_lane"}, {"splits"}, {"partials"}, {"emit"},
+    {"barriers", "single"}, {"store", "load", "atomics", "pipelines", "tile_loop", "per_lane"}, {"splits"}, {"partials"}, {"emit"},
     {"emit_single"}, {"traces"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
     {"results", "targets", "repeats", "bound"}, {"definition"}, {"variants"}, {"calls"}, {"kernels"},
