@@ -91,10 +91,18 @@ def an_axis_too_far(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("full: tiles are computed in float32, got float16: use .astype afterwards", kind=SpecError)
-def full_of_float16(a, b, c):
-    x = numpipe.full((64, 64), 1.0, np.float16)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+@refused("'*' of a float16 tile and float32, which it would round: use .astype(np.float32) on the tile, or full(tile.shape, "
+         "number, tile.dtype)", kind=SpecError)
+def a_float16_tile_and_a_float32(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)] * c[0, 0]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'fma' takes tiles of float32, got float16: use .astype(np.float32) first", kind=SpecError)
+def an_fma_of_float16(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)]
+    x = numpipe.fma(x, x, x)
+    #   ^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("tiles of shapes (64, 64) and (40,) do not combine", kind=SpecError)
@@ -146,7 +154,7 @@ def a_block_of_a_vector(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("arithmetic is on float32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
+@refused("'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)", kind=SpecError)
 def arithmetic_on_a_block_of_float16(a, b, c):
     x = numpipe.zeros((64, 64), np.float32) + b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -185,9 +193,9 @@ def a_function_of_an_accumulator_in_flight(a, b, c):
 
 
 # ---- reductions -----------------------------------------------------------------------------------------------------
-@refused("max: reductions are of float32 and int32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
-def a_maximum_of_float16(a, b, c):
-    m = b[ds(0, 64), ds(0, 64)].max(axis=1)
+@refused("sum: a float16 tile would be rounded at each step: use .astype(np.float32) first", kind=SpecError)
+def a_sum_of_float16(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
@@ -273,7 +281,8 @@ def a_maximum_of_floats(a, b, c):
 
 
 @refused("atomic_min: float16 has no such reduction in global memory: it takes int32; a tile (M, N) to an array that TMA can "
-         "store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError, args=(A, B, np.zeros(64, np.float16)))
+         "store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
+         args=(A, B, SUMS.astype(np.float16)))
 def a_minimum_of_a_float16_vector(a, b, c):
     numpipe.atomic_min(c.at[ds(0, 64)], numpipe.full(64, 0.0, np.float32).astype(np.float16))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -302,7 +311,8 @@ def a_gather_at_fractions(a, b, c):
 
 
 @refused("b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row layout): "
-         "load or make them where nothing says which, by iota or from an array", kind=SpecError)
+         "load or make them where nothing says which, by iota or from an array",
+         kind=SpecError)
 def a_gather_of_rows_along_columns(a, b, c):
     x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

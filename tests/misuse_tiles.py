@@ -208,11 +208,11 @@ def tiles_of_two_shapes(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("arithmetic is on float32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
-def arithmetic_on_float16(a, b, c):
+@refused("'&' takes tiles of int32 or masks, got float16", kind=SpecError)
+def bits_of_float16(a, b, c):
     half = numpipe.zeros((64, 64), np.float32).astype(np.float16)
-    x = half * 2.0
-    #   ^^^^^^^^^^
+    x = half & 1
+    #   ^^^^^^^^
 
 
 @refused(compiled="'c[…] = value': the value must be a register tile, got int32", kind=SpecError)

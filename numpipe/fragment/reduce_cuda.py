@@ -10,7 +10,7 @@ import numpy as np
 from .. import _numba as nb
 from .._op import cuda_meaning
 from .._unit import Unit
-from ..arith_cuda import compare, type_of
+from ..arith_cuda import compare, convert, type_of
 from ..context_cuda import compute_warpgroup
 from ..errors import CompileError
 from ..inert import REASON
@@ -18,8 +18,8 @@ from ..inert_cuda import STEERLESS, InertType
 from . import reduce as source
 from .elementwise_cuda import form_of, is_tile
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
-from .tile import FLOAT32
-from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
+from .tile import FLOAT32, HALVES
+from .tile_cuda import InFlightType, TileType, assembled, floats, packed, registers, undefined
 
 Combine = Callable[[Any, Any], Any]
 QUAD, QUADS = (1, 2), (4, 8, 16)
@@ -130,7 +130,8 @@ def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keep
     along = nb.literal(axis)
     form: Any = form_of(tile, name) if is_tile(tile) else None
     made = source.check(name, form, along, bool(nb.literal(keepdims)), str(nb.unliteral(tile)))
-    result = TileType.of(made) if made is not None else nb.types.boolean if name in source.VOTES else type_of(tile.dtype)
+    result = TileType.of(made) if made is not None else nb.types.boolean if name in source.VOTES else type_of(
+        source.number_type(tile.dtype))
     memory = np_.role == "memory"
     if memory and made is None:
         result = InertType(source.REDUCED)
@@ -142,16 +143,22 @@ def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keep
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:
             return nb.nothing(context) if made is None else undefined(result)
-        combine = _combine(builder, name, tile.dtype)
+        half = tile.dtype in HALVES
+        combine = _combine(builder, name, FLOAT32 if half else tile.dtype)
         values = registers(builder, tile, args[1])
+        values = floats(builder, tile.dtype, values) if half else values
         if name in source.VOTES:
             return _vote(builder, name, _tree(combine, values))
         if made is not None:
-            return assembled(builder, result, _along(builder, np_.unit, combine, tile, values, result))
+            along_axis = _along(builder, np_.unit, combine, tile, values, result)
+            if half:
+                along_axis = [packed(builder, tile.dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
+            return assembled(builder, result, along_axis)
         own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
         distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
         total = _butterflies(builder, combine, _tree(combine, own), distances)
-        return _between_warps(builder, np_.unit, combine, [total], 4)[0] if nbytes else total
+        total = _between_warps(builder, np_.unit, combine, [total], 4)[0] if nbytes else total
+        return convert(context, builder, total, nb.types.float32, result) if half else total
 
     return result(np_, tile, operation, axis, keepdims), codegen
 
