@@ -15,7 +15,7 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
                        `async_prefetch`
 register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic,
                        ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`,
-                       `partial_min`; `map_columns`, `show_layout`
+                       `partial_min`; `map_columns`, `layout_cast`, `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
@@ -46,7 +46,7 @@ _HOME = {
     "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
     "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
-    "map_columns": "fragment.strips", "show_layout": "fragment.drawing",
+    "map_columns": "fragment.strips", "show_layout": "fragment.drawing", "layout_cast": "fragment.conversions",
     "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
@@ -132,6 +132,7 @@ __all__ = [
     "lane_index",
     "last_failure",
     "last_profile",
+    "layout_cast",
     "map_columns",
     "nd_loop",
     "num_programs",
@@ -190,6 +191,7 @@ if TYPE_CHECKING:
         SpecError,
         TargetError,
     )
+    from .fragment.conversions import layout_cast
     from .fragment.drawing import show_layout
     from .fragment.elementwise import full, iota
     from .fragment.mathematics import fma, rsqrt, sigmoid

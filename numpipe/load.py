@@ -58,8 +58,7 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form | None]) -
     want, axis = (COLUMN, "rows") if sizes[0] is vector else (ROW, "columns")
     if vector.layout not in (want, EITHER):
         raise SpecError(f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of {vector.shape[0]} "
-                        f"elements lie otherwise ({vector.layout} layout): load or make them where nothing says which, by iota or "
-                        "from an array")
+                        f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, \"{want}\")")
     return form
 
 

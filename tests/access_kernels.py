@@ -126,9 +126,34 @@ def wanted_of_gathered(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             "cut": take(table[:, 2], rows, 0) + take(table[0], np.arange(64) * 3, 0), "numbers": take(rows, rows, 0)}
 
 
+@numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
+def casts(x, out, halves, masks):
+    """Vectors of each type from one layout to the other, in both warpgroups, one behind the other."""
+    wg = numpipe.axis_index("wg")
+    a = x[ds(64 * wg, 64), ds(0, 64)]
+    row, column = numpipe.layout_cast(a.sum(axis=1), "row"), numpipe.layout_cast(a.sum(axis=0), "column")
+    out[ds(64 * wg, 64), ds(0, 64)] = a * row - column[:, None]
+    out[ds(128 + 64 * wg, 64), ds(0, 64)] = a + numpipe.layout_cast(numpipe.layout_cast(row, "column"), "row")
+    halves[wg, ds(0, 64)] = numpipe.layout_cast(a.max(axis=1).astype(np.float16), "row")
+    masks[wg, ds(0, 64)] = numpipe.layout_cast(a.max(axis=0) > 7.0, "column").astype(np.int32) + numpipe.layout_cast(
+        iota(64), "column")
+
+
+def arrays_of_casts() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(9).integers(-9, 10, (128, 64)).astype(F32), "out": np.zeros((256, 64), F32),
+            "halves": np.zeros((2, 64), F16), "masks": np.zeros((2, 64), I32)}
+
+
+def wanted_of_casts(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    a = given["x"].reshape(2, 64, 64)
+    out = np.concatenate([a * a.sum(2)[:, None] - a.sum(1)[:, :, None], a + a.sum(2)[:, None]])
+    return {**given, "out": out.reshape(256, 64), "halves": a.max(2).astype(F16),
+            "masks": (a.max(1) > 7).astype(I32) + np.arange(64, dtype=I32)}
+
+
 CASES: dict[str, tuple[Any, Any, Any]] = {
     "vectors": (vectors, arrays_of_vectors, wanted_of_vectors), "sums": (sums, arrays_of_sums, wanted_of_sums),
-    "gathered": (gathered, arrays_of_gathered, wanted_of_gathered)}
+    "gathered": (gathered, arrays_of_gathered, wanted_of_gathered), "casts": (casts, arrays_of_casts, wanted_of_casts)}
 
 
 def differing(name: str, target: str) -> list[str]:

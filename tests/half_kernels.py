@@ -15,7 +15,8 @@ F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.
 DTYPES = {"float16": F16, "bfloat16": BF16}
 ARITHMETIC = ("a + b", "a - b", "a * b", "a / b", "-a", "abs(b)", "a * a + b", "a ** 3", "np.maximum(a, b)", "np.minimum(a, b)",
               "2.5 * a - 1", "np.where(a < b, a, b * 2.0)", "a + row", "a * column[:, None]", "a - row[None, :]",
-              "np.exp(a * 0.125)", "np.sqrt(abs(a))", "(a + b).max(axis=1)[:, None] + a", "a.min(axis=0) - b", "full(64, s, a.dtype) * a",
+              "np.exp(a * 0.125)",
+              "np.sqrt(abs(a))", "(a + b).max(axis=1)[:, None] + a", "a.min(axis=0) - b", "full(64, s, a.dtype) * a",
               "np.where(row >= 0.0, row, column[:, None] * 1.0)")
 COMPARISONS = ("a < b", "a <= b", "a > row", "a >= 1.5", "a == column[:, None]", "a != a")
 

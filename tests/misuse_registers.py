@@ -111,8 +111,8 @@ def a_vector_of_another_size(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("v[:, None] needs a vector along rows (column layout), this one of 40 elements lies along columns (row layout): store it "
-         "to shared memory or to an array, and load it again", kind=SpecError)
+@refused("v[:, None] needs a vector along rows (column layout), this one of 40 elements lies along columns (row layout): "
+         "there, vectors have 64 x j elements", kind=SpecError)
 def a_row_that_is_turned(a, b, c):
     x = numpipe.full(40, 1.0, np.float32)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -311,8 +311,44 @@ def a_gather_at_fractions(a, b, c):
 
 
 @refused("b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row layout): "
-         "load or make them where nothing says which, by iota or from an array",
-         kind=SpecError)
+         "write numpipe.layout_cast(v, \"column\")", kind=SpecError)
 def a_gather_of_rows_along_columns(a, b, c):
     x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- layout casts --------------------------------------------------------------------------------------------------------
+@refused("layout_cast: vectors are cast, got a tile (64, 64), whose layout is that of its shape: a tile is transposed through "
+         "shared memory, tile[...] = x and then tile.T[...]", kind=SpecError)
+def a_cast_of_a_tile(a, b, c):
+    x = numpipe.layout_cast(numpipe.zeros((64, 64), np.float32), "row")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: layout must be \"row\" (along the columns of a tile) or \"column\" (along its rows), got 'columns'",
+         kind=SpecError)
+def a_cast_to_no_layout(a, b, c):
+    x = numpipe.layout_cast(numpipe.iota(64), "columns")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: a vector of 40 elements does not lie in column layout: along columns there are 8 x i elements, at most 256, "
+         "along rows 64 x j", kind=SpecError)
+def a_cast_of_a_short_vector(a, b, c):
+    x = numpipe.layout_cast(numpipe.iota(40), "column")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of two vectors of 64 elements, one along columns (row layout), one along rows (column layout): no lane has both; cast "
+         "one: numpipe.layout_cast(v, \"row\")", kind=SpecError)
+def a_sum_of_rows_and_columns(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    y = x.sum(axis=0) + x.sum(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("v[:, None] needs a vector along rows (column layout), this one of 64 elements lies along columns (row layout): write "
+         "numpipe.layout_cast(v, \"column\")[:, None]", kind=SpecError)
+def a_row_as_a_column(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from access_kernels import CASES, arrays_of_gathered, arrays_of_sums, differing, gathered, sums
+from access_kernels import CASES, arrays_of_casts, arrays_of_gathered, arrays_of_sums, casts, differing, gathered, sums
 
 import numpipe
 from numpipe import PipelineRace, SimulationError, ds
@@ -88,8 +88,19 @@ def test_tiles_are_reduced_by_tma_and_the_rest_by_the_lanes() -> None:
 
 
 @compiled
+def test_casts_that_move_data_are_listed_and_the_others_are_free() -> None:
+    arrays = list(arrays_of_casts().values())
+    found = casts.inspect("resources", *arrays)
+    lines = casts.function.__code__.co_firstlineno
+    assert [(int(site.split(":")[1]) - lines, what, nbytes) for site, what, nbytes in found.layout_casts] == [
+        (5, "float32 (64,) (column layout) to row layout", 256), (5, "float32 (64,) (row layout) to column layout", 256),
+        (7, "float32 (64,) (row layout) to column layout", 256), (7, "float32 (64,) (column layout) to row layout", 256),
+        (8, "float16 (64,) (column layout) to row layout", 256), (9, "bool (64,) (row layout) to column layout", 256)]
+    assert "column layout, through 256 B of shared memory" in str(found)
+
+
+@compiled
 def test_gathered_rows_are_loaded_by_pairs_and_each_index_once() -> None:
     arrays = list(arrays_of_gathered().values())
     ptx = gathered.inspect("ptx", *arrays)
     assert ptx.count("ld.global.v2.f32") == 16  # of the 32 elements of a lane, from an even column on
-    assert not gathered.inspect("gate", *arrays)

@@ -57,7 +57,8 @@ def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence
     return value
 
 
-def _barrier(builder: Any) -> None:
+def barrier(builder: Any) -> None:
+    """The warpgroup's own barrier."""
     own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
     nb.emit_asm(builder, nb.void, [own], "bar.sync $0, 128;", "r,~{memory}")
 
@@ -77,14 +78,14 @@ def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any]
     to = builder.add(own, builder.mul(warp, nb.const(size)))
     first = builder.icmp_unsigned("<", lane, nb.const(4 if columns else 1))
     vector = ".v2" if columns else ""
-    _barrier(builder)
+    barrier(builder)
     chosen = builder.zext(first, nb.i32)
     for i in range(0, len(values), 2):
         names = "{$2, $3}" if columns else "$2"
         nb.emit_asm(builder, nb.void, [builder.add(to, nb.const(16 * i)), chosen, *values[i:i + 2]],
                     f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{vector}.b32 [$0], {names}; }}",
                     "r,r" + f",{register}" * len(values[i:i + 2]) + ",~{memory}")
-    _barrier(builder)
+    barrier(builder)
     found: list[Any] = []
     for i in range(0, len(values), 2):
         of_warps = []
