@@ -339,8 +339,8 @@ def a_cast_of_a_short_vector(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'+' of two vectors of 64 elements, one along columns (row layout), one along rows (column layout): no lane has both; cast "
-         "one: numpipe.layout_cast(v, \"row\")", kind=SpecError)
+@refused("'+' of two vectors of 64 elements, one along columns (row layout), one along rows (column layout): no lane has both; "
+         "cast one: numpipe.layout_cast(v, \"row\")", kind=SpecError)
 def a_sum_of_rows_and_columns(a, b, c):
     x = numpipe.zeros((64, 64), np.float32)
     y = x.sum(axis=0) + x.sum(axis=1)
