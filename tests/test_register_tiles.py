@@ -117,13 +117,13 @@ ARGUMENTS = arguments()
 common: dict[str, Any] = {"deadline": None, "database": None, "phases": [Phase.generate],
                           "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
                                                     HealthCheck.filter_too_much]}
-programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "fffii"])
+programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "fffiihh"])
 
 
 @given(programs)
 @settings(max_examples=16, derandomize=True, **common)
 def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffii", texts, strict=True))}, ARGUMENTS) == []
+    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffiihh", texts, strict=True))}, ARGUMENTS) == []
 
 
 @pytest.mark.soak
@@ -131,7 +131,7 @@ def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
 @given(programs)
 @settings(max_examples=1500, **common)
 def test_many_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffii", texts, strict=True))}, ARGUMENTS) == []
+    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffiihh", texts, strict=True))}, ARGUMENTS) == []
 
 
 @pytest.mark.parametrize("name", ERRORS)
