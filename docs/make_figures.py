@@ -1,7 +1,8 @@
 """Draw the guide's pictures: ``python docs/make_figures.py``.
 
 Each is drawn from traces that the code of a guide's page recorded on the simulated SM. What was drawn stands in the file, as a
-digest, so that a test can tell whether a picture still shows what its page does (`stale`).
+digest, so that a test can tell whether a picture still shows what its page does (`stale`). Pictures of register tiles are those of
+`numpipe.show_layout`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pages
 
@@ -108,6 +110,12 @@ CATALOGUE: dict[str, tuple[str, Draw, Callable[[ModuleType], Titled]]] = {
 """name -> page of the guide, how it is drawn, the page's traces with their titles"""
 
 
+LAYOUTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "layout_accumulator": ((64, 8), {}), "layout_a_operand": ((64, 16), {"dtype": "float16"}),
+}
+"""name -> shape, and options, of the register tiles that are drawn"""
+
+
 def digest(traces: Titled) -> str:
     """Of what a picture shows: who did what, from when to when."""
     shown = [[title, sorted([*map(int, e.cta), e.warpgroup, e.role, e.kind, int(e.start), int(e.end)]
@@ -146,6 +154,8 @@ def main() -> None:
         lines = [_FRACTION.sub(r"\1", line.rstrip()) for line in path.read_text(encoding="utf8").splitlines()]
         path.write_text("\n".join([*lines, f"<!-- drawn from {digest(shown)} -->\n"]), encoding="utf8")
         print(path.relative_to(pages.ROOT), file=sys.stderr)
+    for name, (shape, options) in LAYOUTS.items():
+        (FIGURES / f"{name}.svg").write_text(f"{numpipe.show_layout(shape, **options)}\n", encoding="utf8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ imported when they are first used: ``import numpipe`` needs neither Numba nor a 
 kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`, `LoweringSemantics`
 loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
-references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
+references             `ds`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`, `atomic_min`, `atomic_max`, `atomic_and`, `atomic_or`,
+                       `atomic_xor`
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, where a pipeline gives their barriers
 order                  `turn`: compute warpgroups one after another
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
@@ -15,7 +16,7 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
                        `async_prefetch`
 register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic,
                        ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`,
-                       `partial_min`; `map_columns`, `show_layout`
+                       `partial_min`; `map_columns`, `layout_cast`, `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
@@ -46,7 +47,7 @@ _HOME = {
     "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
     "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
-    "map_columns": "fragment.strips", "show_layout": "fragment.drawing",
+    "map_columns": "fragment.strips", "show_layout": "fragment.drawing", "layout_cast": "fragment.conversions",
     "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "turn": "order_tokens", "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
@@ -54,6 +55,7 @@ _HOME = {
     "scratch": "shared", "run_scoped": "shared",
     "copy_gmem_to_smem": "copies", "copy_smem_to_gmem": "copies", "commit_smem": "copies",
     "commit_smem_to_gmem_group": "copies", "wait_smem_to_gmem": "copies", "async_prefetch": "copies",
+    **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or", "atomic_xor"), "atomics"),
     "set_max_registers": "registers", "program_id": "programs", "num_programs": "programs", "nd_loop": "tile_loop",
     "planar_snake": "snake",
     "debug_print": "debug", "device_assert": "debug",
@@ -100,6 +102,12 @@ __all__ = [
     "Workspace",
     "ascontiguous",
     "async_prefetch",
+    "atomic_add",
+    "atomic_and",
+    "atomic_max",
+    "atomic_min",
+    "atomic_or",
+    "atomic_xor",
     "autotune",
     "axis_index",
     "axis_size",
@@ -127,6 +135,7 @@ __all__ = [
     "lane_index",
     "last_failure",
     "last_profile",
+    "layout_cast",
     "map_columns",
     "nd_loop",
     "num_programs",
@@ -161,6 +170,7 @@ if TYPE_CHECKING:
     from ._budget import fit_slots
     from .allocations import SMEM, Barrier, ClusterBarrier, RefUnion
     from .arith import cdiv
+    from .atomics import atomic_add, atomic_and, atomic_max, atomic_min, atomic_or, atomic_xor
     from .barriers import barrier_arrive, barrier_test, barrier_wait
     from .chains import ComputeContext, PipelineState, WarpSpecializedPipeline
     from .context import axis_index, axis_size
@@ -186,6 +196,7 @@ if TYPE_CHECKING:
         SpecError,
         TargetError,
     )
+    from .fragment.conversions import layout_cast
     from .fragment.drawing import show_layout
     from .fragment.elementwise import full, iota
     from .fragment.mathematics import fma, rsqrt, sigmoid

@@ -72,8 +72,9 @@ def rows(unit: Unit, header: int, staging: int) -> list[tuple[int, str]]:
         warpgroups = f"{unit.compute_wgs} warpgroup{'s' * (unit.compute_wgs > 1)}"
         found.append((staging, f"'array[…] = tile': {warpgroups} x {slots} store slots x {PANEL_BYTES} B"))
     if unit.exchange_bytes:
+        what = "reductions and layout casts" if unit.casts else "reductions"
         each = f" for each of {unit.compute_wgs} warpgroups" * (unit.compute_wgs > 1)
-        found.append((unit.compute_wgs * unit.exchange_bytes, f"reductions of register tiles: {unit.exchange_bytes} B{each}"))
+        found.append((unit.compute_wgs * unit.exchange_bytes, f"{what} of register tiles: {unit.exchange_bytes} B{each}"))
     return found
 
 

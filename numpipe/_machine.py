@@ -245,8 +245,11 @@ class Machine(Protocol):
     def load_word(self, address: int) -> int:
         """ld.shared.b32 by the executing lanes."""
 
-    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
-        """Direct stores of the warpgroup: ``array[index] = values``, an int or a slice for each dimension; `what`: its name."""
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        """Direct stores of the warpgroup: ``array[index] = values``, an int or a slice for each dimension; `what`: its name.
+
+        `reduction`: each element becomes that of what it was and of its value, at once (``red.global``), as in `tma_store`.
+        """
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         """Direct loads of the warpgroup: ``array[index]``, all of it inside the array; `what`: its name."""

@@ -60,7 +60,9 @@ class Unit(Axes):
     scratch: dict[str, Scratch] = field(default_factory=dict)
     """what the kernel allocates itself"""
     exchange_bytes: int = 0
-    """that the warps of each compute warpgroup exchange values through, in reductions of register tiles"""
+    """that the warps of each compute warpgroup exchange values through, in reductions and layout casts of register tiles"""
+    casts: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(line, from what to what) of layout casts that move data, and the bytes that they take"""
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
     sharing: list[RingPlan] = field(default_factory=list)
@@ -160,6 +162,11 @@ class Unit(Axes):
         """Let the warps of a warpgroup exchange so many bytes at a time."""
         self.exchange_bytes = max(self.exchange_bytes, nbytes)
         self._budget()
+
+    def plan_cast(self, site: str, what: str, nbytes: int) -> None:
+        """A layout cast of register tiles through shared memory."""
+        self.casts[site, what] = nbytes
+        self.plan_exchange(nbytes)
 
     @property
     def _rings_end(self) -> int:

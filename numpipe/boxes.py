@@ -28,7 +28,7 @@ class Boxes:
 
     request: MapRequest
     places: tuple[tuple[int, int, int], ...]
-    axes: tuple[int, int]
+    axes: tuple[int, ...]
     reverse: bool
     nbytes: int
 
@@ -37,7 +37,7 @@ class Boxes:
         return tuple(reversed(at)) if self.reverse else tuple(at)
 
 
-def cut(array: ArrayArg, index: int, axes: tuple[int, int], layout: Layout, written: bool) -> Boxes:
+def cut(array: ArrayArg, index: int, axes: tuple[int, ...], layout: Layout, written: bool) -> Boxes:
     """The boxes of a tile of this layout: a panel each, or a part of one where it has more rows than a box may have."""
     inner, outer = layout.inner, 1 - layout.inner
     rows = _side(layout.shape[outer], 8)
@@ -52,7 +52,7 @@ def cut(array: ArrayArg, index: int, axes: tuple[int, int], layout: Layout, writ
     return Boxes(MapRequest(index, box, layout.swizzle, written=written), tuple(places), axes, array.order != "row", layout.nbytes)
 
 
-def cut_prefetch(array: ArrayArg, index: int, axes: tuple[int, int], sizes: tuple[int, int]) -> Boxes:
+def cut_prefetch(array: ArrayArg, index: int, axes: tuple[int, ...], sizes: tuple[int, ...]) -> Boxes:
     """The boxes of a prefetch, which has no tile: as few as can be."""
     if contiguous(array) not in axes:
         raise SpecError(f"async_prefetch: dimension {contiguous(array)} of '{array.name}' is contiguous: a ds(start, size) has to "

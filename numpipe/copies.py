@@ -23,6 +23,7 @@ import numpy as np
 from ._layout import Layout
 from ._machine import REDUCTIONS
 from ._op import constant, helper, op
+from ._plans import ArrayArg
 from ._unit import Unit
 from .allocations import ARRIVALS_A_WARPGROUP, BarrierPlan, ClusterBarrier
 from .boxes import Boxes, contiguous, cut, cut_prefetch
@@ -54,10 +55,11 @@ def not_a_barrier(got: object) -> str:
     return f"{LOAD}: barrier must be one of a numpipe.Barrier(…) that the kernel has allocated, got {got}"
 
 
-def check(operation: str, unit: Unit, index: int, axes: tuple[int, int], sizes: tuple[int, int], layout: Layout,
+def check(operation: str, unit: Unit, index: int, axes: tuple[int, ...], sizes: tuple[int, ...], layout: Layout,
           dtype: np.dtype, writable: bool) -> Boxes:
     """The boxes of a copy between a view and a tile; SpecError where the two differ, or the TMA cannot do it."""
     array, store = unit.arrays[index], operation == STORE
+    rows_and_columns(operation, array, axes)
     if not store and not writable:
         raise SpecError(f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
                         "own, numpipe.scratch(numpipe.SMEM(…))")
@@ -77,6 +79,14 @@ def check(operation: str, unit: Unit, index: int, axes: tuple[int, int], sizes: 
             raise SpecError(f"{operation}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte "
                             f"chunks: store a register tile, {array.name}[…] = tile")
     return cut(array, index, axes, layout, store)
+
+
+def rows_and_columns(operation: str, array: ArrayArg, axes: tuple[int, ...]) -> None:
+    """A view that is copied has two dimensions, as tiles in shared memory have."""
+    if len(axes) != 2:
+        mend = f"pass a view of '{array.name}' that has 2, array.reshape(1, -1)" if array.ndim < 2 else (
+            "write ds(i, 1) in place of an integer")
+        raise SpecError(f"{operation}: copies move tiles of 2 dimensions, and {array.name}.at[…] has {len(axes)}: {mend}")
 
 
 def reachable(operation: str, unit: Unit, index: int) -> None:
@@ -356,6 +366,7 @@ def prefetch(np_: Context, src: Any) -> None:
     """`async_prefetch`"""
     if not isinstance(src, GmemView):
         raise SpecError(not_a_view(PREFETCH, "src", type(src).__name__))
+    rows_and_columns(PREFETCH, np_.unit.arrays[src.ref.index], src.axes)
     reachable(PREFETCH, np_.unit, src.ref.index)
     boxes = cut_prefetch(np_.unit.arrays[src.ref.index], src.ref.index, src.axes, src.sizes)
     if not np_.memory:

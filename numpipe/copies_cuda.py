@@ -170,6 +170,7 @@ def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any,
 def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
     if not isinstance(src, ViewType):
         raise SpecError(source.not_a_view(source.PREFETCH, "src", _said(src)))
+    source.rows_and_columns(source.PREFETCH, src.ref.arg, src.axes)
     source.reachable(source.PREFETCH, np_.unit, src.ref.index)
     transfer = TransferType(cut_prefetch(src.ref.arg, src.ref.index, src.axes, src.sizes), src)
     memory = np_.role == "memory"

@@ -6,10 +6,12 @@ index                                 value
 ``c[ds(i, 128), ds(j, 64)]``          a tile (128, 64)
 ``bias[ds(j, 64)]``                   a vector (64,): along the columns, or ``[:, None]`` along the rows, of a tile
 ``scale[k]``                          a number
+``table[v]``, ``x[v, ds(j, 64)]``     gathered: elements, rows or columns at the indices that an int32 vector v holds
 ====================================  =====================================================================================
 
 An array of more dimensions has integers along the others: ``c[b, ds(i, 128), ds(j, 64)]``, ``bias[layer, ds(j, 64)]``. The rows and
-columns of a tile lie in the order of the array's dimensions. Elements outside the array are 0, and are not touched.
+columns of a tile lie in the order of the array's dimensions. Elements outside the array are 0, and are not touched: an index of -1
+in v is one. Gathered rows need v along rows (column layout), gathered columns v along columns; a vector gathered lies as v does.
 
 What a tile is multiplied from comes through a pipeline. This is for what an epilogue reads once: a bias, a residual, ``beta * c``.
 A lane has two columns of each row side by side, so a row comes in pieces of 4 or 8 bytes, each warp instruction in 8 pieces of 16
@@ -19,7 +21,7 @@ In the memory role there is no value: loads of a pipeline do not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,27 +29,37 @@ import numpy as np
 from ._machine import current, failure
 from ._op import op
 from .errors import SimulationError, SpecError
-from .fragment.layouts import Form
-from .fragment.tile import Tile, check_dtype, check_form
+from .fragment.layouts import COLUMN, EITHER, ROW, Form
+from .fragment.tile import INT32, Tile, check_dtype, check_form
 from .inert import Inert
 from .refs import All, Ds, GmemRef
+from .views import block_axes
 
 
-def block_axes(name: str, ndim: int, along: Sequence[bool | None], got: object) -> tuple[int, ...]:
-    """The dimensions of an array that a block has; `along` says of each part of the index what `store.tile_axes` is told."""
-    axes = tuple(axis for axis, slice_ in enumerate(along) if slice_)
-    if len(along) != ndim or None in along or len(axes) > 2:
-        raise SpecError(f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {name}[…] is a block of one or two of them, "
-                        f"ds(start, size), with an integer along the others, got {got}")
-    return axes
+def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form | None]) -> Form | None:
+    """What a block of these sizes is as a register tile; None for a single element.
 
-
-def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | None]) -> Form | None:
-    """What a block of these sizes is as a register tile; None for a single element."""
+    A size may be the form of a vector of indices. SpecError for more than one, and for one that lies otherwise than the block.
+    """
     if None in sizes:
         raise SpecError(f"{name}[…]: ':' has no compile-time size here; use ds(start, size)")
     check_dtype(dtype, f"{name}[…]")
-    return check_form(tuple(sizes), dtype, f"{name}[…]") if sizes else None
+    whole = tuple(size.shape[0] if isinstance(size, Form) else size for size in sizes)
+    form = check_form(whole, dtype, f"{name}[…]") if sizes else None
+    indices = [size for size in sizes if isinstance(size, Form)]
+    if form is None or not indices:
+        return form
+    vector, = indices if len(indices) == 1 else [None]
+    if vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
+        raise SpecError(f"{name}[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, "
+                        f"got {' and '.join(map(str, indices))}")
+    if len(sizes) == 1:
+        return Form(form.shape, dtype, vector.layout)
+    want, axis = (COLUMN, "rows") if sizes[0] is vector else (ROW, "columns")
+    if vector.layout not in (want, EITHER):
+        raise SpecError(f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of {vector.shape[0]} "
+                        f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, \"{want}\")")
+    return form
 
 
 def element(name: str) -> str:
@@ -56,7 +68,7 @@ def element(name: str) -> str:
 
 
 def _is_slice(part: Any) -> bool | None:
-    if isinstance(part, (Ds, All)):
+    if isinstance(part, (Ds, All, Tile)):
         return True
     integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
     return False if integer or isinstance(part, Inert) else None
@@ -66,25 +78,47 @@ def _is_slice(part: Any) -> bool | None:
 def load(ref: GmemRef, parts: tuple[Any, ...]) -> Any:
     """The block ``ref[parts]`` as a register tile, or a single element as a number."""
     array = ref.array
-    axes = block_axes(ref.name, array.ndim, [_is_slice(part) for part in parts], parts)
-    form = block_form(ref.name, ref.dtype, [None if isinstance(parts[axis], All) else parts[axis].size for axis in axes])
+    axes = block_axes(ref.name, ref.name, array.ndim, [_is_slice(part) for part in parts], parts)
+    form = block_form(ref.name, ref.dtype, [None if isinstance(part, All) else part.form if isinstance(part, Tile) else part.size
+                                            for part in (parts[axis] for axis in axes)])
     machine = current()
     if machine.role == "memory":
         return Inert(element(ref.name)) if form is None else Tile(None, form.shape, form.dtype, form.layout)
-    start = [int(part.start if isinstance(part, Ds) else part) for part in parts]
-    for axis, (place, size) in enumerate(zip(start, array.shape, strict=True)):
-        if axis not in axes and not 0 <= place < size:
+    for axis, (part, size) in enumerate(zip(parts, array.shape, strict=True)):
+        if axis not in axes and not 0 <= int(part) < size:
             raise failure(
-                SimulationError, "out-of-bounds", f"'{ref.name}[…]': index {place} along dimension {axis} is outside the array's "
-                f"{size}; the GPU reads 0 there", f"an index in 0…{size - 1}", f"loads from '{ref.name}'")
-    inside = tuple(slice(max(0, place), max(0, min(place + (form.shape[axes.index(axis)] if form and axis in axes else 1), size)))
-                   for axis, (place, size) in enumerate(zip(start, array.shape, strict=True)))
-    some = all(part.start < part.stop for part in inside)
-    found = machine.gmem_read(array, inside, ref.name) if some else np.zeros([0] * array.ndim, array.dtype)
+                SimulationError, "out-of-bounds", f"'{ref.name}[…]': index {int(part)} along dimension {axis} is outside the "
+                f"array's {size}; the GPU reads 0 there", f"an index in 0…{size - 1}", f"loads from '{ref.name}'")
     if form is None:
-        return found.reshape(-1)[0]
+        return machine.gmem_read(array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name).reshape(-1)[0]
     value = np.zeros(form.shape, form.dtype)
-    if some:
+    gathered = next((number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None)
+    if gathered is None:
+        _read_block(ref, axes, parts, value)
+    else:
+        for indices, part in _runs(parts[axes[gathered]].value, array.shape[axes[gathered]]):
+            found = np.zeros([part.size if number == gathered else size for number, size in enumerate(form.shape)], form.dtype)
+            _read_block(ref, axes, tuple(part if axis == axes[gathered] else given for axis, given in enumerate(parts)), found)
+            chosen: list[Any] = [slice(None)] * len(axes)
+            chosen[gathered] = indices
+            value[tuple(chosen)] = np.take(found, parts[axes[gathered]].value[indices] - part.start, axis=gathered)
+    return Tile(value, form.shape, form.dtype, form.layout)
+
+
+def _read_block(ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray) -> None:
+    """Read what a block has inside the array to its place in `value`."""
+    start = [int(part.start if isinstance(part, Ds) else part) for part in parts]
+    sizes = dict(zip(axes, value.shape, strict=True))
+    inside = tuple(slice(max(0, place), max(0, min(place + sizes.get(axis, 1), size)))
+                   for axis, (place, size) in enumerate(zip(start, ref.array.shape, strict=True)))
+    if all(part.start < part.stop for part in inside):
+        found = current().gmem_read(ref.array, inside, ref.name)
         where = tuple(slice(inside[axis].start - start[axis], inside[axis].stop - start[axis]) for axis in axes)
         value[where] = found.reshape(tuple(found.shape[axis] for axis in axes))
-    return Tile(value, form.shape, form.dtype, form.layout)
+
+
+def _runs(indices: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Ds]]:
+    """The indices that are inside, by runs of neighbours: (which of `indices`, the run)."""
+    known = np.unique(indices[(indices >= 0) & (indices < size)])
+    for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if known.size else []:
+        yield np.flatnonzero((indices >= run[0]) & (indices <= run[-1])), Ds(int(run[0]), len(run))

@@ -16,17 +16,18 @@ from . import load as source
 from ._op import cuda_meaning
 from .arith_cuda import type_of
 from .fragment.elementwise_cuda import lane_place
-from .fragment.layouts import places
+from .fragment.layouts import COLUMN, EITHER, ROW, places, sources
 from .fragment.tile import BFLOAT16, FLOAT32, HALVES
-from .fragment.tile_cuda import TileType, assembled, undefined
+from .fragment.tile_cuda import TileType, assembled, registers, undefined
 from .inert_cuda import InertType
 from .refs_cuda import AllType, DsType, GmemType, gmem_value
+from .views import block_axes
 
 I32 = nb.types.int32
 
 
 def _is_slice(part: Any) -> bool | None:
-    if isinstance(part, (DsType, AllType)):
+    if isinstance(part, (DsType, AllType, TileType)):
         return True
     return False if isinstance(part, (nb.types.Integer, InertType)) else None
 
@@ -39,7 +40,8 @@ class _Block:
         self.builder, self.dtype = builder, ref.arg.dtype
         array = gmem_value(context, builder, ref, value)
         shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
-        start = [found if isinstance(part, DsType) else context.cast(builder, found, part, I32)
+        start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
+                 context.cast(builder, found, part, I32)
                  for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, given), strict=True)]
         self.base, self.inside = array.pointer, nb.const(1, nb.i1)
         for axis, place in enumerate(start):
@@ -48,7 +50,11 @@ class _Block:
                 self.base = self.moved(self.base, place, strides[axis])
         self.start, self.size, self.stride = ([of[axis] for axis in axes] for of in (start, shape, strides))
         inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
-        self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma
+        self.indices = [(number, parts[axis], nb.cgutils.unpack_tuple(builder, given)[axis]) for number, axis in enumerate(axes)
+                        if isinstance(parts[axis], TileType)]
+        """(which dimension, vector's type, value) of indices that elements are gathered at"""
+        self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma and not any(
+            number == len(axes) - 1 for number, *_ in self.indices)
         """whether two elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
@@ -96,29 +102,32 @@ def _loaded(builder: Any, block: _Block, tile: TileType) -> Any:
     row, column = lane_place(builder)
     flat = len(tile.shape) == 1
     where = places(tile.shape, tile.layout)
+    gathered = {axis: _indices(builder, tile, axis, *vector) for axis, *vector in block.indices}
 
-    def index(axis: int, own: Any, at: int) -> Any:
+    def index(axis: int, own: Any, at: int, element: int) -> Any:
+        if axis in gathered:
+            return gathered[axis][element]
         return builder.add(builder.add(block.start[axis], own), nb.const(at))
 
-    def address(place: Any) -> tuple[Any, Any]:
+    def address(element: int) -> tuple[Any, Any]:
         """(address, inside) of an element; an address outside is the array's first element's."""
-        rows, columns = place
+        rows, columns = where[element]
         along = [(0, column if rows is None else row, columns if rows is None else rows)] if flat else [
             (0, row, rows or 0), (1, column, columns or 0)]
         at, inside = block.base, block.inside
         for axis, own, distance in along:
-            n = index(axis, own, distance)
+            n = index(axis, own, distance or 0, element)
             inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[axis]))
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside
 
     def registers(pairs: bool) -> list[Any]:
         found: list[Any] = []
-        for first, second in zip(where[::2], where[1::2], strict=True):
-            if pairs and first[1] is not None:
+        for first in range(0, len(where), 2):
+            if pairs and where[first][1] is not None:
                 found += _pair(block, *address(first))
             else:
-                found += _packed(block, [block.load(*address(place)) for place in (first, second)])
+                found += _packed(block, [block.load(*address(element)) for element in (first, first + 1)])
         return found
 
     if not block.pairs or all(place[1] is None for place in where):
@@ -143,6 +152,17 @@ def _loaded(builder: Any, block: _Block, tile: TileType) -> Any:
     return assembled(builder, tile, merged)
 
 
+def _indices(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
+    """The index, along a dimension, of each element of a lane that is gathered."""
+    have, layout = registers(builder, vector, value), vector.layout
+    if len(tile.shape) == 1:
+        return have
+    if layout == EITHER:
+        skipped = len(places(vector.shape, ROW))
+        have, layout = (have[skipped:], COLUMN) if axis == 0 else (have[:skipped], ROW)
+    return [have[i] for i in sources(tile.shape, tile.layout, vector.shape, layout)]
+
+
 def _number(builder: Any, block: _Block) -> Any:
     """A single element, the same in all lanes."""
     bits = block.load(block.base, block.inside)
@@ -154,9 +174,10 @@ def _number(builder: Any, block: _Block) -> Any:
 @cuda_meaning(source.load)
 def _load(_context: Any, ref: Any, index: Any) -> Any:
     parts, name, arg = tuple(index), ref.arg.name, ref.arg
-    axes = source.block_axes(name, arg.ndim, [_is_slice(part) for part in parts],
-                             f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
-    form = source.block_form(name, arg.dtype, [getattr(parts[axis], "size", None) for axis in axes])
+    axes = block_axes(name, name, arg.ndim, [_is_slice(part) for part in parts],
+                      f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
+    form = source.block_form(name, arg.dtype, [part.form if isinstance(part, TileType) else getattr(part, "size", None)
+                                               for part in (parts[axis] for axis in axes)])
     memory = ref.role == "memory"
     tile = None if form is None else TileType.of(form)
     number = nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype)

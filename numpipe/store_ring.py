@@ -49,14 +49,17 @@ def write_panels(ref: GmemRef, batch: Any) -> None:
 
 @op
 def copy_out(ref: GmemRef, batch: Any, start: tuple[Any, ...]) -> None:
-    """Issue the TMA stores of a batch, as one bulk group."""
+    """Issue the TMA stores, or reductions, of a batch, as one bulk group."""
     rows, columns = batch.axes
     for number, (panel, down, right) in enumerate(batch.panels()):
         tensor = tensor_map(ref, store_map(ref.index, len(start), batch.axes, panel.shape, panel.dtype.itemsize))
         at = [int(place) for place in start]
         at[rows] += down
         at[columns] += right
-        cp_async_bulk.store(tensor, tuple(at), staging(ref, number), ref.unit.params.store_eviction_policy)
+        if batch.reduction:
+            cp_async_bulk.reduce(tensor, tuple(at), staging(ref, number), batch.reduction)
+        else:
+            cp_async_bulk.store(tensor, tuple(at), staging(ref, number), ref.unit.params.store_eviction_policy)
     cp_async_bulk.commit_group()
 
 

@@ -22,9 +22,10 @@ I32, I64 = nb.types.int32, nb.types.int64
 class BatchType(nb.types.Type):  # type: ignore[misc]
     """Some panels of a register tile: `places` are their (row, column) in it; the value is the whole tile's."""
 
-    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int, axes: tuple[int, int]) -> None:
-        self.tile, self.places, self.width, self.axes = tile, places, width, axes
-        super().__init__(name=f"batch({tile}, {places}, {width}, {axes})")
+    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int, axes: tuple[int, int],
+                 reduction: str = "") -> None:
+        self.tile, self.places, self.width, self.axes, self.reduction = tile, places, width, axes, reduction
+        super().__init__(name=f"batch({tile}, {places}, {width}, {axes}{f', {reduction}' if reduction else ''})")
 
     @property
     def machine(self) -> Any:
@@ -80,8 +81,11 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
             at[rows] = builder.add(at[rows], nb.const(down))
             at[columns] = builder.add(at[columns], nb.const(right))
             coords = context.make_tuple(builder, place, at)
-            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy),
-                    (tensor, coords, _staging(builder, ref, number), nb.nothing(context)))
+            given = tensor, coords, _staging(builder, ref, number), nb.nothing(context)
+            if batch.reduction:
+                nb.call(context, builder, cp_async_bulk.reduce, (I64, place, I32, nb.types.literal(batch.reduction)), given)
+            else:
+                nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy), given)
         nb.call(context, builder, cp_async_bulk.commit_group, (), ())
         return nb.nothing(context)
 

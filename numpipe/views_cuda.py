@@ -20,7 +20,7 @@ class GmemAtType(nb.types.Type):  # type: ignore[misc]
 
 
 class ViewType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, ref: GmemType, axes: tuple[int, int], sizes: tuple[int, int]) -> None:
+    def __init__(self, ref: GmemType, axes: tuple[int, ...], sizes: tuple[int, ...]) -> None:
         self.ref, self.axes, self.sizes = ref, axes, sizes
         super().__init__(name=f"view({ref}, {axes}, {sizes})")
 
@@ -64,7 +64,7 @@ def _view(target: Any, index: Any) -> Any:
     parts = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
     axes = source.view_axes(target.ref.arg.name, target.ref.arg.ndim, [_kind(part) for part in parts],
                             f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
-    result = ViewType(target.ref, axes, (parts[axes[0]].size, parts[axes[1]].size))
+    result = ViewType(target.ref, axes, tuple(parts[axis].size for axis in axes))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         view = nb.cgutils.create_struct_proxy(result)(context, builder)
@@ -72,7 +72,8 @@ def _view(target: Any, index: Any) -> Any:
         start = []
         for axis, part in enumerate(parts):
             inert = isinstance(part, InertType) or getattr(part, "inert", False)
-            found = nb.const(0) if inert else builder.extract_value(args[1], axis)
+            given = args[1] if not isinstance(index, nb.types.BaseTuple) else builder.extract_value(args[1], axis)
+            found = nb.const(0) if inert else given
             start.append(found if inert or isinstance(part, DsType) else context.cast(builder, found, part, I32))
         view.start = context.make_tuple(builder, result.place, start)
         return view._getvalue()

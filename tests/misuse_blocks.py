@@ -12,8 +12,8 @@ from numpipe import BlockSpec, CompileError, Element, SimulationError, SpecError
 refused = Cases()
 A3, C3 = np.ones((2, 128, 128), np.float16), np.zeros((2, 64, 64), np.float32)
 THREE = A3, B, C3
-REFUSED_INDEX = ("array 'c' has 3 dimensions and is indexed by ds(start, size) along two of them, which are the tile's rows and "
-                 "columns, and by an integer along the others, got ")
+REFUSED_INDEX = ("array 'c' has 3 dimensions: c[…] is a block of one or two of them, ds(start, size), with an integer along the "
+                 "others, got ")
 
 
 # ---- block shapes --------------------------------------------------------------------------------------------------
@@ -248,13 +248,13 @@ def a_store_at_a_fraction(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': ':' has no compile-time size here; use ds(start, size) in both dimensions", kind=SpecError, args=THREE)
+@refused("'c[…] = tile': ':' has no compile-time size here; use ds(start, size)", kind=SpecError, args=THREE)
 def a_store_along_a_whole_dimension(a, b, c):
     c[0, ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': the array has 1 dimension, tiles are stored to arrays of 2 and more", kind=SpecError,
+@refused("'c[…] = tile': the index selects (64,), the tile is (64, 64)", kind=SpecError,
          args=(A, B, np.zeros(64, np.float32)))
 def a_store_to_one_dimension(a, b, c):
     c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32)

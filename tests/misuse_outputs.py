@@ -136,14 +136,15 @@ def a_store_to_the_input(a, b, c):
       # ^^^^^^
 
 
-@refused("arithmetic is on float32 tiles, got float16: use .astype(np.float32) first", kind=SpecError, args=(A, B, A.copy()))
+@refused("'+' of tiles of float16 and float32: convert one of them, e.g. x.astype(np.float32)", kind=SpecError,
+         args=(A, B, A.copy()))
 def a_sum_in_float16(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
         BlockSpec((64, 64), lambda k: (k, 0)),))
     for (_,), (x, y) in pipe(a, c):
         y[...] = x[...]
-        y[...] += x[...]
-      # ^^^^^^^^^^^^^^^^
+        y[...] += x[...].astype(np.float32)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("tile.at[…] is a view, and is not assigned to: tile[…] = value stores", kind=SpecError)

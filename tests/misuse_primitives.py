@@ -132,20 +132,28 @@ def a_view_of_all_of_an_array(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="a.at[…]: an array of 2 dimensions is indexed by ds(start, size) along two of them, got (0, "
-                   "1)",
-         compiled="a.at[…]: an array of 2 dimensions is indexed by ds(start, size) along two of them, got "
-                  "(int64, int64)", kind=SpecError)
+@refused(simulated="array 'a' has 2 dimensions: a.at[…] is a block of one or two of them, ds(start, size), with an integer along "
+                   "the others, got (0, 1)",
+         compiled="array 'a' has 2 dimensions: a.at[…] is a block of one or two of them, ds(start, size), with an integer along "
+                  "the others, got (int64, int64)", kind=SpecError)
 def a_view_by_numbers(a, b, c):
     _ = a.at[0, 1]
     #   ^^^^^^^^^^
 
 
-@refused("c.at[…]: copies move tiles of 2 dimensions, and 'c' has 1: pass a view of it that has 2, array.reshape(1, -1)",
-         kind=SpecError, args=(A, B, np.zeros(64, np.float32)))
+@refused("async_prefetch: copies move tiles of 2 dimensions, and c.at[…] has 1: pass a view of 'c' that has 2, "
+         "array.reshape(1, -1)", kind=SpecError, args=(A, B, np.zeros(64, np.float32)))
 def a_copy_of_a_vector(a, b, c):
-    _ = c.at[ds(0, 64)]
-    #   ^^^^^^^^^^^^^^^
+    numpipe.async_prefetch(c.at[ds(0, 64)])
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("copy_smem_to_gmem: copies move tiles of 2 dimensions, and c.at[…] has 1: write ds(i, 1) in place of an integer",
+         kind=SpecError)
+def a_copy_to_a_row(a, b, c):
+    tile = numpipe.scratch(SMEM((64, 64), np.float32))
+    numpipe.copy_smem_to_gmem(tile, c.at[0, ds(0, 64)])
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("ds(start, size): start must be an integer, got float32: int(x) truncates a float, // divides integers", kind=SpecError)

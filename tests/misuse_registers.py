@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import numpy as np
-from refusals import A, C, Cases
+from refusals import A, B, C, Cases
 
 import numpipe
-from numpipe import BlockSpec, SerializedWgmma, SpecError, ds
+from numpipe import BlockSpec, SerializedWgmma, SimulationError, SpecError, ds
 from numpipe.inert import REASON
 
 refused = Cases()
@@ -91,10 +91,18 @@ def an_axis_too_far(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("full: tiles are computed in float32, got float16: use .astype afterwards", kind=SpecError)
-def full_of_float16(a, b, c):
-    x = numpipe.full((64, 64), 1.0, np.float16)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+@refused("'*' of a float16 tile and float32, which it would round: use .astype(np.float32) on the tile, or full(tile.shape, "
+         "number, tile.dtype)", kind=SpecError)
+def a_float16_tile_and_a_float32(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)] * c[0, 0]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'fma' takes tiles of float32, got float16: use .astype(np.float32) first", kind=SpecError)
+def an_fma_of_float16(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)]
+    x = numpipe.fma(x, x, x)
+    #   ^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("tiles of shapes (64, 64) and (40,) do not combine", kind=SpecError)
@@ -103,8 +111,8 @@ def a_vector_of_another_size(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("v[:, None] needs a vector along rows (column layout), this one of 40 elements lies along columns (row layout): store it "
-         "to shared memory or to an array, and load it again", kind=SpecError)
+@refused("v[:, None] needs a vector along rows (column layout), this one of 40 elements lies along columns (row layout): "
+         "there, vectors have 64 x j elements", kind=SpecError)
 def a_row_that_is_turned(a, b, c):
     x = numpipe.full(40, 1.0, np.float32)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -146,7 +154,7 @@ def a_block_of_a_vector(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("arithmetic is on float32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
+@refused("'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)", kind=SpecError)
 def arithmetic_on_a_block_of_float16(a, b, c):
     x = numpipe.zeros((64, 64), np.float32) + b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -217,9 +225,9 @@ def more_than_a_lane_has(a, b, c):
 
 
 # ---- reductions -----------------------------------------------------------------------------------------------------
-@refused("max: reductions are of float32 and int32 tiles, got float16: use .astype(np.float32) first", kind=SpecError)
-def a_maximum_of_float16(a, b, c):
-    m = b[ds(0, 64), ds(0, 64)].max(axis=1)
+@refused("sum: a float16 tile would be rounded at each step: use .astype(np.float32) first", kind=SpecError)
+def a_sum_of_float16(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
@@ -280,3 +288,99 @@ def a_wait_with_too_many_groups(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         s = numpipe.wgmma_wait(numpipe.wgmma(None, y, y.T), 8)
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- vectors to arrays, atomics, gathered blocks ------------------------------------------------------------------------
+SUMS = np.zeros(64, np.float32)
+
+
+@refused("'c[…] = tile': the index selects (64,), the tile is (64, 1)", kind=SpecError, args=(A, B, SUMS))
+def a_column_stored_as_a_vector(a, b, c):
+    c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32).sum(axis=1, keepdims=True)
+  # ^^^^^^^^^^^^
+
+
+@refused("atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)", kind=SpecError, args=(A, B, SUMS))
+def an_atomic_of_another_type(a, b, c):
+    numpipe.atomic_add(c.at[ds(0, 64)], numpipe.iota(64))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("atomic_max: float32 has no such reduction in global memory: it takes int32", kind=SpecError)
+def a_maximum_of_floats(a, b, c):
+    numpipe.atomic_max(c.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("atomic_min: float16 has no such reduction in global memory: it takes int32; a tile (M, N) to an array that TMA can "
+         "store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
+         args=(A, B, SUMS.astype(np.float16)))
+def a_minimum_of_a_float16_vector(a, b, c):
+    numpipe.atomic_min(c.at[ds(0, 64)], numpipe.full(64, 0.0, np.float32).astype(np.float16))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got tile",
+         compiled="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got "
+                  "tile (64, 64) float32", kind=SpecError)
+def an_atomic_without_a_view(a, b, c):
+    numpipe.atomic_add(c[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="atomic_add: c.at[…]: negative start -64: the GPU writes what lies inside", kind=SimulationError,
+         args=(A, B, SUMS))
+def an_atomic_before_the_first_element(a, b, c):
+    numpipe.atomic_add(c.at[ds(c.shape[0] - 128, 64)], numpipe.full(64, 1.0, np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, got float32 (64,) "
+         "(either layout)", kind=SpecError)
+def a_gather_at_fractions(a, b, c):
+    x = b[numpipe.full(64, 1.0, np.float32), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row layout): "
+         "write numpipe.layout_cast(v, \"column\")", kind=SpecError)
+def a_gather_of_rows_along_columns(a, b, c):
+    x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- layout casts --------------------------------------------------------------------------------------------------------
+@refused("layout_cast: vectors are cast, got a tile (64, 64), whose layout is that of its shape: a tile is transposed through "
+         "shared memory, tile[...] = x and then tile.T[...]", kind=SpecError)
+def a_cast_of_a_tile(a, b, c):
+    x = numpipe.layout_cast(numpipe.zeros((64, 64), np.float32), "row")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: layout must be \"row\" (along the columns of a tile) or \"column\" (along its rows), got 'columns'",
+         kind=SpecError)
+def a_cast_to_no_layout(a, b, c):
+    x = numpipe.layout_cast(numpipe.iota(64), "columns")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: a vector of 40 elements does not lie in column layout: along columns there are 8 x i elements, at most 256, "
+         "along rows 64 x j", kind=SpecError)
+def a_cast_of_a_short_vector(a, b, c):
+    x = numpipe.layout_cast(numpipe.iota(40), "column")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of two vectors of 64 elements, one along columns (row layout), one along rows (column layout): no lane has both; "
+         "cast one: numpipe.layout_cast(v, \"row\")", kind=SpecError)
+def a_sum_of_rows_and_columns(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    y = x.sum(axis=0) + x.sum(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("v[:, None] needs a vector along rows (column layout), this one of 64 elements lies along columns (row layout): write "
+         "numpipe.layout_cast(v, \"column\")[:, None]", kind=SpecError)
+def a_row_as_a_column(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -117,7 +117,7 @@ LAYERS = (
      "order_tokens"}, {"fragment"},
     {"ring", "chains", "turns", "orders"}, {"store_ring", "steps", "outputs", "number_ring"}, {"tile_scheduler"},
     {"shared", "views", "boxes", "programs", "snake"}, {"phases", "registers"}, {"copies"},
-    {"barriers", "single"}, {"store", "load", "pipelines", "tile_loop", "per_lane"}, {"splits"},
+    {"barriers", "single"}, {"store", "load", "atomics", "pipelines", "tile_loop", "per_lane"}, {"splits"},
     {"partials", "reduce_scatter"}, {"emit"}, {"emit_single"}, {"traces"},
     {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
     {"results", "targets", "repeats", "bound"}, {"definition"}, {"variants"}, {"calls"}, {"kernels"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import make_figures
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -36,7 +37,7 @@ import numpipe
 from numpipe import ds
 from numpipe.compile.build import toolchain
 from numpipe.fragment import layouts
-from numpipe.fragment.drawing import holders
+from numpipe.fragment.drawing import COLORS, holders
 from numpipe.fragment.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
 
 
@@ -89,6 +90,26 @@ def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
     assert {lane for lane, _ in holders(Form((64,), np.dtype(np.float32), COLUMN), 0)[3, -1]} == {12, 13, 14, 15}
     picture.save(tmp_path / "tile.svg")
     assert "T31:3" in (tmp_path / "tile.svg").read_text()
+    with pytest.raises(numpipe.SpecError, match=r"saved as \.svg or \.png, got '.*tile\.jpg'"):
+        picture.save(tmp_path / "tile.jpg")
+
+
+def test_a_picture_as_png_has_the_cells_of_the_lanes(tmp_path: Any) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    picture = numpipe.show_layout((64, 8))
+    picture.save(tmp_path / "tile.png")
+    pixels = image.imread(tmp_path / "tile.png")
+    assert pixels.shape[:2] == (2 * (34 + 16 * 22 + 8), 2 * (68 + 8 * 46))
+    for column in range(8):  # the corner of a cell has the color of its lane of the quad
+        corner = pixels[2 * 34 + 5, 2 * (34 + 46 * column) + 5, :3]
+        wanted = [int(COLORS[column // 2 % 4][i:i + 2], 16) for i in (1, 3, 5)]
+        assert np.abs(corner * 255 - wanted).max() < 2
+
+
+@pytest.mark.parametrize("name", make_figures.LAYOUTS)
+def test_the_pictures_of_the_page_are_those_that_are_drawn(name: str) -> None:
+    shape, options = make_figures.LAYOUTS[name]
+    assert (make_figures.FIGURES / f"{name}.svg").read_text(encoding="utf8") == f"{numpipe.show_layout(shape, **options)}\n"
 
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------------
@@ -96,13 +117,13 @@ ARGUMENTS = arguments()
 common: dict[str, Any] = {"deadline": None, "database": None, "phases": [Phase.generate],
                           "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
                                                     HealthCheck.filter_too_much]}
-programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "fffii"])
+programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "fffiihh"])
 
 
 @given(programs)
 @settings(max_examples=16, derandomize=True, **common)
 def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffii", texts, strict=True))}, ARGUMENTS) == []
+    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffiihh", texts, strict=True))}, ARGUMENTS) == []
 
 
 @pytest.mark.soak
@@ -110,7 +131,7 @@ def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
 @given(programs)
 @settings(max_examples=1500, **common)
 def test_many_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffii", texts, strict=True))}, ARGUMENTS) == []
+    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffiihh", texts, strict=True))}, ARGUMENTS) == []
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -16,7 +16,7 @@ from numpipe import BlockSpec, CompileError, PipelineRace, SpecError, cdiv, ds
 from numpipe._layout import Layout, block_layout, swizzled
 from numpipe.compile.build import toolchain
 from numpipe.fragment import shared
-from numpipe.fragment.addresses import Access, accesses, lane_offset
+from numpipe.fragment.addresses import Access, accesses, detour, lane_offset
 from numpipe.fragment.tile import Tile
 from numpipe.refs import SmemTile
 from numpipe.sim import simulate
@@ -64,7 +64,12 @@ def test_every_lane_moves_the_elements_that_an_accumulator_gives_it(layout: Layo
         at = addresses(layout, access, 1 << 16) - (1 << 16)
         for register in range(access.count):
             if layout.itemsize == 4:
-                moved[access.first + register] = [at + 4 * register]
+                number = access.first + register
+                turn = detour(layout)
+                other = turn is not None and (THREADS >> turn.bit & 1 == 1)  # lanes whose access is of another group of columns
+                for place, here in ((number, ~np.asarray(other)), (turn.partner(number) if turn else number, np.asarray(other))):
+                    offsets = moved.setdefault(place, [np.full(128, -1)])[0]
+                    np.copyto(offsets, at + 4 * register, where=here)
                 continue
             lane, warp = THREADS % 32, THREADS // 32 * 32
             if layout.inner == 1:  # matrix `register`: row lane // 4 at the address that lane 8 register + lane // 4 gave
@@ -98,11 +103,19 @@ def test_matrices_are_moved_without_bank_conflicts(layout: Layout) -> None:
             assert ways(rows[warp, matrix], 16) == 1
 
 
-@pytest.mark.parametrize("layout", [layout for layout in layouts() if layout.itemsize == 4 and layout.width == 128], ids=str)
-def test_float32_rows_meet_twice_in_a_bank_and_columns_never(layout: Layout) -> None:
+@pytest.mark.parametrize("layout", [layout for layout in layouts() if layout.itemsize == 4 and (
+    layout.inner == 1 or layout.width == 128)], ids=str)
+def test_words_are_moved_without_bank_conflicts(layout: Layout) -> None:
     for access in accesses(layout):
         served = addresses(layout, access).reshape(-1, 16 if layout.inner == 1 else 32)
-        assert {ways(lanes, 4 * access.count) for lanes in served} == {2 if layout.inner == 1 else 1}
+        assert {ways(lanes, 4 * access.count) for lanes in served} == {1}
+
+
+@pytest.mark.parametrize("width", [128, 64])
+def test_without_the_detour_rows_of_words_would_conflict(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numpipe.fragment.addresses.detour", lambda layout: None)
+    layout = Layout((64, width // 4), 4, 1, width, 64 * width)
+    assert {ways(lanes, 8) for access in accesses(layout) for lanes in addresses(layout, access).reshape(-1, 16)} == {2}
 
 
 def test_without_the_swizzle_matrices_would_conflict() -> None:

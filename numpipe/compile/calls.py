@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import context, copies, emit, partials, pipelines, refs, registers, specs, tile_loop
 from .._op import Helper, Op
-from ..fragment import mma, tile
+from ..fragment import conversions, mma, tile
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .nodes import walk
@@ -28,6 +28,7 @@ _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation,
     copies.wait_smem_to_gmem: (copies.wait_stores, "c"),
     copies.async_prefetch: (copies.prefetch, "c"),
     registers.set_max_registers: (registers.set_registers, "c"),
+    conversions.layout_cast: (conversions.cast, "cs"),
 }
 
 

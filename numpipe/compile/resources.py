@@ -35,6 +35,8 @@ class Resources:
     """what ptxas remarks: C75xx"""
     smem: tuple[tuple[str, int], ...] = ()
     """(what for, bytes) of the shared memory, but for what is left over between"""
+    layout_casts: tuple[tuple[str, str, int], ...] = ()
+    """(line, from what to what, bytes of a warpgroup's shared memory) of the casts that move data (`numpipe.layout_cast`)"""
     barriers: int = 0
     """mbarriers in shared memory"""
     tensor_maps: int = 0
@@ -66,6 +68,8 @@ class Resources:
         yield "shared memory", f"{self.smem_bytes} B a CTA"
         for what, nbytes in self.smem:
             yield "", f"{nbytes:>6} B  {what}"
+        for site, what, nbytes in self.layout_casts:
+            yield "layout cast", f"{site}: {what}, through {nbytes} B of shared memory"
         yield "mbarriers", str(self.barriers)
         yield "tensor maps", str(self.tensor_maps)
         yield "machine code", f"{self.cubin_bytes} B"
@@ -94,5 +98,6 @@ def of(built: Built) -> Resources:
         smem_bytes=unit.smem_bytes, threads=unit.threads, memory_registers=unit.memory_registers,
         compute_registers=unit.compute_registers,
         notes=notes(built.log),
-        smem=unit.shares, barriers=rings + sum(1 for _ in unit.scratch_barriers()), tensor_maps=len(unit.maps),
+        smem=unit.shares, layout_casts=tuple((site, what, nbytes) for (site, what), nbytes in unit.casts.items()),
+        barriers=rings + sum(1 for _ in unit.scratch_barriers()), tensor_maps=len(unit.maps),
         cubin_bytes=len(built.cubin), seconds=tuple(built.seconds.items()))

@@ -1,7 +1,7 @@
 """Which parameters a kernel stores to: its outputs.
 
 A store may be in a nested function, in a `@numpipe.function` that the array is passed to, or go through another name. A pipeline
-stores to the arrays that it is called on for its out_specs.
+stores to the arrays that it is called on for its out_specs; copies and atomics to their destination.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Any, TypeGuard
 
-from .. import copies, emit, emit_single, pipelines
+from .. import atomics, copies, emit, emit_single, pipelines
 from ..errors import CompileError
 from ..functions import Function
 from .fold import Constants, named_tuple, stores
@@ -27,6 +27,8 @@ def stored(source: Source, *, surely: bool = False) -> set[str]:
 
 
 Node = ast.FunctionDef | ast.Lambda
+TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
+"""functions that change a view of an array, by the place of the argument `dst`"""
 MAKERS = pipelines.pipeline, emit.emit_pipeline_warp_specialized, emit_single.emit_pipeline
 
 
@@ -71,10 +73,12 @@ class _Stores:
         return found
 
     def _copied(self, call: ast.Call, local: set[str]) -> set[str]:
-        """The names that a copy to global memory goes to."""
-        if self.constants.evaluate(call.func, local) is not copies.copy_smem_to_gmem:
+        """The names that a copy, or a reduction, to global memory goes to."""
+        function = self.constants.evaluate(call.func, local)
+        first = next((n for n, known in enumerate(TO_VIEWS) if any(function is one for one in known)), None)
+        if first is None:
             return set()
-        given = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "dst")]
+        given = [*call.args[first:first + 1], *(keyword.value for keyword in call.keywords if keyword.arg == "dst")]
         return {name for value in given for name in _names(value)}
 
     def _through(self, call: ast.Call, nested: dict[str, Any], local: set[str], active: tuple[Any, ...]) -> set[str]:

@@ -9,9 +9,19 @@ elements        contiguous                  access
 ==============  ==========================  ===========================================================================
 16 bits         rows                        ldmatrix, stmatrix: 16 rows x 16 columns an instruction
 16 bits         columns (``tile.T``, …)     the same with ``.trans``
-32 bits         rows                        ld.shared.v2, st.shared.v2: two columns a lane; two lanes meet in a bank
+32 bits         rows                        ld.shared.v2, st.shared.v2: two columns a lane
 32 bits         columns                     ld.shared, st.shared: one element a lane
 ==============  ==========================  ===========================================================================
+
+No two lanes that are served together meet in a bank (but in rows of 16 bytes, and in columns of 32-bit elements in pieces of less
+than 128). Two columns of 32 bits would: an access serves
+16 lanes at once, of 4 rows, and what they have in a group of 8 columns is 32 bytes of each, which the swizzle, in steps of 16,
+spreads over half of the banks only. So every other row, or pair of rows, takes the groups in another order (`detour`)::
+
+    row (g)          0  1  2  3       0  1  2  3
+    pair of chunks   0  0  1  1   ->  0  2  1  3      group j of 128 bytes: j for even rows, j ^ 2 for odd ones
+
+and the registers of two groups change places behind a load, or before a store.
 
 An address is ``((tile + lane offset) ^ xor) + add``: what depends on the lane is computed once, the rest is in the instruction's
 immediates. The exclusive-or is right because tiles, and views of them, start at multiples of 8 rows, where the swizzle begins
@@ -39,6 +49,29 @@ class Access:
     add: int
 
 
+@dataclass(frozen=True)
+class Detour:
+    """Lanes whose number has this `bit` take group j ^ `groups` of 8 columns where the others take j; so their registers are in
+    each other's places: r and ``r ^ 4 groups``."""
+
+    bit: int
+    groups: int
+
+    def partner(self, register: int) -> int:
+        """The register whose place an element has in such a lane."""
+        return register ^ (4 * self.groups)
+
+
+def detour(layout: Layout) -> Detour | None:
+    """What keeps accesses of two 32-bit columns off each other's banks; None where nothing has to.
+
+    Of rows 128 bytes wide the odd ones go another way, of those of 64 bytes, two of which are a line of banks, every other pair.
+    """
+    if layout.itemsize != 4 or layout.inner != 1:
+        return None
+    return {128: Detour(2, 2), 64: Detour(3, 1)}.get(layout.width)
+
+
 def lane_offset(layout: Layout, thread: Any) -> Any:
     """Byte offset, swizzled, at which a lane's accesses start; `thread` is its number in the warpgroup, 0 … 127."""
     lane, warp = thread & 31, thread >> 5
@@ -48,7 +81,9 @@ def lane_offset(layout: Layout, thread: Any) -> Any:
         part = (lane >> 4) * 16 if sixteen else (lane & 3) * 8  # bytes along the row; 32 of them are one access of a warp
         if width == 16:
             return row * width + (part >> 4) * layout.panel_stride + (part & 15)
-        return _swizzled(row * width + part, width)
+        start = _swizzled(row * width + part, width)
+        turn = detour(layout)
+        return start if turn is None else start ^ (((lane >> turn.bit) & 1) << (turn.groups + 4))
     column = (lane & 7) + (lane >> 4) * 8 if sixteen else (lane & 3) * 2
     part = warp * 32 + ((lane >> 3) & 1) * 16 if sixteen else warp * 64 + (lane >> 2) * 4  # bytes down the column
     shift = width.bit_length() - 1

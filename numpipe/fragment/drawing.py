@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..errors import SpecError
 from .layouts import COLUMN, EITHER, ROW, Form, places
 from .tile import HALVES, check_form
 
@@ -16,21 +18,69 @@ COLORS = ("#dbe9f6", "#fde3cf", "#ddf1dc", "#ece3f4")
 """of the lanes of a quad"""
 
 
+@dataclass(frozen=True)
 class Picture:
     """A drawing: notebooks show it, `save` writes it, ``str`` is its SVG text."""
 
-    def __init__(self, svg: str) -> None:
-        self.svg = svg
+    title: str
+    rows: tuple[int, ...]
+    """numbers beside the rows; -1: none"""
+    columns: tuple[int, ...]
+    cells: tuple[tuple[int, int, int, str], ...]
+    """(which of `rows`, which of `columns`, lane, text)"""
 
     def __str__(self) -> str:
-        return self.svg
+        cells = []
+        for row, column, lane, text in self.cells:
+            x, y = MARGIN + CELL * column, MARGIN + HIGH * row
+            cells.append(f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" stroke="#999"/>'
+                         f'<text x="{x + CELL / 2}" y="{y + 15}" text-anchor="middle">{text}</text>')
+        labels = [f'<text x="{MARGIN + CELL * (i + 0.5)}" y="{MARGIN - 8}" text-anchor="middle">{column}</text>'
+                  for i, column in enumerate(self.columns) if column >= 0]
+        labels += [f'<text x="{MARGIN - 6}" y="{MARGIN + HIGH * i + 15}" text-anchor="end">{row}</text>'
+                   for i, row in enumerate(self.rows) if row >= 0]
+        width, height = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+                f'font-size="10"><title>{self.title}</title>{"".join(labels)}{"".join(cells)}</svg>')
 
     def _repr_svg_(self) -> str:
-        return self.svg
+        return str(self)
 
     def save(self, path: str | Path) -> None:
-        """Write it to an .svg file."""
-        Path(path).write_text(self.svg, encoding="utf8")
+        """Write it to an .svg file, or to a .png file, which matplotlib draws (``pip install 'numpipe[plot]'``).
+
+        Raises SpecError for other endings, and for .png without matplotlib.
+        """
+        ending = Path(path).suffix
+        if ending == ".svg":
+            Path(path).write_text(str(self), encoding="utf8")
+        elif ending == ".png":
+            self._draw().savefig(path, metadata={"Software": None})
+        else:
+            raise SpecError(f"show_layout: a picture is saved as .svg or .png, got {str(path)!r}")
+
+    def _draw(self) -> Any:
+        try:
+            from matplotlib.figure import Figure
+            from matplotlib.patches import Rectangle
+        except ImportError:
+            raise SpecError("show_layout: .png files are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; "
+                            ".svg files need nothing") from None
+        wide, high = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
+        figure = Figure(figsize=(wide / 72, high / 72), dpi=144)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, wide), ylim=(high, 0))
+        axes.set_axis_off()
+        style: dict[str, Any] = {"fontsize": 8, "va": "center"}
+        for row, column, lane, text in self.cells:
+            x, y = MARGIN + CELL * column, MARGIN + HIGH * row
+            axes.add_patch(Rectangle((x, y), CELL, HIGH, facecolor=COLORS[lane % 4], edgecolor="#999", linewidth=0.5))
+            axes.text(x + CELL / 2, y + HIGH / 2, text, ha="center", **style)
+        for i, number in enumerate(self.columns):
+            axes.text(MARGIN + CELL * (i + 0.5), MARGIN - 12, str(number) if number >= 0 else "", ha="center", **style)
+        for i, number in enumerate(self.rows):
+            axes.text(MARGIN - 6, MARGIN + HIGH * (i + 0.5), str(number) if number >= 0 else "", ha="right", **style)
+        return figure
 
 
 def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
@@ -70,14 +120,6 @@ def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, warp: 
     cells = []
     for (row, column), lanes in sorted(found.items()):
         lane, register = lanes[0]
-        x, y = MARGIN + CELL * columns.index(column), MARGIN + HIGH * rows.index(row)
         more = f"+{len(lanes) - 1}" if len(lanes) > 1 else ""
-        cells.append(f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" stroke="#999"/>'
-                     f'<text x="{x + CELL / 2}" y="{y + 15}" text-anchor="middle">T{lane}:{register}{more}</text>')
-    labels = [f'<text x="{MARGIN + CELL * (i + 0.5)}" y="{MARGIN - 8}" text-anchor="middle">{column}</text>'
-              for i, column in enumerate(columns) if column >= 0]
-    labels += [f'<text x="{MARGIN - 6}" y="{MARGIN + HIGH * i + 15}" text-anchor="end">{row}</text>'
-               for i, row in enumerate(rows) if row >= 0]
-    width, height = 2 * MARGIN + CELL * len(columns), MARGIN + HIGH * len(rows) + 8
-    return Picture(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-                   f'font-size="10"><title>{form}, warp {warp}</title>{"".join(labels)}{"".join(cells)}</svg>')
+        cells.append((rows.index(row), columns.index(column), lane, f"T{lane}:{register}{more}"))
+    return Picture(f"{form}, warp {warp}", tuple(rows), tuple(columns), tuple(cells))

@@ -1,18 +1,21 @@
 """Arithmetic, comparisons and functions of register tiles, element by element, broadcast as in NumPy.
 
-Operands are tiles and numbers; a number takes the tile's type. float32 and int32 tiles have arithmetic, masks (of bool) have
-``& | ^ ~``. The 16-bit types have none: they are what arrays hold and products take, and `astype` says where a value is rounded.
+Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) have ``& | ^ ~``.
 
 ===========================================  ======================================================================
-``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  float32; int32 without ``/``
-``< <= > >= == !=``                          masks
+``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  floats; int32 without ``/``
+``< <= > >= == !=``                          of floats and int32 (of masks ``== !=``): masks
 ``& | ^ << >>``, ``~``                       int32, and masks without shifts
-``np.maximum``, ``np.minimum``               float32, where NaN comes through, and int32
+``np.maximum``, ``np.minimum``               floats, where NaN comes through, and int32
 ``np.where(mask, x, y)``                     one of two elements; any type
-``np.exp`` … `rsqrt`, `sigmoid`, `fma`       float32: see `mathematics`
+``np.exp`` … `rsqrt`, `sigmoid`              floats: see `mathematics`; `fma` float32
 ===========================================  ======================================================================
 
-Floats follow IEEE 754 as numbers of a kernel do: a product and a sum may be one fused instruction on the GPU. Integers that int32
+Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused instruction on the GPU. Tiles of
+float16 and bfloat16 stay what they are, as in NumPy: each operation is rounded to 16 bits, once, and gives NumPy's bits. Two
+elements are computed by one instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
+comparisons in float32. What is not of their type does not meet them: a run-time float32 would be rounded without a word. A literal
+is rounded to float32, then to theirs. Integers that int32
 cannot hold are an error simulated and wrap on the GPU. A tile of another layout is an error that names both: nothing is moved
 between lanes here.
 """
@@ -48,7 +51,8 @@ Operand = Form | arith.Kind
 
 
 def plan(symbol: str, operands: Sequence[Operand], *, takes: str, compares: bool = False) -> Plan:
-    """How an operation is computed; `takes` says on which types: f(loat32), i(nt32), b(ool).
+    """How an operation is computed; `takes` says on which types: f(loat32), h(alves: float16 and
+    bfloat16), i(nt32), b(ool).
 
     Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
     """
@@ -56,9 +60,7 @@ def plan(symbol: str, operands: Sequence[Operand], *, takes: str, compares: bool
     shape, layout = combined(symbol, forms)
     types = list(dict.fromkeys(form.dtype for form in forms))
     for dtype in types:
-        if dtype in HALVES:
-            raise SpecError(f"arithmetic is on float32 tiles, got {dtype}: use .astype(np.float32) first")
-        if {"f": "f", "i": "i", "b": "b"}[dtype.kind] not in takes:
+        if ("h" if dtype in HALVES else dtype.kind) not in takes:
             kinds = [name for code, name in (("f", "float32"), ("i", "int32"), ("b", "masks")) if code in takes]
             raise SpecError(f"'{symbol}' takes tiles of {' or '.join(kinds)}, got {'a mask' if dtype == BOOL else dtype}" + (
                 ": use .astype(np.float32) first" if "f" in takes else ""))
@@ -77,6 +79,9 @@ def _check_number(symbol: str, number: arith.Kind, dtype: np.dtype) -> None:
     if dtype == INT32 and (fraction or (isinstance(number, np.dtype) and number != INT32)):
         raise SpecError(f"'{symbol}' of an int32 tile and a float: use .astype(np.float32) first" if fraction else
                         f"'{symbol}' of an int32 tile and {arith.spelled(number)}: convert the number with int(x)")
+    if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):  # a float literal may be a float64 by now
+        raise SpecError(f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: use .astype(np.float32) "
+                        f"on the tile, or full(tile.shape, number, tile.dtype)")
     if dtype == BOOL and number is not bool:
         raise SpecError(f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks and bools")
 
@@ -100,10 +105,10 @@ def apply(symbol: str, operands: Sequence[Any], function: Callable[..., Any], *,
     values = [_in_type(value, made.computed) for value in known]
     with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
         found = function(*values)
-    if made.result.dtype == INT32:
-        found = int32(symbol, found)
-    return Tile(np.broadcast_to(found, made.result.shape).astype(made.result.dtype, copy=False), made.result.shape,
-                made.result.dtype, made.result.layout)
+        if made.result.dtype == INT32:
+            found = int32(symbol, found)
+        value = np.broadcast_to(found, made.result.shape).astype(made.result.dtype, copy=False)
+    return Tile(value, made.result.shape, made.result.dtype, made.result.layout)
 
 
 def _in_type(value: Any, dtype: np.dtype) -> Any:
@@ -111,7 +116,7 @@ def _in_type(value: Any, dtype: np.dtype) -> Any:
     if dtype == INT32:
         return value.value.astype(np.int64) if isinstance(value, Tile) else np.int64(arith.as_type(value, INT32))
     with np.errstate(all="ignore"):
-        return value.value if isinstance(value, Tile) else dtype.type(value)
+        return value.value if isinstance(value, Tile) else dtype.type(np.float32(value) if dtype in HALVES else value)
 
 
 def int32(symbol: str, found: Any) -> Any:
@@ -124,8 +129,8 @@ def int32(symbol: str, found: Any) -> Any:
 
 
 BINARY: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {  # operator's name -> (symbol, meaning, types)
-    "add": ("+", np.add, "fi"), "sub": ("-", np.subtract, "fi"), "mul": ("*", np.multiply, "fi"),
-    "truediv": ("/", np.divide, "f"), "and_": ("&", np.bitwise_and, "ib"), "or_": ("|", np.bitwise_or, "ib"),
+    "add": ("+", np.add, "fhi"), "sub": ("-", np.subtract, "fhi"), "mul": ("*", np.multiply, "fhi"),
+    "truediv": ("/", np.divide, "fh"), "and_": ("&", np.bitwise_and, "ib"), "or_": ("|", np.bitwise_or, "ib"),
     "xor": ("^", np.bitwise_xor, "ib"), "lshift": ("<<", lambda a, b: np.left_shift(a, _counts(b)), "i"),
     "rshift": (">>", lambda a, b: np.right_shift(a, _counts(b)), "i"),
 }
@@ -143,7 +148,7 @@ def _counts(b: Any) -> Any:
 
 def negated(tile: Any) -> Any:
     """``-tile``"""
-    return apply("-", (tile,), np.negative, takes="fi")
+    return apply("-", (tile,), np.negative, takes="fhi")
 
 
 def inverted(tile: Any) -> Any:
@@ -153,14 +158,14 @@ def inverted(tile: Any) -> Any:
 
 def magnitude(tile: Any) -> Any:
     """``abs(tile)``"""
-    return apply("abs", (tile,), np.abs, takes="fi")
+    return apply("abs", (tile,), np.abs, takes="fhi")
 
 
 def power(tile: Any, n: Any) -> Any:
     """``tile ** n`` for a literal n from 0 to 64, as products."""
     arith.exponent(n)
     if n == 0:
-        return apply("**", (tile,), np.ones_like, takes="fi")
+        return apply("**", (tile,), np.ones_like, takes="fhi")
     result = tile
     for bit in f"{n:b}"[1:]:
         result = result * result
@@ -177,7 +182,7 @@ def _define_operators() -> None:
         setattr(Tile, f"__{stem}__", binary(symbol, function, takes, False, False))
         setattr(Tile, f"__r{stem}__", binary(symbol, function, takes, False, True))
     for name, (symbol, function) in COMPARISONS.items():
-        setattr(Tile, f"__{name}__", binary(symbol, function, "fib" if name in ("eq", "ne") else "fi", True, False))
+        setattr(Tile, f"__{name}__", binary(symbol, function, "fhib" if name in ("eq", "ne") else "fhi", True, False))
     for name, own in (("neg", negated), ("invert", inverted), ("abs", magnitude), ("pow", power), ("pos", lambda tile: tile)):
         setattr(Tile, f"__{name}__", own)
     Tile.__hash__ = None  # type: ignore[assignment]
@@ -208,7 +213,7 @@ def not_computed(name: str, given: str) -> SpecError:
 def _extreme(name: str, function: np.ufunc) -> Any:
     def operation(a: Any, b: Any, literals: int = 0) -> Any:
         if any(isinstance(value, Tile) for value in (a, b)):
-            found = apply(name, (a, b), function, takes="fi")
+            found = apply(name, (a, b), function, takes="fhi")
             if found is NotImplemented:
                 raise not_computed(name, f"{type(a).__name__} and {type(b).__name__}")
             return found
@@ -236,10 +241,8 @@ def plan_where(mask: Operand, operands: Sequence[Operand]) -> Plan:
         raise SpecError(f"np.where of tiles of {' and '.join(map(str, types))}: convert one of them")
     kinds = [part for part in operands if not isinstance(part, Form)]
     computed = types[0] if types else arith.common(*kinds)
-    if computed in HALVES:
-        raise SpecError(f"np.where chooses between float32, int32 or masks, got {computed}: use .astype(np.float32) first")
-    if computed not in (FLOAT32, INT32, BOOL):
-        raise SpecError(f"np.where chooses between tiles of float32, int32 or bool, got {computed} numbers")
+    if not types and computed not in (FLOAT32, INT32, BOOL):
+        raise SpecError(f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {computed} numbers")
     for number in kinds if types else ():
         _check_number("np.where", number, computed)
     shape, layout = combined("np.where", [part for part in (mask, *operands) if isinstance(part, Form)])
@@ -271,9 +274,8 @@ def full_form(shape: Any, kind: arith.Kind | None, dtype: Any) -> Form:
     if kind is None:
         raise SpecError("full(shape, value, dtype): the value must be a number")
     form = check_form(shape, np.dtype(dtype), "full")
-    if form.dtype in HALVES:
-        raise SpecError(f"full: tiles are computed in float32, got {form.dtype}: use .astype afterwards")
-    _check_number("full", kind, form.dtype)
+    if form.dtype not in HALVES:  # said outright, not by the way
+        _check_number("full", kind, form.dtype)
     return form
 
 
@@ -282,7 +284,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
     """A tile whose elements are all `value`, a number known at compile time or at run time.
 
     shape   (M, N), (M, 1), (1, N), or (n,): a vector
-    dtype   float32, int32 or bool
+    dtype   float32, float16, bfloat16, int32 or bool: what the number is rounded to
 
     Raises SpecError for other shapes and types.
     """
@@ -290,7 +292,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
     form = full_form(shape, INT32 if isinstance(value, Inert) else arith.kind(value), dtype)
     if isinstance(value, Inert) or _inert():
         return Tile(None, form.shape, form.dtype, form.layout)
-    return Tile(np.full(form.shape, arith.as_type(value, form.dtype) if form.dtype != BOOL else bool(value), form.dtype),
+    return Tile(np.full(form.shape, bool(value) if form.dtype == BOOL else _in_type(value, form.dtype), form.dtype),
                 form.shape, form.dtype, form.layout)
 
 

@@ -18,11 +18,13 @@ from ..inert_cuda import InertType
 from ..refs_cuda import AllType
 from . import elementwise as source
 from .layouts import COLUMN, EITHER, ROW, Form, places, sources, turned
-from .tile import BOOL, FLOAT32, INT32, check_form
-from .tile_cuda import InFlightType, TileType, as_dtype, assembled, registers, settled, undefined
+from .tile import BOOL, FLOAT32, HALVES, INT32, check_form
+from .tile_cuda import InFlightType, TileType, as_dtype, assembled, floats, packed, registers, settled, undefined
 
 Emit = Callable[..., Any]
-"""(builder, dtype, *elements) -> element"""
+"""(builder, dtype, *elements) -> element; of 16 bits the elements are float32, and dtype is that"""
+Packed = Callable[..., Any]
+"""(builder, dtype, *registers) -> register, of two elements of 16 bits each"""
 
 
 def is_tile(ty: Any) -> bool:
@@ -39,12 +41,15 @@ def parameter(ty: Any, dtype: np.dtype) -> Any:
     """The type in which an operation takes an operand: Numba converts numbers, but float16 is converted by `number_in`."""
     if is_tile(ty) or isinstance(ty, InertType):
         return ty
+    dtype = FLOAT32 if dtype in HALVES else dtype
     return type_of(dtype) if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16 else nb.unliteral(ty)
 
 
 def elements(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan) -> list[Any]:
     """An operand's elements, one for each element of the result: a number is the same in all."""
     form = made.result
+    if made.computed in HALVES:
+        return floats(builder, made.computed, pairs(context, builder, ty, value, made))
     if not isinstance(ty, TileType):
         number = (value if made.computed == BOOL else number_in(context, builder, value, ty, made.computed))
         return [number] * len(places(form.shape, form.layout))
@@ -52,21 +57,47 @@ def elements(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan)
     return [have[i] for i in sources(form.shape, form.layout, ty.shape, ty.layout)]
 
 
-def emitted(made: source.Plan, emit: Emit) -> Any:
-    """Code of an operation: `emit` on the elements of all operands."""
-    tile = TileType.of(made.result)
+def pairs(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan) -> list[Any]:
+    """An operand of 16 bits: registers of two elements each, as the result has them."""
+    form = made.result
+    if not isinstance(ty, TileType):
+        number = number_in(context, builder, value, ty, FLOAT32)
+        return [packed(builder, made.computed, number, number)] * (len(places(form.shape, form.layout)) // 2)
+    have, from_ = registers(builder, ty, value), sources(form.shape, form.layout, ty.shape, ty.layout)
+    return [_joined(builder, have, low, high) for low, high in zip(from_[::2], from_[1::2], strict=True)]
+
+
+def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
+    """A register of two elements that may lie in different registers, or be the same one: a row's, along a column."""
+    if low % 2 == 0 and high == low + 1:
+        return have[low // 2]
+    first = builder.lshr(have[low // 2], nb.const(16)) if low % 2 else builder.and_(have[low // 2], nb.const(0xffff))
+    second = builder.and_(have[high // 2], nb.const(-0x10000)) if high % 2 else builder.shl(have[high // 2], nb.const(16))
+    return builder.or_(first, second)
+
+
+def emitted(made: source.Plan, emit: Emit, by_pairs: Packed | None = None) -> Any:
+    """Code of an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16 bits."""
+    tile, half = TileType.of(made.result), made.computed in HALVES
+    inner = FLOAT32 if half else made.computed
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if any(isinstance(ty, InertType) for ty in sig.args):  # in the memory role, where a tile is a type without data
             return undefined(tile)
+        if half and by_pairs is not None:
+            given = [pairs(context, builder, ty, value, made) for ty, value in zip(sig.args, args, strict=True)]
+            return assembled(builder, tile, [by_pairs(builder, made.computed, *parts) for parts in zip(*given, strict=True)])
         operands = [elements(context, builder, ty, value, made) for ty, value in zip(sig.args, args, strict=True)]
-        return assembled(builder, tile, [emit(builder, made.computed, *parts) for parts in zip(*operands, strict=True)])
+        found = [emit(builder, inner, *parts) for parts in zip(*operands, strict=True)]
+        if tile.dtype in HALVES:
+            found = [packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
+        return assembled(builder, tile, found)
 
     return codegen
 
 
 def elementwise(symbol: str, types: Sequence[Any], emit: Emit, *, takes: str, compares: bool = False,
-                literals: int = 0) -> tuple[Any, Any] | None:
+                literals: int = 0, by_pairs: Packed | None = None) -> tuple[Any, Any] | None:
     """(signature, code) of an operation on tiles and numbers; None where there is no tile, or something else."""
     if not any(is_tile(ty) for ty in types):
         return None
@@ -76,7 +107,7 @@ def elementwise(symbol: str, types: Sequence[Any], emit: Emit, *, takes: str, co
     if any(form is None for form in known):
         return None
     made = source.plan(symbol, known, takes=takes, compares=compares)
-    return TileType.of(made.result)(*[parameter(ty, made.computed) for ty in types]), emitted(made, emit)
+    return TileType.of(made.result)(*[parameter(ty, made.computed) for ty in types]), emitted(made, emit, by_pairs)
 
 
 # ---- operators
@@ -91,6 +122,17 @@ def _divided(builder: Any, _dtype: np.dtype, a: Any, b: Any) -> Any:
     return divide(builder, a, b)
 
 
+def _two_at_once(instruction: str) -> Packed:
+    """An instruction on two elements of 16 bits: ``add.rn.f16x2``. Rounded as it stands, it is fused with no other."""
+    def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
+        text = f"{instruction}.{'f16x2' if dtype == np.float16 else 'bf16x2'} "
+        text += ", ".join(f"${i}" for i in range(1 + len(operands))) + ";"
+        return builder.call(nb.pure_asm(nb.i32, [nb.i32] * len(operands), text, "=r" + ",r" * len(operands)), list(operands))
+
+    return emit
+
+
+_BY_PAIRS: dict[str, Packed] = {name: _two_at_once(f"{name}.rn") for name in ("add", "sub", "mul")}
 _EMIT: dict[str, Emit] = {
     "add": _float_or_int("fadd", "add"), "sub": _float_or_int("fsub", "sub"), "mul": _float_or_int("fmul", "mul"),
     "truediv": _divided, "and_": _float_or_int("", "and_"), "or_": _float_or_int("", "or_"), "xor": _float_or_int("", "xor"),
@@ -107,15 +149,16 @@ def _compared(symbol: str) -> Emit:
     return emit
 
 
-def _operator(function: Any, symbol: str, emit: Emit, takes: str, compares: bool) -> None:
-    nb.binary(function, lambda left, right: elementwise(symbol, (left, right), emit, takes=takes, compares=compares), literals=True)
+def _operator(function: Any, symbol: str, emit: Emit, takes: str, compares: bool, by_pairs: Packed | None = None) -> None:
+    nb.binary(function, lambda left, right: elementwise(symbol, (left, right), emit, takes=takes, compares=compares,
+                                                        by_pairs=by_pairs), literals=True)
 
 
 for _name, (_symbol, _, _takes) in source.BINARY.items():
-    _operator(getattr(operator, _name), _symbol, _EMIT[_name], _takes, False)
-    _operator(getattr(operator, f"i{_name.rstrip('_')}"), _symbol, _EMIT[_name], _takes, False)
+    _operator(getattr(operator, _name), _symbol, _EMIT[_name], _takes, False, _BY_PAIRS.get(_name))
+    _operator(getattr(operator, f"i{_name.rstrip('_')}"), _symbol, _EMIT[_name], _takes, False, _BY_PAIRS.get(_name))
 for _name, (_symbol, _) in source.COMPARISONS.items():
-    _operator(getattr(operator, _name), _symbol, _compared(_symbol), "fib" if _name in ("eq", "ne") else "fi", True)
+    _operator(getattr(operator, _name), _symbol, _compared(_symbol), "fhib" if _name in ("eq", "ne") else "fhi", True)
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
@@ -128,12 +171,12 @@ def _magnitude(builder: Any, dtype: np.dtype, a: Any) -> Any:
     return builder.select(builder.icmp_signed("<", a, nb.const(0)), builder.sub(nb.const(0), a), a)
 
 
-def _unary(function: Any, symbol: str, emit: Emit, takes: str) -> None:
-    nb.binary(function, lambda value: elementwise(symbol, (value,), emit, takes=takes))
+def _unary(function: Any, symbol: str, emit: Emit, takes: str, by_pairs: Packed | None = None) -> None:
+    nb.binary(function, lambda value: elementwise(symbol, (value,), emit, takes=takes, by_pairs=by_pairs))
 
 
-_unary(operator.neg, "-", _negative, "fi")
-_unary(abs, "abs", _magnitude, "fi")
+_unary(operator.neg, "-", _negative, "fhi", lambda builder, dtype, a: builder.xor(a, nb.const(-0x7fff8000)))
+_unary(abs, "abs", _magnitude, "fhi", lambda builder, dtype, a: builder.and_(a, nb.const(0x7fff7fff)))
 _unary(operator.invert, "~", lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)), "ib")
 
 
@@ -149,12 +192,18 @@ def _power(tile: Any, n: Any) -> Any:
         return None
     count = arith.exponent(n.literal_value)
     kind = settled(tile, "'**'")
-    made = source.plan("**", (kind.form,), takes="fi")
+    made = source.plan("**", (kind.form,), takes="fhi")
 
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
-        product = _EMIT["mul"]
+        return raised(builder, dtype, x, _EMIT["mul"], nb.ir.Constant(x.type, 1))
+
+    def by_pairs(builder: Any, dtype: np.dtype, x: Any) -> Any:
+        one = nb.ir.Constant(nb.f32, 1)
+        return raised(builder, dtype, x, _BY_PAIRS["mul"], packed(builder, dtype, one, one))
+
+    def raised(builder: Any, dtype: np.dtype, x: Any, product: Any, one: Any) -> Any:
         if not count:
-            return nb.ir.Constant(x.type, 1)
+            return one
         result = x
         for bit in f"{count:b}"[1:]:
             result = product(builder, dtype, result, result)
@@ -162,7 +211,7 @@ def _power(tile: Any, n: Any) -> Any:
         return result
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return emitted(made, emit)(context, builder, kind(kind), args[:1])
+        return emitted(made, emit, by_pairs)(context, builder, kind(kind), args[:1])
 
     return kind(kind, n), codegen
 
@@ -181,7 +230,7 @@ def _extreme(operation: Any, name: str, symbol: str, instruction: str) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, a: Any, b: Any, *literals: Any) -> Any:
         mask = nb.literal(literals[0]) if literals else 0
-        found = elementwise(name, (a, b), emit, takes="fi", literals=mask)
+        found = elementwise(name, (a, b), emit, takes="fhi", literals=mask, by_pairs=_two_at_once(f"{instruction}.NaN"))
         if found is None:
             return number_function(name, (a, b), emit, literals)
         return found[0].return_type(*found[0].args, *literals), without(found[1], literals)
@@ -220,6 +269,12 @@ _extreme(source.maximum, "np.maximum", ">", "max")
 _extreme(source.minimum, "np.minimum", "<", "min")
 
 
+def _chosen_of_two(builder: Any, low: Any, high: Any, one: Any, other: Any) -> Any:
+    """Each of two elements of a register by a mask of its own."""
+    first, second = builder.select(low, one, other), builder.select(high, one, other)
+    return builder.or_(builder.and_(first, nb.const(0xffff)), builder.and_(second, nb.const(-0x10000)))
+
+
 @cuda_meaning(source.where)
 def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     types = (mask, x, y)
@@ -247,6 +302,10 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
             return undefined(tile)
         by = source.Plan(BOOL, made.result)
         masks = elements(context, builder, sig.args[0], args[0], by)
+        if made.computed in HALVES:
+            ones, others = (pairs(context, builder, ty, value, made) for ty, value in zip(sig.args[1:3], args[1:3], strict=True))
+            return assembled(builder, tile, [_chosen_of_two(builder, *parts) for parts in zip(
+                masks[::2], masks[1::2], ones, others, strict=True)])
         ones, others = (elements(context, builder, ty, value, made) for ty, value in zip(sig.args[1:3], args[1:3], strict=True))
         return assembled(builder, tile, [builder.select(*parts) for parts in zip(masks, ones, others, strict=True)])
 
@@ -263,6 +322,9 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if isinstance(value, InertType):
             return undefined(tile)
+        if form.dtype in HALVES:
+            number = number_in(context, builder, args[1], sig.args[1], FLOAT32)
+            return assembled(builder, tile, [packed(builder, form.dtype, number, number)] * tile.registers)
         number = (args[1] if form.dtype == BOOL else number_in(context, builder, args[1], sig.args[1], form.dtype))
         return assembled(builder, tile, [number] * tile.registers)
 

@@ -111,7 +111,7 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
         for form in flat:
             if form.layout == COLUMN:
                 raise SpecError(f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, as in NumPy, but "
-                                "this one lies along rows (column layout): write v[:, None]")
+                                "this one lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, \"row\")")
         layout = layout_of(shape)
         if layout == ACCUMULATOR and (shape[0] % 64 or shape[1] % 8 or shape[1] > 256):
             raise SpecError(f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one of {shape}, which is "
@@ -120,7 +120,7 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     kinds = {form.layout for form in flat} - {EITHER}
     if len(kinds) > 1:
         raise SpecError(f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), one along rows (column "
-                        "layout): no lane has both; store one to shared memory or to an array, and load it in the other layout")
+                        "layout): no lane has both; cast one: numpipe.layout_cast(v, \"row\")")
     return shape, kinds.pop() if kinds else EITHER
 
 
@@ -131,6 +131,8 @@ def turned(form: Form, index: str) -> tuple[tuple[int, ...], str]:
     want = COLUMN if index == ":, None" else ROW
     if form.layout not in (want, EITHER):
         said = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
-        raise SpecError(f"v[{index}] needs a vector {said[want]}, this one of {form.shape[0]} elements lies "
-                        f"{said[form.layout]}: store it to shared memory or to an array, and load it again")
+        mend = f"write numpipe.layout_cast(v, \"{want}\")[{index}]" if vector_layout(form.shape[0], "v") == EITHER else (
+            "there, vectors have 64 x j elements" if want == COLUMN else "there, vectors have 8 x i elements, at most 256")
+        raise SpecError(f"v[{index}] needs a vector {said[want]}, this one of {form.shape[0]} elements lies {said[form.layout]}: "
+                        f"{mend}")
     return ((form.shape[0], 1) if want == COLUMN else (1, form.shape[0])), want

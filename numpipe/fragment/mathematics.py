@@ -1,4 +1,4 @@
-"""Functions of float32 tiles and numbers: ``np.exp`` and its like, and those that NumPy has not.
+"""Functions of tiles of floats and of float32 numbers: ``np.exp`` and its like, and those that NumPy has not.
 
 =====================================  ==================  ================================================================
 function                               error, ulp          with ``CompilerParams(approx_math=True)``
@@ -13,7 +13,8 @@ function                               error, ulp          with ``CompilerParams
 =====================================  ==================  ================================================================
 
 Errors are those of the CUDA C++ Programming Guide, "Mathematical Functions", and of the PTX ISA, against the exact result.
-``.ftz``: subnormal operands and results are zeros. The simulator rounds what float64 gives.
+``.ftz``: subnormal operands and results are zeros. The simulator rounds what float64 gives. Of a tile of 16 bits a function is
+computed in float32, and rounded; `fma` has none, because it would be rounded twice.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _function(name: str, function: Callable[..., Any], doc: str) -> Op[..., Any]
 
     def evaluate(*values: Any) -> Any:
         if any(isinstance(value, Tile) for value in values):
-            found = apply(name, values, compute, takes="f")
+            found = apply(name, values, compute, takes="f" if function is _fma else "fh")
             if found is NotImplemented:
                 raise not_computed(name, " and ".join(type(value).__name__ for value in values))
             return found

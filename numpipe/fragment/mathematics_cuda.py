@@ -67,7 +67,7 @@ def _function(name: str, exact: Callable[..., Any], approximation: Callable[...,
 
     @cuda_meaning(operation)
     def typer(_context: Any, x: Any, *literals: Any) -> Any:
-        found = elementwise(label, (x,), emit, takes="f")
+        found = elementwise(label, (x,), emit, takes="fh")
         if found is None:
             return number_function(label, (x,), emit, literals, lambda dtype: source.check_number(label, dtype))
         return found[0].return_type(*found[0].args, *literals), without(found[1], literals)

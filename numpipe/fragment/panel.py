@@ -31,12 +31,16 @@ def batches(shape: tuple[int, ...], width: int, slots: int) -> list[tuple[tuple[
 
 @dataclass(frozen=True)
 class Batch:
-    """Some panels of a tile, stored together: `axes` are the dimensions of the array along which its rows and columns lie."""
+    """Some panels of a tile, stored together: `axes` are the dimensions of the array along which its rows and columns lie.
+
+    `reduction`: how an element is combined with the array's, "" to store it.
+    """
 
     tile: Tile
     places: tuple[tuple[int, int], ...]
     width: int
     axes: tuple[int, int] = (0, 1)
+    reduction: str = ""
 
     def panels(self) -> Iterator[tuple[Tile, int, int]]:
         """(panel, row, column) of each."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _numba as nb
+from .._layout import Layout
+from .shared_cuda import write_registers
 from .tile_cuda import TileType, words
 
 
@@ -36,7 +38,8 @@ def write(builder: Any, panel: TileType, value: Any, address: Any) -> None:
     warp_row = builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1))  # 16 rows a warp
     registers = words(builder, panel, value)
     if panel.dtype.itemsize == 4:
-        _write_words(builder, registers, address, width, lane, warp_row)
+        layout = Layout(panel.shape, 4, 1, width, 64 * width)  # type: ignore[arg-type]
+        write_registers(builder, layout, address, registers)
         return
     row = builder.add(warp_row, builder.and_(lane, nb.const(15)))
     chunk = builder.shl(builder.lshr(lane, nb.const(4)), nb.const(4))
@@ -48,15 +51,3 @@ def write(builder: Any, panel: TileType, value: Any, address: Any) -> None:
         names = ", ".join(f"${i + 1}" for i in range(count))
         nb.emit_asm(builder, nb.void, [at, *registers[count * q:count * q + count]],
                     f"stmatrix.sync.aligned.m8n8.x{count}.shared.b16 [$0], {{{names}}};", "r" + ",r" * count + ",~{memory}")
-
-
-def _write_words(builder: Any, registers: list[Any], address: Any, width: int, lane: Any, warp_row: Any) -> None:
-    """Accumulator registers 4 j … 4 j + 3 of a lane: columns 8 j + 2 t, + 1 of rows g and g + 8 (lane = 4 g + t)."""
-    group, pair = builder.lshr(lane, nb.const(2)), builder.shl(builder.and_(lane, nb.const(3)), nb.const(3))
-    for half in (0, 1):
-        row = builder.add(builder.add(warp_row, group), nb.const(8 * half))
-        for j in range(width // 32):
-            offset = builder.add(builder.mul(row, nb.const(width)), builder.add(pair, nb.const(32 * j)))
-            at = builder.add(address, _swizzle(builder, offset, width))
-            nb.emit_asm(builder, nb.void, [at, *registers[4 * j + 2 * half:4 * j + 2 * half + 2]],
-                        "st.shared.v2.f32 [$0], {$1, $2};", "r,f,f,~{memory}")

@@ -34,7 +34,7 @@ from ..errors import SpecError
 from ..inert import Inert
 from .elementwise import form_of, int32
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
-from .tile import BOOL, FLOAT32, INT32, Tile
+from .tile import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, Tile
 
 REDUCED = "a reduction of a register tile"
 VOTES = "any", "all"
@@ -49,7 +49,9 @@ def check(operation: str, form: Any, axis: int | None, keepdims: bool, given: st
         if form.dtype == BOOL:
             raise SpecError(f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)")
         raise SpecError(f"{operation} takes a mask, as x < y gives it, got {form.dtype}")
-    if form.dtype not in (FLOAT32, INT32, BOOL):
+    if form.dtype in HALVES and operation not in ("max", "min"):
+        raise SpecError(f"{operation}: a {form.dtype} tile would be rounded at each step: use .astype(np.float32) first")
+    if form.dtype not in (FLOAT32, *HALVES, INT32, BOOL):
         raise SpecError(f"{operation}: reductions are of float32 and int32 tiles, got {form.dtype}: use .astype(np.float32) first")
     rank = len(form.shape)
     if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank):
@@ -65,6 +67,11 @@ def check(operation: str, form: Any, axis: int | None, keepdims: bool, given: st
     size = form.shape[1 - axis]
     shape: tuple[int, ...] = ((1, size) if axis == 0 else (size, 1)) if keepdims else (size,)
     return Form(shape, form.dtype, ROW if axis == 0 else COLUMN)
+
+
+def number_type(dtype: np.dtype) -> np.dtype:
+    """The type of a number that is an element of a tile: there are none of bfloat16."""
+    return FLOAT32 if dtype == BFLOAT16 else dtype
 
 
 def exchanged(form: Form, axis: int | None) -> int:
@@ -96,7 +103,7 @@ def reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> An
     if tile.dtype == INT32 and operation == "sum":
         found = int32("sum", np.sum(tile.value, axis=axis, keepdims=bool(keepdims), dtype=np.int64))
     if made is None:
-        return tile.dtype.type(found)
+        return number_type(tile.dtype).type(found)
     return Tile(np.asarray(found).astype(made.dtype), made.shape, made.dtype, made.layout)
 
 

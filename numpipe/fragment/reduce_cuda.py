@@ -10,7 +10,7 @@ import numpy as np
 from .. import _numba as nb
 from .._op import cuda_meaning
 from .._unit import Unit
-from ..arith_cuda import compare, type_of
+from ..arith_cuda import compare, convert, type_of
 from ..context_cuda import compute_warpgroup
 from ..errors import CompileError
 from ..inert import REASON
@@ -18,8 +18,8 @@ from ..inert_cuda import STEERLESS, InertType
 from . import reduce as source
 from .elementwise_cuda import form_of, is_tile
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
-from .tile import FLOAT32
-from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
+from .tile import FLOAT32, HALVES
+from .tile_cuda import InFlightType, TileType, assembled, floats, packed, registers, undefined
 
 Combine = Callable[[Any, Any], Any]
 QUAD, QUADS = (1, 2), (4, 8, 16)
@@ -57,7 +57,8 @@ def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence
     return value
 
 
-def _barrier(builder: Any) -> None:
+def barrier(builder: Any) -> None:
+    """The warpgroup's own barrier."""
     own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
     nb.emit_asm(builder, nb.void, [own], "bar.sync $0, 128;", "r,~{memory}")
 
@@ -77,14 +78,14 @@ def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any]
     to = builder.add(own, builder.mul(warp, nb.const(size)))
     first = builder.icmp_unsigned("<", lane, nb.const(4 if columns else 1))
     vector = ".v2" if columns else ""
-    _barrier(builder)
+    barrier(builder)
     chosen = builder.zext(first, nb.i32)
     for i in range(0, len(values), 2):
         names = "{$2, $3}" if columns else "$2"
         nb.emit_asm(builder, nb.void, [builder.add(to, nb.const(16 * i)), chosen, *values[i:i + 2]],
                     f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{vector}.b32 [$0], {names}; }}",
                     "r,r" + f",{register}" * len(values[i:i + 2]) + ",~{memory}")
-    _barrier(builder)
+    barrier(builder)
     found: list[Any] = []
     for i in range(0, len(values), 2):
         of_warps = []
@@ -130,7 +131,8 @@ def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keep
     along = nb.literal(axis)
     form: Any = form_of(tile, name) if is_tile(tile) else None
     made = source.check(name, form, along, bool(nb.literal(keepdims)), str(nb.unliteral(tile)))
-    result = TileType.of(made) if made is not None else nb.types.boolean if name in source.VOTES else type_of(tile.dtype)
+    result = TileType.of(made) if made is not None else nb.types.boolean if name in source.VOTES else type_of(
+        source.number_type(tile.dtype))
     memory = np_.role == "memory"
     if memory and made is None:
         result = InertType(source.REDUCED)
@@ -142,16 +144,22 @@ def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keep
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:
             return nb.nothing(context) if made is None else undefined(result)
-        combine = _combine(builder, name, tile.dtype)
+        half = tile.dtype in HALVES
+        combine = _combine(builder, name, FLOAT32 if half else tile.dtype)
         values = registers(builder, tile, args[1])
+        values = floats(builder, tile.dtype, values) if half else values
         if name in source.VOTES:
             return _vote(builder, name, _tree(combine, values))
         if made is not None:
-            return assembled(builder, result, _along(builder, np_.unit, combine, tile, values, result))
+            along_axis = _along(builder, np_.unit, combine, tile, values, result)
+            if half:
+                along_axis = [packed(builder, tile.dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
+            return assembled(builder, result, along_axis)
         own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
         distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
         total = _butterflies(builder, combine, _tree(combine, own), distances)
-        return _between_warps(builder, np_.unit, combine, [total], 4)[0] if nbytes else total
+        total = _between_warps(builder, np_.unit, combine, [total], 4)[0] if nbytes else total
+        return convert(context, builder, total, nb.types.float32, result) if half else total
 
     return result(np_, tile, operation, axis, keepdims), codegen
 

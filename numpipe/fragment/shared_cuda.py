@@ -14,10 +14,10 @@ from ..intrinsics.ldmatrix_cuda import emit as ldmatrix
 from ..refs import ASSIGNED, READ_ONLY
 from ..refs_cuda import AtType, SmemType, view
 from . import shared as source
-from .addresses import Access, accesses, lane_offset
+from .addresses import Access, accesses, detour, lane_offset
 from .order import before_access
 from .tile import INT32
-from .tile_cuda import InFlightType, TileType, settled, words
+from .tile_cuda import InFlightType, TileType, assembled, settled, undefined, words
 
 
 class _Value:
@@ -49,6 +49,23 @@ class _Value:
         return self._apply("lshr", other)
 
 
+def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
+    """Registers as the accesses move them, from those of a tile, or the other way round (`addresses.detour`)."""
+    turn = detour(layout)
+    if turn is None:
+        return registers
+    bit = builder.and_(nb.thread_index(builder), nb.const(1 << turn.bit))
+    other = builder.icmp_unsigned("!=", bit, nb.const(0))
+    return [builder.select(other, registers[turn.partner(r)], registers[r]) for r in range(len(registers))]
+
+
+def write_registers(builder: Any, layout: Layout, address: Any, registers: list[Any]) -> None:
+    """Store a tile's registers (`tile_cuda.words`) to shared memory."""
+    registers = in_place(builder, layout, registers)
+    for access, at in _addresses(builder, layout, address):
+        _store(builder, layout, access, at, registers[access.first:access.first + access.count])
+
+
 def _addresses(builder: Any, layout: Layout, address: Any) -> Iterator[tuple[Access, Any]]:
     """Each access of a lane with its address."""
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
@@ -69,16 +86,15 @@ def _load_tile(_context: Any, tile: Any) -> Any:
     result = TileType(source.check_load(tile.layout, tile.dtype), tile.dtype)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = nb.ir.Constant(result.machine, nb.ir.Undefined)
         if tile.role == "memory":
-            return value
+            return undefined(result)
         nb.call(context, builder, before_access, (tile,), args)
+        found: list[Any] = [None] * result.registers
         for access, address in _addresses(builder, tile.layout, args[0]):
-            for i, register in enumerate(_load(builder, tile.layout, access, address)):
-                part = builder.bitcast(register, nb.i32) if tile.dtype == INT32 else register
-                value = builder.insert_value(value, part, access.first + i)
+            found[access.first:access.first + access.count] = _load(builder, tile.layout, access, address)
         _converge(builder)
-        return value
+        found = in_place(builder, tile.layout, found)
+        return assembled(builder, result, [builder.bitcast(part, nb.i32) if tile.dtype == INT32 else part for part in found])
 
     return result(tile), codegen
 
@@ -103,9 +119,7 @@ def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if tile.role != "memory":
             nb.call(context, builder, before_access, (tile,), args[:1])
-            parts = words(builder, kind, args[1])
-            for access, address in _addresses(builder, tile.layout, args[0]):
-                _store(builder, tile.layout, access, address, parts[access.first:access.first + access.count])
+            write_registers(builder, tile.layout, args[0], words(builder, kind, args[1]))
             _converge(builder)
         return nb.nothing(context)
 

@@ -131,18 +131,16 @@ _WIDENING = {  # a 16-bit element in a register's low, and in its high half, as 
 }
 
 
-def _floats(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """The elements of a tile as float32."""
-    parts = registers(builder, tile, value)
-    if tile.dtype in HALVES:
-        return [builder.call(nb.pure_asm(nb.f32, [nb.i32], text, "=f,r"), [part])
-                for part in parts for text in _WIDENING[tile.dtype]]
-    if tile.dtype == FLOAT32:
-        return parts
-    return [builder.uitofp(part, nb.f32) if tile.dtype == BOOL else builder.sitofp(part, nb.f32) for part in parts]
+def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
+    """The elements in registers of a type as float32."""
+    if dtype in HALVES:
+        return [builder.call(nb.pure_asm(nb.f32, [nb.i32], text, "=f,r"), [part]) for part in parts for text in _WIDENING[dtype]]
+    if dtype == FLOAT32:
+        return list(parts)
+    return [builder.uitofp(part, nb.f32) if dtype == BOOL else builder.sitofp(part, nb.f32) for part in parts]
 
 
-def _packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
+def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
     """Two float32 rounded to a 16-bit type, in one register."""
     text = f"cvt.rn.{'bf16x2' if dtype == source.BFLOAT16 else 'f16x2'}.f32 $0, $2, $1;"
     return builder.call(nb.pure_asm(nb.i32, [nb.f32, nb.f32], text, "=r,f,f"), [low, high])
@@ -161,13 +159,13 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if have.dtype == BOOL and kind == INT32:
             return assembled(builder, result, [builder.zext(bit, nb.i32) for bit in registers(builder, have, args[0])])
-        floats = _floats(builder, have, args[0])
+        found = floats(builder, have.dtype, registers(builder, have, args[0]))
         if kind == INT32:
             function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
-            floats = [builder.call(function, [x]) for x in floats]
+            found = [builder.call(function, [x]) for x in found]
         elif kind in HALVES:
-            floats = [_packed(builder, kind, low, high) for low, high in zip(floats[::2], floats[1::2], strict=True)]
-        return assembled(builder, result, floats)
+            found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
+        return assembled(builder, result, found)
 
     return result(tile, dtype), codegen
 

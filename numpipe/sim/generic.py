@@ -13,6 +13,7 @@ import numpy.typing as npt
 from . import report
 from .clocks import FENCED, GENERIC
 from .memory import Access, intervals
+from .tma import combined
 from .touches import LOAD, STORE
 
 if TYPE_CHECKING:
@@ -153,14 +154,14 @@ def _array_access(who: Warpgroup, kind: str, what: str) -> Access:
 
 
 def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any],
-                what: str) -> None:
-    """`what`: the array's name."""
+                what: str, reduction: str = "") -> None:
+    """`what`: the array's name; `reduction`: how each value is combined with the array's, "" to replace it."""
     who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
     who.breathe()
     access = _array_access(who, STORE, what)
-    who.sm.gmem.write(access, array, _inside(access, array, index), who.known())
-    array[index] = values
-    _trace(who, "write", f"store to {what}", np.asarray(values).nbytes)
+    who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), reduction)
+    array[index] = combined(reduction, array[index], values) if reduction else values
+    _trace(who, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
 
 
 def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:

@@ -177,9 +177,9 @@ class GlobalMemory:
         touch = self._touch(access, box.elements(where), box.tensor.flipped, (need,), reduction)
         self._write(access, cut.place, touch, known)
 
-    def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
-        """Ordinary stores by the warps of a warpgroup; `access` says what orders them."""
-        self._write(access, self.place(array), self._touch(access, index, False, access.needs), known)
+    def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int], reduction: str = "") -> None:
+        """Ordinary stores, or reductions, by the warps of a warpgroup; `access` says what orders them."""
+        self._write(access, self.place(array), self._touch(access, index, False, access.needs, reduction), known)
 
     def _touch(self, access: Access, index: Index, flipped: bool, needs: tuple[Need, ...] = (), reduction: str = "") -> Touch:
         return Touch(access, self.number, index, flipped, needs, reduction)

@@ -340,8 +340,8 @@ class Warpgroup:
     def load_word(self, address: int) -> int:
         return generic.load_word(self, int(address))
 
-    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
-        generic.write_array(self, array, index, values, what)
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        generic.write_array(self, array, index, values, what, reduction)
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         return generic.read_array(self, array, index, what)

@@ -36,6 +36,13 @@ _REDUCED: dict[str, Callable[[Any, Any], Any]] = {
 _FLOATS = {np.dtype(ml_dtypes.bfloat16)}
 
 
+def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What becomes of elements that a reduction changes: of TMA copies, and of lanes."""
+    with np.errstate(all="ignore"):  # floats overflow to inf, integers wrap
+        found: npt.NDArray[Any] = _REDUCED[reduction](old, new)
+        return found
+
+
 def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int64]:
     """Where the hardware puts 16-byte chunk number `chunks` (address / 16).
 
@@ -103,7 +110,7 @@ class Box:
         outer, inner, _ = self._inside(coords)
         if all(s.start < s.stop for s in outer):
             new = chunks.view(array.dtype).reshape(self.tensor.box)[inner]
-            array[outer] = _REDUCED[reduction](array[outer], new) if reduction else new
+            array[outer] = combined(reduction, array[outer], new) if reduction else new
 
 
 def checked(who: Warpgroup, tensor: TensorMap) -> Box:

@@ -49,7 +49,8 @@ class Touch:
         self.code = 0
 
     def describe(self) -> str:
-        return f"{f'TMA reduction {self.reduction!r}' if self.reduction else self.kind} ({self.what})"
+        kind = f"{'' if self.kind == STORE else 'TMA '}reduction {self.reduction!r}" if self.reduction else self.kind
+        return f"{kind} ({self.what})"
 
     def where(self, index: Index | None = None) -> str:
         """``c[64:128, 0:64]``"""
@@ -82,7 +83,7 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Simu
                      "awaits that, a barrier, all lanes load")
     else:
         mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
-                "them up: copy_smem_to_gmem(…, reduction_op='add')")
+                "them up: numpipe.atomic_add(array.at[…], tile), copy_smem_to_gmem(…, reduction_op='add')")
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
     return found(PipelineRace, access, touch, earlier, "cta-conflict", (
         f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"

@@ -37,14 +37,14 @@ pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 ARGUMENTS = arguments()
-programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "ffffffffiiiiii"])
+programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "ffffffffiiiiiihhhhhh"])
 
 
 @given(programs)
 @settings(max_examples=12, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("ffffffffiiiiii", texts, strict=True))}, ARGUMENTS,
+    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("ffffffffiiiiiihhhhhh", texts, strict=True))}, ARGUMENTS,
                  "gpu") == []
 
 

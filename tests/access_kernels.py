@@ -1,0 +1,165 @@
+"""Blocks of arrays beside whole tiles: vectors and single columns stored, reductions into arrays, elements gathered.
+
+Each kernel has `arrays_of_…` and `wanted_of_…`; all values are small integers, so sums are exact in any order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import numpipe
+from numpipe import ds, iota
+
+F32, I32, F16, BF16 = np.float32, np.int32, np.float16, ml_dtypes.bfloat16
+CTAS = 3
+
+
+@numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=CTAS)
+def vectors(x, rows, columns, halves, narrow, flat, turned):
+    """Row sums and the like of 128 x 40 blocks, by two warpgroups: 1-D, one column, one row, 16 bits; clipped at the ends."""
+    i, wg = numpipe.program_id(0), numpipe.axis_index("wg")
+    first = i * 128 + wg * 64
+    v = x[ds(first, 64), ds(0, 40)]
+    rows[1, ds(first, 64), 0] = v.sum(axis=1)
+    columns[2 * i + wg, ds(3, 40)] = v.sum(axis=0)
+    halves[0, 1, ds(first, 64)] = v.max(axis=1).astype(halves.dtype)
+    narrow[ds(first, 64), ds(1, 1)] = v.min(axis=1, keepdims=True)
+    turned[ds(2 * i + wg, 1), ds(0, 40)] = v.max(axis=0, keepdims=True).astype(turned.dtype)
+    flat[ds(first, 64)] = x[2, ds(0, 64)] + iota(64).astype(np.float32)  # where nothing says how it lies
+
+
+def arrays_of_vectors(rows: int = 333) -> dict[str, np.ndarray]:
+    """The last block of 64 rows is cut: nothing outside the arrays may change, so that they lie in larger ones."""
+    rng = np.random.default_rng(5)
+    return {"x": rng.integers(-9, 10, (rows, 64)).astype(F32), "rows": np.zeros((2, rows, 3), F32),
+            "columns": np.zeros((6, 41), F32),
+            "halves": np.zeros((2, 2, rows), F16), "narrow": np.zeros((rows, 2), F32), "flat": np.zeros(rows, F32),
+            "turned": np.zeros((6, 37), BF16)}
+
+
+def wanted_of_vectors(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    x, found = given["x"], {name: np.zeros_like(array) for name, array in given.items()}
+    count = len(x)
+    padded = np.zeros((128 * CTAS, 40), F32)
+    padded[:count] = x[:, :40]
+    blocks = padded.reshape(-1, 64, 40)
+    found["x"] = x
+    found["rows"][1, :, 0] = padded.sum(1)[:count]
+    found["columns"][:, 3:] = blocks.sum(1)[:, :38]
+    found["halves"][0, 1] = padded.max(1)[:count].astype(F16)
+    found["narrow"][:, 1] = padded.min(1)[:count]
+    found["turned"][:] = blocks.max(1)[:, :37].astype(BF16)
+    found["flat"][:] = np.tile(x[2] + np.arange(64), 2 * CTAS)[:count]
+    return found
+
+
+@numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=CTAS)
+def sums(x, n, panels, halves, shifted, line, column, counts, top, bits):
+    """Every CTA and warpgroup reduces to the same blocks: through the store ring and by the lanes."""
+    wg, i = numpipe.axis_index("wg"), numpipe.program_id(0)
+    first = i * 128 + wg * 64
+    v, k = x[ds(first, 64), ds(0, 64)], n[ds(first, 64), ds(0, 64)]
+    numpipe.atomic_add(panels.at[ds(0, 64), ds(0, 64)], v)
+    numpipe.atomic_max(halves.at[1, ds(0, 64), ds(0, 64)], v.astype(np.float16))
+    numpipe.atomic_add(shifted.at[ds(0, 64), ds(1, 64)], v)  # rows that do not lie in one piece
+    numpipe.atomic_add(line.at[ds(0, 64)], v.sum(axis=0))
+    numpipe.atomic_add(column.at[ds(0, 64), ds(0, 1)], v.sum(axis=1, keepdims=True).astype(column.dtype))
+    numpipe.atomic_add(counts.at[ds(0, 64), ds(0, 64)], (v > 0.0).astype(np.int32))
+    numpipe.atomic_min(top.at[0, ds(0, 64)], k.min(axis=0))
+    numpipe.atomic_or(bits.at[ds(0, 64)], 1 << (k.max(axis=1) & 15))
+
+
+def arrays_of_sums() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(6)
+    return {"x": rng.integers(-4, 5, (128 * CTAS, 64)).astype(F32), "n": rng.integers(-99, 99, (128 * CTAS, 64)).astype(I32),
+            "panels": np.ones((64, 64), F32), "halves": np.full((2, 64, 64), -9, F16), "shifted": np.ones((60, 63), F32, order="F"),
+            "line": np.ones(50, F32), "column": np.ones((64, 1), BF16), "counts": np.ones((64, 64), I32),
+            "top": np.full((1, 64), -50, I32), "bits": np.zeros(64, I32)}
+
+
+def wanted_of_sums(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    v, k = (given[name].reshape(2 * CTAS, 64, 64) for name in ("x", "n"))
+    found = {name: array.copy(order="K") for name, array in given.items()}
+    found["panels"] += v.sum(0)
+    found["halves"][1] = v.max(0).astype(F16)
+    found["shifted"][:, 1:] += v.sum(0)[:60, :62]
+    found["line"] += v.sum((0, 1))[:50]
+    found["column"][:, 0] += v.sum((0, 2)).astype(BF16)  # of at most 8 bits
+    found["counts"] += (v > 0).sum(0).astype(I32)
+    found["top"][0] = np.minimum(-50, k.min((0, 1)))
+    found["bits"] = np.bitwise_or.reduce(1 << (k.max(2) & 15), axis=0)
+    return found
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def gathered(table, wide, rows, found, picked, cut, numbers):
+    """Rows, columns and elements at indices of which some are outside, and are 0."""
+    v = rows[ds(0, 64)]
+    found[ds(0, 64), ds(0, 64)] = table[v, ds(2, 64)]
+    picked[ds(0, 64), ds(0, 64)] = wide[1, ds(0, 64), v]
+    cut[ds(0, 64)] = table[v, 2] + table[0, iota(64) * 3]
+    numbers[ds(0, 64)] = rows[v]
+
+
+def arrays_of_gathered() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(8)
+    rows = rng.integers(-3, 75, 64).astype(I32)
+    rows[:4] = [5, 5, 6, -2**31]
+    return {"table": rng.integers(-9, 9, (70, 72)).astype(F32), "wide": rng.integers(-9, 9, (2, 64, 71)).astype(F16), "rows": rows,
+            "found": np.full((64, 64), 7, F32), "picked": np.full((64, 64), 7, F16), "cut": np.full(64, 7, F32),
+            "numbers": np.full(64, 7, I32)}
+
+
+def wanted_of_gathered(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def take(array: np.ndarray, indices: np.ndarray, axis: int) -> Any:
+        inside = (indices >= 0) & (indices < array.shape[axis])
+        found = np.take(array, np.where(inside, indices, 0), axis)
+        shape = [1] * array.ndim
+        shape[axis] = len(indices)
+        return np.where(inside.reshape(shape), found, 0).astype(array.dtype)
+
+    table, wide, rows = given["table"], given["wide"], given["rows"]
+    return {**given, "found": take(table[:, 2:66], rows, 0), "picked": take(wide[1, :64], rows, 1),
+            "cut": take(table[:, 2], rows, 0) + take(table[0], np.arange(64) * 3, 0), "numbers": take(rows, rows, 0)}
+
+
+@numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
+def casts(x, out, halves, masks):
+    """Vectors of each type from one layout to the other, in both warpgroups, one behind the other."""
+    wg = numpipe.axis_index("wg")
+    a = x[ds(64 * wg, 64), ds(0, 64)]
+    row, column = numpipe.layout_cast(a.sum(axis=1), "row"), numpipe.layout_cast(a.sum(axis=0), "column")
+    out[ds(64 * wg, 64), ds(0, 64)] = a * row - column[:, None]
+    out[ds(128 + 64 * wg, 64), ds(0, 64)] = a + numpipe.layout_cast(numpipe.layout_cast(row, "column"), "row")
+    halves[wg, ds(0, 64)] = numpipe.layout_cast(a.max(axis=1).astype(np.float16), "row")
+    masks[wg, ds(0, 64)] = numpipe.layout_cast(a.max(axis=0) > 7.0, "column").astype(np.int32) + numpipe.layout_cast(
+        iota(64), "column")
+
+
+def arrays_of_casts() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(9).integers(-9, 10, (128, 64)).astype(F32), "out": np.zeros((256, 64), F32),
+            "halves": np.zeros((2, 64), F16), "masks": np.zeros((2, 64), I32)}
+
+
+def wanted_of_casts(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    a = given["x"].reshape(2, 64, 64)
+    out = np.concatenate([a * a.sum(2)[:, None] - a.sum(1)[:, :, None], a + a.sum(2)[:, None]])
+    return {**given, "out": out.reshape(256, 64), "halves": a.max(2).astype(F16),
+            "masks": (a.max(1) > 7).astype(I32) + np.arange(64, dtype=I32)}
+
+
+CASES: dict[str, tuple[Any, Any, Any]] = {
+    "vectors": (vectors, arrays_of_vectors, wanted_of_vectors), "sums": (sums, arrays_of_sums, wanted_of_sums),
+    "gathered": (gathered, arrays_of_gathered, wanted_of_gathered), "casts": (casts, arrays_of_casts, wanted_of_casts)}
+
+
+def differing(name: str, target: str) -> list[str]:
+    """The arrays of a case that hold something else than NumPy makes of them."""
+    kernel, make, wanted = CASES[name]
+    arrays = make()
+    right = wanted(arrays)
+    kernel(*arrays.values(), target=target)
+    return [name for name in arrays if not np.array_equal(arrays[name], right[name])]

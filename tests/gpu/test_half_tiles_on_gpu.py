@@ -1,0 +1,14 @@
+"""Arithmetic of 16-bit register tiles on the hardware: NumPy's bits."""
+
+from __future__ import annotations
+
+import pytest
+from half_kernels import DTYPES, wrong
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_operation_gives_numpys_bits(name: str) -> None:
+    assert wrong(name, "gpu") == []

@@ -1,0 +1,14 @@
+"""Vectors stored, reductions into arrays and gathered blocks on the hardware: NumPy's values, again and again."""
+
+from __future__ import annotations
+
+import pytest
+from access_kernels import CASES, differing
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arrays_hold_what_numpy_makes_of_them(name: str) -> None:
+    assert [differing(name, "gpu") for _ in range(20)] == [[]] * 20

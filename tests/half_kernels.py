@@ -1,0 +1,114 @@
+"""Arithmetic of 16-bit register tiles: every operation once, on all kinds of bit patterns; the bits are NumPy's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import numpipe
+from numpipe import ds, full
+
+F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+DTYPES = {"float16": F16, "bfloat16": BF16}
+ARITHMETIC = ("a + b", "a - b", "a * b", "a / b", "-a", "abs(b)", "a * a + b", "a ** 3", "np.maximum(a, b)", "np.minimum(a, b)",
+              "2.5 * a - 1", "np.where(a < b, a, b * 2.0)", "a + row", "a * column[:, None]", "a - row[None, :]",
+              "np.exp(a * 0.125)",
+              "np.sqrt(abs(a))", "(a + b).max(axis=1)[:, None] + a", "a.min(axis=0) - b", "full(64, s, a.dtype) * a",
+              "np.where(row >= 0.0, row, column[:, None] * 1.0)")
+COMPARISONS = ("a < b", "a <= b", "a > row", "a >= 1.5", "a == column[:, None]", "a != a")
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def halves(x, y, r, out, masks, top, s):
+    """`ARITHMETIC` and `COMPARISONS`, one below the other."""
+    a, b = x[ds(0, 64), ds(0, 64)], y[ds(0, 64), ds(0, 64)]
+    row, column = r[0, ds(0, 64)], r[1, ds(0, 64)]
+    out[ds(0, 64), ds(0, 64)] = a + b
+    out[ds(64, 64), ds(0, 64)] = a - b
+    out[ds(128, 64), ds(0, 64)] = a * b
+    out[ds(192, 64), ds(0, 64)] = a / b
+    out[ds(256, 64), ds(0, 64)] = -a
+    out[ds(320, 64), ds(0, 64)] = abs(b)
+    out[ds(384, 64), ds(0, 64)] = a * a + b
+    out[ds(448, 64), ds(0, 64)] = a ** 3
+    out[ds(512, 64), ds(0, 64)] = np.maximum(a, b)
+    out[ds(576, 64), ds(0, 64)] = np.minimum(a, b)
+    out[ds(640, 64), ds(0, 64)] = 2.5 * a - 1
+    out[ds(704, 64), ds(0, 64)] = np.where(a < b, a, b * 2.0)
+    out[ds(768, 64), ds(0, 64)] = a + row
+    out[ds(832, 64), ds(0, 64)] = a * column[:, None]
+    out[ds(896, 64), ds(0, 64)] = a - row[None, :]
+    out[ds(960, 64), ds(0, 64)] = np.exp(a * 0.125)
+    out[ds(1024, 64), ds(0, 64)] = np.sqrt(abs(a))
+    out[ds(1088, 64), ds(0, 64)] = (a + b).max(axis=1)[:, None] + a
+    out[ds(1152, 64), ds(0, 64)] = a.min(axis=0) - b
+    out[ds(1216, 64), ds(0, 64)] = full(64, s, a.dtype) * a
+    out[ds(1280, 64), ds(0, 64)] = np.where(row >= 0.0, row, column[:, None] * 1.0)
+    masks[ds(0, 64), ds(0, 64)] = (a < b).astype(np.int32)
+    masks[ds(64, 64), ds(0, 64)] = (a <= b).astype(np.int32)
+    masks[ds(128, 64), ds(0, 64)] = (a > row).astype(np.int32)
+    masks[ds(192, 64), ds(0, 64)] = (a >= 1.5).astype(np.int32)
+    masks[ds(256, 64), ds(0, 64)] = (a == column[:, None]).astype(np.int32)
+    masks[ds(320, 64), ds(0, 64)] = (a != a).astype(np.int32)
+    top[ds(0, 64)] = full(64, np.where(a == a, a, 0.0).max() * 1.0, np.float32)
+
+
+def arrays_of_halves(name: str) -> dict[str, Any]:
+    """Random bits, so subnormals, infinities and NaN are among them; every second row is of ordinary size."""
+    dtype, rng = DTYPES[name], np.random.default_rng(11)
+
+    def bits(*shape: int) -> np.ndarray:
+        found = rng.integers(0, 1 << 16, shape).astype(np.uint16).view(dtype)
+        found[..., ::2] = rng.standard_normal(found[..., ::2].shape).astype(dtype)
+        return found
+
+    return {"x": bits(64, 64), "y": bits(64, 64), "r": bits(2, 64), "out": np.zeros((64 * len(ARITHMETIC), 64), dtype),
+            "masks": np.zeros((64 * len(COMPARISONS), 64), np.int32), "top": np.zeros(64, F32), "s": np.float32(1.7)}
+
+
+def evaluated(text: str, arrays: dict[str, Any]) -> np.ndarray:
+    """What NumPy makes of an expression: literals of Python are weak, functions are of float32, rounded."""
+    dtype = arrays["x"].dtype
+
+    class Wide:
+        """NumPy, with functions computed in float32."""
+
+        maximum, minimum, where = np.maximum, np.minimum, staticmethod(np.where)
+
+        @staticmethod
+        def exp(x: np.ndarray) -> np.ndarray:
+            return np.exp(x.astype(np.float64)).astype(F32).astype(dtype)
+
+        @staticmethod
+        def sqrt(x: np.ndarray) -> np.ndarray:
+            return np.sqrt(x.astype(F32)).astype(dtype)
+
+    scope = {"a": arrays["x"], "b": arrays["y"], "row": arrays["r"][0], "column": arrays["r"][1], "np": Wide,
+             "s": arrays["s"], "full": lambda n, value, dtype: np.full(n, value, dtype), "own": dtype.type}
+    text = re.sub(r"\d+\.\d+", r"own(\g<0>)", text.replace("a ** 3", "a * a * a"))  # ml_dtypes makes float32 of those
+    with np.errstate(all="ignore"):
+        return np.broadcast_to(np.asarray(eval(text, scope)), (64, 64))
+
+
+def wrong(name: str, target: str) -> list[str]:
+    """The expressions of which a kernel makes other bits than NumPy does; NaN is NaN."""
+    arrays = arrays_of_halves(name)
+    halves(*arrays.values(), target=target)
+    found = []
+    for number, text in enumerate(ARITHMETIC):
+        wanted, got = evaluated(text, arrays), arrays["out"][64 * number:64 * number + 64]
+        assert wanted.dtype == got.dtype, text
+        if text.startswith("np.exp") and target == "gpu":  # within 2 ulp of float32, so perhaps the other neighbour
+            with np.errstate(all="ignore"):
+                near = np.abs(wanted.view(np.int16).astype(int) - got.view(np.int16)) <= 1
+            found += [text] * (not (near | np.isnan(wanted)).all() or (wanted != got).mean() > 0.02 + np.isnan(wanted).mean())
+        elif not np.array_equal(wanted.astype(F32), got.astype(F32), equal_nan=True):
+            found.append(text)
+    for number, text in enumerate(COMPARISONS):
+        if not (evaluated(text, arrays) == arrays["masks"][64 * number:64 * number + 64]).all():
+            found.append(text)
+    x = arrays["x"].astype(F32)
+    return found + ["top"] * (not (arrays["top"] == np.where(np.isnan(x), 0, x).max()).all())
