@@ -77,6 +77,7 @@ def _store_by_lanes(context: Any, builder: Any, ref: GmemType, tile: TileType, r
                 strides[axis], nb.const(itemsize, nb.i64))))
     with builder.if_then(inside):
         _store_plane(builder, tile, value, base, [[of[axis] for axis in axes] for of in (start, shape, strides)])
+    nb.join(builder)
 
 
 def _store_plane(builder: Any, tile: TileType, value: Any, base: Any, plane: list[list[Any]]) -> None:
