@@ -62,6 +62,17 @@ def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constrai
     return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
 
 
+def join(builder: Any) -> None:
+    """Where lanes that went apart meet: an empty statement, which LLVM may not copy into their paths.
+
+    Without it a loop's end that follows is copied into both. The loop's counter then is one value in one path and another in the
+    other, and ptxas takes it, and all that depends on it, as different in the lanes: no uniform registers, a shuffle for each
+    descriptor, BSSY and WARPSYNC around each branch. ptxas itself does that behind a predicated statement, which it makes a branch;
+    there a bar.warp.sync keeps the ways together, and is a NOP, or nothing, in the machine code.
+    """
+    emit_asm(builder, ir.VoidType(), [], "", "")
+
+
 def pure_asm(result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
     """PTX without side effects: LLVM may move, merge or drop it."""
     return ir.InlineAsm(ir.FunctionType(result, list(args)), text, constraints, side_effect=False)

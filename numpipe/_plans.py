@@ -15,7 +15,9 @@ from .errors import SpecError
 
 COUNTERS = 16  # int32 state of rings, per warpgroup
 PHASES = 16  # int32 behind them: phases of the kernel's own barriers
-TURN = COUNTERS + PHASES + 4  # int32 behind those and the profile's: whose turn comes next (`turns`)
+WARPGROUP = COUNTERS + PHASES  # int32 behind those: which compute warpgroup it is (`context_cuda`)
+PROFILE = WARPGROUP + 1  # int32 behind that: where its next event goes (`profiling_cuda`)
+TURN = PROFILE + 4  # int32 behind that: whose turn comes next (`turns`)
 SCHEDULER = TURN + 1  # int32 behind that: what a warpgroup knows of tickets (`tile_scheduler`)
 STATE = SCHEDULER + 9  # int32 in all
 

@@ -8,7 +8,7 @@ from . import _numba as nb
 from . import context as source
 from ._cluster import Dims
 from ._op import cuda_meaning
-from ._plans import COUNTERS, PHASES, STATE, TURN
+from ._plans import PROFILE, STATE, TURN, WARPGROUP
 from ._unit import Unit
 from .inert_cuda import InertType
 
@@ -36,16 +36,34 @@ def new_context(unit: Unit, role: str) -> Any:
 
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            profile = 4 * bool(unit.params.profile_space)  # see profiling_cuda
-            words = STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else COUNTERS + PHASES + profile
+            words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
+                     TURN if unit.params.profile_space else PROFILE)
             array = nb.ir.ArrayType(nb.i32, words)
             state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
             builder.store(nb.ir.Constant(array, [0] * words), state)
-            return builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
+            np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
+            if role == "compute":
+                own = uniform(builder, compute_warpgroup(builder, unit))
+                builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
+            return np_
 
         return ContextType(unit, role)(), codegen
 
     return Op(make_context, typer)
+
+
+def uniform(builder: Any, value: Any) -> Any:
+    """An int32 that all lanes of a warp have, so that ptxas can see it: lane 0's for all of them. In no branch that some take.
+
+    It computes with such values in uniform registers, which descriptors of wgmma have to be in, and it knows that loops and
+    branches which depend on them keep the warp together. Where it knows anyway it drops the shuffle (PTX ISA, "shfl.sync").
+    """
+    return nb.emit_asm(builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
+
+
+def own_warpgroup(builder: Any, context_value: Any) -> Any:
+    """`compute_warpgroup` of the compute role's context, `uniform`."""
+    return builder.load(counter_pointer(builder, context_value, nb.const(WARPGROUP)))
 
 
 def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
@@ -112,7 +130,8 @@ def tile_part(builder: Any, unit: Unit) -> Any:
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
     if np_.role == "memory":
         return InertType("the warpgroup axis")(np_), lambda context, builder, sig, args: nb.nothing(context)
-    return I32(np_), lambda context, builder, sig, args: tile_part(builder, np_.unit)
+    shared = np_.unit.turns == 1
+    return I32(np_), lambda context, builder, sig, args: own_warpgroup(builder, args[0]) if shared else nb.const(0)
 
 
 @cuda_meaning(source.counter)

@@ -29,7 +29,7 @@ def _one_lane(typing_context: Any, function: Any, *args: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
         with builder.if_then(elected(builder)):
             nb.call(context, builder, function, args, values[1:])
-        nb.emit_asm(builder, nb.void, [], "", "")
+        nb.join(builder)
         return nb.nothing(context)
 
     return nb.types.void(function, *args), codegen

@@ -10,7 +10,7 @@ from . import multicast as source
 from ._cluster import Dims, mask_of
 from ._op import cuda_meaning, predicated
 from .context_cuda import cluster_place
-from .intrinsics import cluster, cp_async_bulk, mbarrier
+from .intrinsics import barrier, cluster, cp_async_bulk, mbarrier
 
 I32, I64 = nb.types.int32, nb.types.int64
 
@@ -55,8 +55,12 @@ def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, .
 
 @cuda_meaning(source.arrive_at_peers)
 def _arrive_at_peers(typing_context: Any, ring: Any, part: Any, address: Any) -> Any:
+    plan = ring.plan
+
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        arrive(typing_context, context, builder, ring.plan.peers[nb.literal(part)], ring.plan.cluster, args[2])
+        arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
+        if plan.manual_consumed or plan.delay:  # the arrival may stand before a loop's end: see `join`
+            nb.call(context, builder, barrier.warp_sync, (), ())
         return nb.nothing(context)
 
     return nb.types.void(ring, part, I32), codegen

@@ -7,7 +7,7 @@ from typing import Any
 from . import _numba as nb
 from . import order_tokens as source
 from ._op import cuda_meaning
-from .context_cuda import compute_warpgroup
+from .context_cuda import own_warpgroup
 
 I32 = nb.types.int32
 
@@ -32,8 +32,7 @@ def _if_several(typing_context: Any, np_: Any, number: Any, function: Any) -> An
 @cuda_meaning(source.own_place)
 def _own_place(_context: Any, np_: Any, number: Any) -> Any:
     first = np_.unit.token_barrier(nb.literal(number))
-    return I32(np_, number), lambda context, builder, sig, args: builder.add(
-        compute_warpgroup(builder, np_.unit), nb.const(first))
+    return I32(np_, number), lambda context, builder, sig, args: builder.add(own_warpgroup(builder, args[0]), nb.const(first))
 
 
 @cuda_meaning(source.next_place)
@@ -41,8 +40,8 @@ def _next_place(_context: Any, np_: Any, number: Any) -> Any:
     unit = np_.unit
     first = unit.token_barrier(nb.literal(number))
 
-    def codegen(_context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        following = builder.add(compute_warpgroup(builder, unit), nb.const(1))
+    def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        following = builder.add(own_warpgroup(builder, args[0]), nb.const(1))
         last = builder.icmp_unsigned("==", following, nb.const(unit.compute_wgs))
         return builder.add(builder.select(last, nb.const(0), following), nb.const(first))
 
@@ -53,7 +52,7 @@ def _over_tokens(context: Any, builder: Any, np_: Any, value: Any, warpgroup: in
     """`order_tokens.over_tokens`."""
     if not _several(np_) or not np_.unit.tokens:
         return
-    with builder.if_then(builder.icmp_unsigned("==", compute_warpgroup(builder, np_.unit), nb.const(warpgroup))):
+    with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))):
         for token in range(len(np_.unit.tokens)):
             kind, number = nb.immediate(token)
             nb.call(context, builder, function, (np_, kind), (value, number))

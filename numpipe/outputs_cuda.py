@@ -60,6 +60,7 @@ def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> An
             chosen = builder.and_(builder.icmp_unsigned("==", warp, first), one_of_warp(builder))
         with builder.if_then(chosen):
             nb.call(context, builder, function, args, values[2:])
+        nb.join(builder)
         return nb.nothing(context)
 
     return nb.types.void(ring, function, *args), codegen

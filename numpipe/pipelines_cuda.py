@@ -17,7 +17,7 @@ from .barriers_cuda import barrier_types
 from .chains import check_count, check_shared
 from .chains_cuda import AllocationsType
 from .closure_cuda import BoundType
-from .context_cuda import ContextType, compute_warpgroup
+from .context_cuda import ContextType, own_warpgroup
 from .errors import CompileError, SpecError
 from .inert import REASON
 from .inert_cuda import InertType
@@ -227,7 +227,7 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
     """The steps that this warpgroup runs."""
     if not pipe.unequal or pipe.context.role == "memory":
         return total
-    warpgroup = compute_warpgroup(builder, pipe.context.unit)
+    warpgroup = own_warpgroup(builder, pipeline.np)
     kind, found = nb.call_value(context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
     if not isinstance(kind, nb.types.Integer):
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")

@@ -13,13 +13,12 @@ from . import _numba as nb
 from . import _profile
 from . import profiling as source
 from ._op import cuda_meaning, immediate
-from ._plans import COUNTERS, PHASES
+from ._plans import PROFILE
 from ._unit import Unit
 from .errors import SpecError
 from .refs_cuda import gmem_value
 
 I32 = nb.types.int32
-_AT = COUNTERS + PHASES
 # $0 events so far, $1 room, $2 and $3 the address, $4 and $5 the event
 _EVENT = """{ .reg .pred np_used; .reg .b32 low, high; .reg .b64 at, now;
 setp.lt.u32 np_used, $0, $1; mov.b64 at, {$2, $3}; @np_used mov.u64 now, %clock64; mov.b64 {low, high}, now;
@@ -47,7 +46,7 @@ def _text(statement: str) -> str:
 
 def _words(builder: Any, state: Any) -> list[Any]:
     """Pointers to what a lane holds."""
-    return [builder.gep(state, [nb.const(_AT + number)], name="numpipe.counter") for number in range(4)]
+    return [builder.gep(state, [nb.const(PROFILE + number)], name="numpipe.counter") for number in range(4)]
 
 
 def record(builder: Any, unit: Unit, state: Any, kind: str, step: Any, ring: int = 0, operand: int = 0) -> None:

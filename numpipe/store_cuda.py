@@ -111,6 +111,7 @@ def _store_by_lanes(context: Any, builder: Any, how: Writing, ref_value: Any, st
         return
     with builder.if_then(inside):
         _store_plane(builder, how, value, base, along)
+    nb.join(builder)
 
 
 def _moved(builder: Any, tile: TileType, address: Any, place: Any, stride: Any) -> Any:

@@ -10,7 +10,7 @@ from . import tile_scheduler as source
 from ._op import cuda_meaning
 from ._plans import TURN
 from ._unit import Unit
-from .context_cuda import compute_warpgroup, counter_pointer
+from .context_cuda import compute_warpgroup, counter_pointer, own_warpgroup
 from .errors import SpecError
 from .lanes_cuda import elected
 from .ring_cuda import RingType
@@ -121,7 +121,7 @@ def _away_first(builder: Any, unit: Unit, np_: Any) -> Any:
 def _away(builder: Any, unit: Unit, np_: Any, turn: Any) -> Any:
     """From a warpgroup, or from this many before, to this one."""
     turns = nb.const(unit.turns)
-    return builder.urem(builder.add(builder.sub(compute_warpgroup(builder, unit), turn), turns), turns)
+    return builder.urem(builder.add(builder.sub(own_warpgroup(builder, np_), turn), turns), turns)
 
 
 def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:

@@ -10,7 +10,7 @@ from . import turns as source
 from ._op import cuda_meaning, predicated
 from ._plans import TURN
 from ._unit import Unit
-from .context_cuda import compute_warpgroup, counter_pointer
+from .context_cuda import counter_pointer, own_warpgroup, uniform
 from .intrinsics import memory
 from .ring_cuda import smem
 
@@ -31,8 +31,8 @@ def _if_turns(typing_context: Any, np_: Any, function: Any) -> Any:
     return nb.types.void(np_, function), codegen
 
 
-def _next(builder: Any, unit: Unit) -> Any:
-    return builder.urem(builder.add(compute_warpgroup(builder, unit), nb.const(1)), nb.const(unit.turns))
+def _next(builder: Any, unit: Unit, np_: Any) -> Any:
+    return builder.urem(builder.add(own_warpgroup(builder, np_), nb.const(1)), nb.const(unit.turns))
 
 
 def _turn(builder: Any, np_: Any) -> Any:
@@ -50,12 +50,12 @@ def _of_warpgroup(operation: Any, result: Any, function: Callable[[Any, Unit, An
 
 
 _of_warpgroup(source.own_barrier, I32,
-              lambda b, unit, np_: b.add(compute_warpgroup(b, unit), nb.const(source.FIRST_BARRIER)))
-_of_warpgroup(source.next_barrier, I32, lambda b, unit, np_: b.add(_next(b, unit), nb.const(source.FIRST_BARRIER)))
+              lambda b, unit, np_: b.add(own_warpgroup(b, np_), nb.const(source.FIRST_BARRIER)))
+_of_warpgroup(source.next_barrier, I32, lambda b, unit, np_: b.add(_next(b, unit, np_), nb.const(source.FIRST_BARRIER)))
 _of_warpgroup(source.is_last, nb.types.boolean,
-              lambda b, unit, np_: b.icmp_unsigned("==", compute_warpgroup(b, unit), nb.const(unit.turns - 1)))
+              lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), nb.const(unit.turns - 1)))
 _of_warpgroup(source.is_next, nb.types.boolean,
-              lambda b, unit, np_: b.icmp_unsigned("==", compute_warpgroup(b, unit), b.load(_turn(b, np_))))
+              lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), b.load(_turn(b, np_))))
 
 
 # ---- counters: which rings there are is known when all of the kernel has been compiled (`define_turns`)
@@ -87,15 +87,15 @@ def define_turns(context: Any, module: Any, unit: Unit) -> None:
     with nb.define(module, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
         for plan in unit.handed_over():
             word = nb.call(context, builder, memory.load_word, (I32,),
-                           (_word(builder, unit, compute_warpgroup(builder, unit), plan.index),))[1]
-            builder.store(word, counter_pointer(builder, state, nb.const(plan.index)))
+                           (_word(builder, unit, own_warpgroup(builder, state), plan.index),))[1]
+            builder.store(uniform(builder, word), counter_pointer(builder, state, nb.const(plan.index)))
         builder.ret_void()
     store, emit = predicated(memory.store_word)(None, I32, I32, I32)
     with nb.define(module, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):
         lane = builder.and_(nb.thread_index(builder), nb.const(127))
         for plan in unit.handed_over():
             value = builder.load(counter_pointer(builder, state, nb.const(plan.index)))
-            emit(context, builder, store, [_word(builder, unit, _next(builder, unit), plan.index), value, lane])
+            emit(context, builder, store, [_word(builder, unit, _next(builder, unit, state), plan.index), value, lane])
         builder.ret_void()
 
 
@@ -113,7 +113,7 @@ def _before_own(_context: Any, np_: Any, before: Any, stride: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if np_.role == "memory":
             return args[1]
-        ahead = builder.add(builder.sub(compute_warpgroup(builder, np_.unit), builder.load(_turn(builder, args[0]))), nb.const(n))
+        ahead = builder.add(builder.sub(own_warpgroup(builder, args[0]), builder.load(_turn(builder, args[0]))), nb.const(n))
         skipped = builder.add(builder.urem(ahead, nb.const(n)), nb.const(1 - n))
         return builder.add(args[1], builder.mul(args[2], skipped))
 
@@ -127,7 +127,7 @@ def _end_turns(_context: Any, np_: Any, last: Any, stride: Any, end: Any) -> Any
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if np_.role == "memory":
             return nb.nothing(context)
-        turn, tile = builder.add(compute_warpgroup(builder, np_.unit), nb.const(n)), args[1]
+        turn, tile = builder.add(own_warpgroup(builder, args[0]), nb.const(n)), args[1]
         for _ in range(1, n):  # those between this warpgroup's last tile and its next are of the others, in order
             tile = builder.add(tile, args[2])
             missing = builder.icmp_signed(">=", tile, args[3])

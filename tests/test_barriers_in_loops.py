@@ -125,6 +125,10 @@ def test_a_wait_that_comes_late_or_not_always_is_not_counted_on(kernel: Any, mon
 
 
 # ---- compiled
+APART = "SHFL.IDX", "R2UR", "WARPSYNC", "BRA.DIV", "BSSY"
+"""what ptxas adds to a loop whose counters may differ in the lanes, as far as it knows"""
+
+
 def test_costs_its_barriers_and_nothing_else() -> None:
     """Machine code of a step: a wait an operand, an arrival a warp and operand; products and waits for them as without."""
     case = cases()["rotated"]
@@ -134,5 +138,6 @@ def test_costs_its_barriers_and_nothing_else() -> None:
     first = sass.find("HGMMA")[0]
     loop = [instruction.opcode for instruction in sass.innermost(first)]
     counted = {name: sum(opcode.startswith(name) for opcode in loop) for name in (
-        "HGMMA", "WARPGROUP.DEPBAR", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "BAR")}
-    assert counted == {"HGMMA": 8, "WARPGROUP.DEPBAR": 3, "SYNCS.PHASECHK": 2, "SYNCS.ARRIVE": 2, "BAR": 0}
+        "HGMMA", "WARPGROUP.DEPBAR", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "BAR", *APART)}
+    asked = {"HGMMA": 8, "WARPGROUP.DEPBAR": 3, "SYNCS.PHASECHK": 2, "SYNCS.ARRIVE": 2, "BAR": 0}
+    assert counted == asked | dict.fromkeys(APART, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import sys
@@ -15,13 +16,24 @@ from hypothesis import strategies as st
 from order_kernels import ORDERS, by_table, expected, grouped_at_run_time, numbered, numbers, on_host, one_plane, output, some_rows
 
 import numpipe
-from numpipe import CompileError, SpecError
-from numpipe.orders import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named
+from numpipe import CompileError, SpecError, splits
+from numpipe.orders import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named, places
 
 
 @pytest.fixture(autouse=True)
 def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@pytest.mark.parametrize("module", [places, splits], ids=lambda module: module.__name__)
+def test_tiles_are_numbered_in_int32_when_compiled(module: Any) -> None:
+    """As they are simulated. Python's operators would be Numba's: int32 - int32 is an int64, in which a kernel would go on."""
+    functions = [node for node in ast.parse(Path(module.__file__).read_text(encoding="utf8")).body
+                 if isinstance(node, ast.FunctionDef)]
+    helpers = [node for node in functions if any(isinstance(d, ast.Name) and d.id == "helper" for d in node.decorator_list)]
+    assert len(helpers) > 5
+    assert not [f"{node.lineno}: {ast.unparse(node)}" for helper in helpers for node in ast.walk(helper)
+                if isinstance(node, (ast.BinOp, ast.AugAssign, ast.USub))]
 
 
 ANY = st.one_of(st.just(Row()), st.just(Column()), st.just(Hilbert()), st.builds(Grouped, st.integers(1, 20)),

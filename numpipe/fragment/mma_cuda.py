@@ -7,6 +7,7 @@ from typing import Any
 from .. import _numba as nb
 from .._layout import Operand, operand
 from .._op import cuda_meaning
+from ..context_cuda import uniform
 from ..errors import SpecError
 from ..intrinsics.wgmma import check_pending, statement
 from ..intrinsics.wgmma import descriptor as fields
@@ -62,11 +63,10 @@ def _named(name: str, register: int, op: Operand, offset: int) -> str:
 
 
 def _low_half(builder: Any, address: Any, op: Operand) -> Any:
-    """Of the descriptor at `address`, lane 0's for all lanes: so ptxas knows that they have the same, and adds offsets in uniform
-    registers. Where it knows that anyway it drops the shuffle."""
+    """Of the descriptor at `address`: `uniform`, so that offsets are added in uniform registers."""
     field = builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4))
     low = builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF))
-    return nb.emit_asm(builder, nb.i32, [low], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
+    return uniform(builder, low)
 
 
 @cuda_meaning(source.wgmma)
