@@ -172,6 +172,29 @@ def a_cta_that_ends_while_its_peer_sends(mended, out):
     out[current().rank] = 7
 
 
+@machine("unfenced-writes", r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) of CTA "
+         r"\([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the async proxy does not see.*mend: +read "
+         r"it with ordinary loads", gives=np.repeat(np.array([11, 10], F32), 16)[:, None] * np.ones(32, F32), box=(16, 32), **PAIR)
+def sums_that_the_tma_stores_as_they_come(mended, out):
+    one_lane(begin, 4)
+    meet()
+    each_warp(mbarrier.arrive_expect_tx, READY, 512)
+    send(1)
+    mbarrier.wait(READY, 0, -1)
+    if mended:
+        current().smem_write(CHUNKS, current().smem_read(CHUNKS, "sums"), "sums")
+    fence.proxy_async()
+    barrier.sync(1, 128)
+    one_lane(stored, out)
+    meet()
+
+
+def stored(out):
+    cp_async_bulk.store(out, (16 * current().rank, 0), 0)
+    cp_async_bulk.commit_group()
+    cp_async_bulk.wait_group(0)
+
+
 A, B = integers(128, 128), integers(64, 128)
 
 
