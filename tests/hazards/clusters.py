@@ -128,7 +128,7 @@ def found():
     return current().smem_read(CHUNKS, "sums").view(np.float32)[3, 31, 3]
 
 
-def rounds(out, *, waits=True, asks=True):
+def rounds(out, *, waits=True, asks=True, meets=False):
     """Twice: each CTA sends, waits for what comes, reads it, and tells the other one that it has."""
     one_lane(begin, 4, 4)
     meet()
@@ -137,7 +137,8 @@ def rounds(out, *, waits=True, asks=True):
         if asks:
             mbarrier.wait(FREE, number - 1, -1)
         send(number + 1)
-        meet()  # both have sent, which says nothing of when it lands
+        if meets:
+            meet()  # both have sent, which says nothing of when it lands
         if waits:
             mbarrier.wait(READY, number, -1)
         out[2 * number + current().rank] = found()
@@ -149,7 +150,7 @@ def rounds(out, *, waits=True, asks=True):
          r"\(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed.*"
          r"mend: +wait for mbarrier at 61440, phase 0, by every warp", gives=SENT, **PAIR)
 def sums_that_are_read_before_they_have_come(mended, out):
-    rounds(out, waits=mended)
+    rounds(out, waits=mended, meets=True)
 
 
 @machine("refilled-while-read", r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of CTA "
