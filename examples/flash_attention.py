@@ -44,7 +44,7 @@ class Config:
     wgs        compute warpgroups, of 64 rows of Q each
     slots      steps in shared memory at once
     lazy       sums are rescaled only where a maximum has risen by more than `RISE`; else at each step, as exact as can be
-    skip       the last step's product of scores, which nobody needs, is branched around
+    turns      warpgroups issue their products one after another, so that one's softmax is beside the other's products
     dynamic    CTAs take tiles from a counter, the longest first: of use where tiles differ, that is with a causal mask
     registers  of each lane of the memory role
     """
@@ -53,7 +53,7 @@ class Config:
     wgs: int = 2
     slots: int = 2
     lazy: bool = False
-    skip: bool = False
+    turns: bool = True
     dynamic: bool = True
     registers: int = 40
 
@@ -116,7 +116,7 @@ class Form:
 @functools.cache
 def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
     """The kernel for a config and a form."""
-    by_head = form.layout == "bhsd"
+    by_head, order = form.layout == "bhsd", "products" if cfg.turns else None
 
     @numpipe.kernel(
         out_type=lambda q: form.results(q), without=() if form.sums else "lse", grid=numpipe.persistent(), num_compute_wgs=cfg.wgs,
@@ -127,6 +127,7 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
         heads, keys = q.shape[form.heads], k.shape[form.positions]
         blocks = cdiv(q.shape[form.positions], cfg.rows)
         sharing = heads // k.shape[form.heads]  # heads of queries that have one of keys and values
+        rise = RISE / scale
         for above, turn, below in numpipe.tiles(
                 q.shape[0] * heads // group, blocks, group, dynamic=form.causal and cfg.dynamic):
             b = (above * group + below) // heads
@@ -136,56 +137,82 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
             first = i * cfg.rows + wg * 64
             seen = min(keys, max(0, (i + 1) * cfg.rows + diagonal)) if form.causal else keys
             steps = cdiv(seen, cfg.keys)
-            whole = min(keys, i * cfg.rows + diagonal + 1) if form.causal else keys  # keys that all rows of the tile see
-            queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(
-                BlockSpec((None, None, cfg.rows, form.depth), lambda _: (b, h, i, 0)) if by_head else
-                BlockSpec((None, cfg.rows, None, form.depth), lambda _: (b, i, h, 0)),))
-            for _, (q_tile,) in queries(q):
-                top = numpipe.full(64, -np.inf, np.float32)[:, None]
-                total = numpipe.full((64, 8), 0.0, np.float32)
-                acc = numpipe.zeros((64, form.depth), np.float32)
+            whole = min(keys, max(0, i * cfg.rows + diagonal + 1)) if form.causal else keys  # keys that all rows of the tile see
+            masked = max(1, steps - whole // cfg.keys)
+            queries = numpipe.pipeline(
+                grid=(1,), max_concurrent_steps=1, manual_consumed_barriers=True, in_specs=(
+                    BlockSpec((None, None, cfg.rows, form.depth), lambda _: (b, h, i, 0)) if by_head else
+                    BlockSpec((None, cfg.rows, None, form.depth), lambda _: (b, i, h, 0)),))
+            top = numpipe.full(64, -np.inf, np.float32)[:, None]
+            total = numpipe.full((64, 8), 0.0, np.float32)
+            acc = numpipe.zeros((64, form.depth), np.float32)
+
+            def softmax(s, acc, top, total):  # (product so far in units of the new maxima, P, maxima, sums)
+                risen = not cfg.lazy or np.any(numpipe.partial_max(s) > top + rise)
+                change = numpipe.full(64, 1.0, np.float32)[:, None]
+                if risen:
+                    new = np.maximum(top, s.max(axis=1, keepdims=True))
+                    change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale))
+                    total = total * change
+                    top = new
+                e = np.exp2(numpipe.fma(s, scale, np.where(top == -np.inf, 0.0, top * -scale)))  # of a row that sees nothing: 0
+                total = total + numpipe.partial_sum(e)
+                acc = numpipe.wgmma_wait(acc)
+                p = e.astype(q.dtype)  # only now: its registers would be those that the product reads
+                if risen:
+                    acc = acc * change
+                return acc, p, top, total
+
+            for _, (q_tile,), (q_consumed,) in queries(q):
                 p = numpipe.full((64, cfg.keys), 0.0, np.float32).astype(q.dtype)
-                # A step has the scores of block j and the product of block j - 1: the first V, and the last K, is beyond the end
-                pipe = numpipe.pipeline(grid=(steps + 1,), max_concurrent_steps=cfg.slots, in_specs=(
-                    BlockSpec((None, None, cfg.keys, form.depth), lambda j: (b, hk, j, 0)) if by_head else
-                    BlockSpec((None, cfg.keys, None, form.depth), lambda j: (b, j, hk, 0)),
-                    BlockSpec((None, None, cfg.keys, form.depth), lambda j: (b, hk, j - 1, 0)) if by_head else
-                    BlockSpec((None, cfg.keys, None, form.depth), lambda j: (b, j - 1, hk, 0))))
-                for (j,), (k_tile, v_tile) in pipe(k, v):
-                    if cfg.skip and j == steps:
-                        s = numpipe.full((64, cfg.keys), -np.inf, np.float32)
+                # From the last block of keys to the first one. A step has the scores of one block and the product of the block before:
+                # V of the first step, and K of the last, is beyond the array's ends
+                pipe = numpipe.pipeline(
+                    grid=(steps + 1,), max_concurrent_steps=cfg.slots, manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
+                        BlockSpec((None, None, cfg.keys, form.depth), lambda j: (b, hk, steps - 1 - j, 0)) if by_head else
+                        BlockSpec((None, cfg.keys, None, form.depth), lambda j: (b, steps - 1 - j, hk, 0)),
+                        BlockSpec((None, None, cfg.keys, form.depth), lambda j: (b, hk, steps - j, 0)) if by_head else
+                        BlockSpec((None, cfg.keys, None, form.depth), lambda j: (b, steps - j, hk, 0))))
+                for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in pipe(k, v):
+                    numpipe.barrier_wait(k_ready)
+                    if j == steps:  # all scores are there: the last product
+                        numpipe.barrier_arrive(q_consumed)
+                        numpipe.barrier_arrive(k_consumed)
+                        numpipe.barrier_wait(v_ready)
+                        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
+                    elif j >= masked:
+                        with numpipe.turn(order):
+                            s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
+                            numpipe.barrier_wait(v_ready)
+                            acc = numpipe.wgmma(acc, p, v_tile)
+                        s = numpipe.wgmma_wait(s)  # the product with V stays in flight
+                        numpipe.barrier_arrive(k_consumed)
+                        acc, p, top, total = softmax(s, acc, top, total)
                     else:
-                        s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
-                    acc = numpipe.wgmma(acc, p, v_tile)
-                    s = numpipe.wgmma_wait(s)  # the product with V stays in flight
-                    if (j + 1) * cfg.keys > whole:
-                        column = numpipe.iota(cfg.keys) + j * cfg.keys
+                        with numpipe.turn(order):
+                            s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
+                            numpipe.barrier_wait(v_ready)
+                            if j > 0:
+                                acc = numpipe.wgmma(acc, p, v_tile)
+                                s = numpipe.wgmma_wait(s)
+                            else:
+                                s = numpipe.wgmma_wait(s)
+                        numpipe.barrier_arrive(k_consumed)
+                        column = numpipe.iota(cfg.keys) + (steps - 1 - j) * cfg.keys
                         there = column < keys
                         if form.causal:
                             there = there & (column <= (numpipe.iota(64) + (first + diagonal))[:, None])
-                        s = np.where(there, s, -np.inf)
-                    change = numpipe.full(64, 1.0, np.float32)[:, None]
-                    risen = not cfg.lazy or np.any(numpipe.partial_max(s) > top + RISE / scale)
-                    if risen:
-                        new = np.maximum(top, s.max(axis=1, keepdims=True))
-                        change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale))
-                        total = total * change
-                        top = new
-                    e = np.exp2(numpipe.fma(s, scale, np.where(top == -np.inf, 0.0, top * -scale)))  # of a row that sees nothing: 0
-                    total = total + numpipe.partial_sum(e)
-                    acc = numpipe.wgmma_wait(acc)
-                    p = e.astype(q.dtype)  # only now: its registers would be those that the product reads
-                    if risen:
-                        acc = acc * change
-                weight = total.sum(axis=1, keepdims=True)
-                out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)).astype(o.dtype)
-                if by_head:
-                    o[b, h, ds(first, 64), ds(0, form.depth)] = out
-                else:
-                    o[b, ds(first, 64), h, ds(0, form.depth)] = out
-                if lse is not None:  # a column: what lies beyond the array's only one is not written
-                    lse[b, h, ds(first, 64), ds(0, 8)] = (numpipe.full((64, 8), 0.0, np.float32)
-                                                          + (top * scale + np.log2(weight)) * math.log(2))
+                        acc, p, top, total = softmax(np.where(there, s, -np.inf), acc, top, total)
+                    numpipe.barrier_arrive(v_consumed)
+            weight = total.sum(axis=1, keepdims=True)
+            out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)).astype(o.dtype)
+            if by_head:
+                o[b, h, ds(first, 64), ds(0, form.depth)] = out
+            else:
+                o[b, ds(first, 64), h, ds(0, form.depth)] = out
+            if lse is not None:  # a column: what lies beyond the array's only one is not written
+                lse[b, h, ds(first, 64), ds(0, 8)] = (numpipe.full((64, 8), 0.0, np.float32)
+                                                      + (top * scale + np.log2(weight)) * math.log(2))
 
     made: numpipe.Kernel = attend
     return made

@@ -38,10 +38,10 @@ THREADS = 256
 """that meet at a barrier: who passes and who takes"""
 
 
-def turn(name: str) -> NoReturn:
+def turn(name: str | None) -> NoReturn:
     """Let the compute warpgroups go through statements one after another: ``with numpipe.turn("products"):``.
 
-    name  of the token, a compile-time string. Blocks of the same name share it: each of them is a turn
+    name  of the token, a compile-time string. Blocks of the same name share it: each of them is a turn. None: no order
 
     Warpgroup 0 is the first, then 1, … n - 1, then 0 again. All of them go through the blocks of a token equally often. Where
     ``steps_of`` of a `pipeline` leaves out steps, the loop takes and passes the turns of these; so its blocks stand in no branch.

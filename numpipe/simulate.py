@@ -63,7 +63,9 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
             finish_turns(np_)
         end_tokens(np_)
         end_scheduler(np_)
-        one_lane(drain_stores, np_)
     if unit.clustered:
         cluster.arrive()
+    if machine.role != "memory":
+        one_lane(drain_stores, np_)
+    if unit.clustered:
         cluster.wait()

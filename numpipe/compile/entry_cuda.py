@@ -7,7 +7,8 @@
         the next kernel of the stream may be launched; wait for the one before (both overlap only launches)
         memory warpgroup   setmaxnreg.dec; one lane runs the kernel function as the memory role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
-        in a cluster whose CTAs fill each other's slots: all its threads meet (also at the beginning, instead of the CTA's)
+        in a cluster whose CTAs reach into each other's shared memory: all its threads meet (also at the beginning, instead of the
+        CTA's); they arrive before the stores are drained, which the others need not wait for
 
 Without a memory role all warpgroups do what the others do here, with the registers of the launch.
 """
@@ -120,7 +121,7 @@ def _start(unit: Unit) -> Op[..., Any]:
                 if unit.params.debug:
                     define_control(builder, smem(builder, 0))
             if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
-                meet(context, builder)
+                meet(context, builder, unit.params.debug)
             else:
                 nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
             return nb.nothing(context)
@@ -130,9 +131,13 @@ def _start(unit: Unit) -> Op[..., Any]:
     return Op(start, typer)
 
 
-def meet(context: Any, builder: Any) -> None:
-    """All threads of the cluster."""
-    nb.call(context, builder, cluster.arrive, (), ())
+def meet(context: Any, builder: Any, release: bool) -> None:
+    """All threads of the cluster, when the barriers are there: fence.mbarrier_init has released these, and nothing else need be
+    (PTX ISA, "membar/fence": the example of fence.mbarrier_init). A `release` would be a fence of the whole GPU."""
+    if release:
+        nb.call(context, builder, cluster.arrive, (), ())
+    else:
+        nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
     nb.call(context, builder, cluster.wait, (), ())
 
 
@@ -212,11 +217,11 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
     for role in ("memory", "compute") if unit.params.profile_space else ():
         ns[f"begin_{role}"], ns[f"end_{role}"] = _profile(unit, role, begin_profile), _profile(unit, role, end_profile)
         before[role], after[role] = [f"begin_{role}({role}_np)"], [f"end_{role}({role}_np)"]
+    late = unit.clustered and not unit.params.profile_space
     turns = ("begin_turns(compute_np)", "finish_turns(compute_np)") if unit.turns > 1 else ()
     compute = ["compute_np = compute_context()", "begin_tickets(compute_np, table)", *before.get("compute", []), *turns[:1],
                f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:], "end_tokens(compute_np)",
-               "end_scheduler(compute_np)",
-               "drain_stores(compute_np)", *after.get("compute", [])]
+               "end_scheduler(compute_np)", *["drain_stores(compute_np)"] * (not late), *after.get("compute", [])]
     if unit.warp_specialized:
         lines += ["    if is_memory():",
                   f"        dec({unit.memory_registers})",
@@ -229,7 +234,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
                   f"        inc({unit.compute_registers})"]
     lines += [" " * (8 if unit.warp_specialized else 4) + line for line in compute]
     if unit.clustered:  # no CTA leaves while others arrive on its barriers
-        lines += ["    arrive()", "    leave()"]
+        lines += ["    arrive()", *["    drain_stores(compute_context())"] * late, "    leave()"]
         ns["arrive"], ns["leave"] = cluster.arrive, cluster.wait
     exec("\n".join(lines), ns)
     return ns[unit.kernel], argtypes

@@ -10,8 +10,8 @@ entry registers        more threads or fewer registers than setmaxnreg re-divide
                        role: more registers than there are for so many threads
 local memory           registers that went to memory without being called spills
 memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, or say no scope. A cluster's
-                       barriers have one each, at the beginning and at the end; where a partial sum is handed to another CTA there
-                       is one, outside the loop of products
+                       barrier at the end has one (with debug=True that at the beginning too); where a partial sum is handed to
+                       another CTA through global memory there is one, outside the loop of products
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
 tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
 roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream

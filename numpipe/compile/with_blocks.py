@@ -32,6 +32,8 @@ class WithBlocks(Calls):
         self._stays_in(what, node.body, False)
         argument, = self.bind(function, call)
         name = self.value(argument)
+        if name is None and function is order_tokens.turn:
+            return self._block(node.body)
         if not isinstance(name, str):
             self.error(argument, f"{what}: name must be a compile-time string, got {ast.unparse(argument)}")
         if function is profiling.region:

@@ -147,7 +147,7 @@ def _shares(tiles: int, steps: int, sms: int, split: int | str | None, within: i
     if split == CLUSTER:
         clusters, others = sms // within, within - 1
         many, left = divmod(tiles, clusters)
-        return [(alike * within, _Share(n, n * -(-steps // within), n / within, *[n * others / within] * 2, n * others))
+        return [(alike * within, _Share(n, n * -(-steps // within), n / within, sums := n * others / within, sums, n * others))
                 for alike, n in ((left, many + 1), (clusters - left, many))]
     if split is None:  # the first CTAs have a tile more than the last ones, if the tiles do not divide
         many, left = divmod(tiles, sms)

@@ -128,7 +128,7 @@ def found():
     return current().smem_read(CHUNKS, "sums").view(np.float32)[3, 31, 3]
 
 
-def rounds(out, *, waits=True, asks=True):
+def rounds(out, *, waits=True, asks=True, meets=False):
     """Twice: each CTA sends, waits for what comes, reads it, and tells the other one that it has."""
     one_lane(begin, 4, 4)
     meet()
@@ -137,7 +137,8 @@ def rounds(out, *, waits=True, asks=True):
         if asks:
             mbarrier.wait(FREE, number - 1, -1)
         send(number + 1)
-        meet()  # both have sent, which says nothing of when it lands
+        if meets:
+            meet()  # both have sent, which says nothing of when it lands
         if waits:
             mbarrier.wait(READY, number, -1)
         out[2 * number + current().rank] = found()
@@ -149,7 +150,7 @@ def rounds(out, *, waits=True, asks=True):
          r"\(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed.*"
          r"mend: +wait for mbarrier at 61440, phase 0, by every warp", gives=SENT, **PAIR)
 def sums_that_are_read_before_they_have_come(mended, out):
-    rounds(out, waits=mended)
+    rounds(out, waits=mended, meets=True)
 
 
 @machine("refilled-while-read", r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of CTA "
@@ -170,6 +171,29 @@ def a_cta_that_ends_while_its_peer_sends(mended, out):
         mbarrier.wait(READY, 0, -1)
         meet()
     out[current().rank] = 7
+
+
+@machine("unfenced-writes", r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) of CTA "
+         r"\([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the async proxy does not see.*mend: +read "
+         r"it with ordinary loads", gives=np.repeat(np.array([11, 10], F32), 16)[:, None] * np.ones(32, F32), box=(16, 32), **PAIR)
+def sums_that_the_tma_stores_as_they_come(mended, out):
+    one_lane(begin, 4)
+    meet()
+    each_warp(mbarrier.arrive_expect_tx, READY, 512)
+    send(1)
+    mbarrier.wait(READY, 0, -1)
+    if mended:
+        current().smem_write(CHUNKS, current().smem_read(CHUNKS, "sums"), "sums")
+    fence.proxy_async()
+    barrier.sync(1, 128)
+    one_lane(stored, out)
+    meet()
+
+
+def stored(out):
+    cp_async_bulk.store(out, (16 * current().rank, 0), 0)
+    cp_async_bulk.commit_group()
+    cp_async_bulk.wait_group(0)
 
 
 A, B = integers(128, 128), integers(64, 128)
