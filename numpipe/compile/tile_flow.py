@@ -307,8 +307,7 @@ class _Function:
             if web is None or self._constant(name):
                 continue
             role = "accumulator" if web in accumulators else "operand" if web in operands else ""
-            carried = any(self._phi(self.made[one]) for one in live if webs.get(one) == web and one in self.made)
-            if not role and not carried and self.home.get(name) == label:
+            if not role and self.home.get(name) == label:
                 continue  # of this block: it may be made later, or used up before
             ty = self._tile(name)
             assert ty is not None
