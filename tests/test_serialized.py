@@ -186,7 +186,8 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch:
     monkeypatch.setattr(advisories, "redefined", found)
     with pytest.raises(SpecError, match="stop here"):
         numpipe.kernel(num_compute_wgs=1)(operands).compiled(F16, F32)
-    assert {name for name, *_ in seen[0].redefined} == {"once_wrong", "copied_wrong", "either_wrong", "sometimes_wrong", "at_the_end_wrong"}
+    assert {name for name, *_ in seen[0].redefined} == {
+        "once_wrong", "copied_wrong", "either_wrong", "sometimes_wrong", "at_the_end_wrong"}
     assert all(made.line > product.line for _, made, product in seen[0].redefined)
 
 
