@@ -205,7 +205,8 @@ def an_accumulator_in_flight_as_an_operand(a, b, c):
 @refused(compiled="'p' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
                   "operand-redefined (C7513): each product would be waited for before the next one begins, at about half of the "
                   "speed; write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the "
-                  "product runs\nin flight since {path}:{line-2}", kind=SerializedWgmma)
+                  "product runs; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\n"
+                  "in flight since {path}:{line-2}", kind=SerializedWgmma)
 def an_operand_in_flight(a, b, c):
     acc, p = numpipe.zeros((64, 64), np.float32), numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)
     for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):

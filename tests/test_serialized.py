@@ -229,10 +229,14 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
 def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accumulators, and what goes through the loop; not what is made of numbers alone, and of the loop's body nothing else."""
     seen: list[Seen] = []
-    monkeypatch.setattr(register_budget, "check", lambda unit, lifted, found: seen.append(found))
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")
-    kernel = numpipe.kernel(num_compute_wgs=1)(held_through_a_loop)
-    kernel.simulate(np.ones((128, 64), np.float16), np.zeros((64, 448), np.float32), cfg=256)
+
+    def found(unit: Any, lifted: Any, one: Seen) -> None:
+        seen.append(one)
+        raise SpecError("stop here")
+
+    monkeypatch.setattr(register_budget, "check", found)
+    with pytest.raises(SpecError, match="stop here"):
+        numpipe.kernel(num_compute_wgs=1)(held_through_a_loop).compiled(F16, F32, cfg=256)
     held, where = seen[0].widest
     assert {(part.name, part.role, part.registers) for part in held} == {
         ("acc", "accumulator", 64), ("s", "accumulator", 32), ("unused", "accumulator", 32),
