@@ -192,10 +192,29 @@ def a_function_of_an_accumulator_in_flight(a, b, c):
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused(compiled="'c[…] = tile': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, "
+                  "0) first (a pipeline loop's end does so for what it carries)")
+def a_store_of_an_accumulator_in_flight(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        acc = numpipe.wgmma(None, x, x.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+      # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="wgmma(acc, a, b), a: the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait"
+                  "(acc, 0) first (a pipeline loop's end does so for what it carries)")
+def an_accumulator_in_flight_as_an_operand(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        acc = numpipe.wgmma(None, x, x.T)
+        acc = numpipe.wgmma(None, acc, x)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused(compiled="'p' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
                   "operand-redefined (C7513): each product would be waited for before the next one begins, at about half of the "
                   "speed; write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the "
-                  "product runs\nin flight since {path}:{line-2}", kind=SerializedWgmma)
+                  "product runs; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\n"
+                  "in flight since {path}:{line-2}", kind=SerializedWgmma)
 def an_operand_in_flight(a, b, c):
     acc, p = numpipe.zeros((64, 64), np.float32), numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)
     for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):

@@ -36,7 +36,7 @@ def every_form(a, b, turned, c, *, m: numpipe.Static, n: numpipe.Static, togethe
 
 def arguments(n: int) -> tuple[list[np.ndarray], dict[str, Any]]:
     """(arrays, Statics): M and the type go round with N; both tiles are in flight where a lane has the registers."""
-    m = 64 * (1 + n // 8 % 3) if n <= 128 else 64
+    m = 64 * (1 + n // 8 % 3) if n <= 64 else 64
     dtype: Any = ml_dtypes.bfloat16 if n // 8 % 2 else np.float16
     rng = np.random.default_rng(n)
     arrays = [rng.integers(-4, 5, shape).astype(dtype) for shape in ((m, K), (K, n), (n, K))]

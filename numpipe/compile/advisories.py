@@ -22,6 +22,7 @@ from .in_flight import Seen
 from .lift import Lifted
 
 COST = "each product would be waited for before the next one begins, at about half of the speed"
+ALLOWED = "; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is"
 _PRINTS = r"\b(debug_print|device_assert)\("
 Place = Callable[[Seen, Lifted], "Position | None"]
 
@@ -114,7 +115,7 @@ def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
     name, definition, product = seen.redefined[0]
     mend = ADVISORIES["C7513"].mend
     text = (f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
-            f"operand-redefined (C7513): {COST}; {mend}\n  in flight since {product.filename}:{product.line}")
+            f"operand-redefined (C7513): {COST}; {mend}{ALLOWED}\n  in flight since {product.filename}:{product.line}")
     return blame.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
 
@@ -124,5 +125,5 @@ def error(unit: Unit, lifted: Lifted, seen: Seen, advisory: Advisory) -> Seriali
     rows = [f"  in flight since {since.filename}:{since.line}" for made, since in (*seen.packed, *seen.begun) if made == where][:1]
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)
-    text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; {advisory.mend}"
+    text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; {advisory.mend}{ALLOWED}"
     return blame.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

@@ -68,6 +68,7 @@ class _Function:
                 if isinstance(statement, nb.numba_ir.Assign):
                     self.made[statement.target.name] = statement
                     self.home[statement.target.name] = label
+        self.constant: dict[str, bool] = {}
         self.products = {name: statement.value for name, statement in self.made.items() if self._calls(statement.value, mma.wgmma)}
         self.operands = {name: self._origin(call.args[1].name) for name, call in self.products.items()
                          if isinstance(types[call.args[1].name], TileType)}
@@ -251,13 +252,15 @@ class _Function:
             behind = [ends[label]]
             for statement in reversed(body):
                 behind.append(self._before(statement, behind[-1]) if not self._phi(statement) else behind[-1])
+            measured: set[str] = set()
             for statement, live in zip(body, reversed(behind[:-1]), strict=True):
                 name = statement.target.name if isinstance(statement, nb.numba_ir.Assign) else ""
                 if state and name and self._makes(statement):
                     self._defined(name, state, carried, operands, begins, webs, seen)
                 state = self._after(statement, state)
-                if state:
-                    self._measure(label, live | set(state), state, webs, accumulators, operands, seen)
+                if state and live | set(state) != measured:
+                    measured = live | set(state)
+                    self._measure(label, measured, state, webs, accumulators, operands, seen)
 
     def _makes(self, statement: Any) -> bool:
         """Whether a statement gives a tile new registers: it is no copy, no product, no phi node."""
@@ -304,11 +307,14 @@ class _Function:
         held: dict[str, Held] = {}
         for name in sorted(live):
             web = webs.get(name)
-            if web is None or self._constant(name):
+            if web is None:
+                continue
+            if name not in self.constant:
+                self.constant[name] = self._constant(name)
+            if self.constant[name]:
                 continue
             role = "accumulator" if web in accumulators else "operand" if web in operands else ""
-            carried = any(self._phi(self.made[one]) for one in live if webs.get(one) == web and one in self.made)
-            if not role and not carried and self.home.get(name) == label:
+            if not role and self.home.get(name) == label:
                 continue  # of this block: it may be made later, or used up before
             ty = self._tile(name)
             assert ty is not None

@@ -349,8 +349,8 @@ class Products:
         who.elapse(who.sm.costs.wait)
 
     def _check_operands(self) -> None:
-        """PipelineRace if registers were overwritten that a product, drained now, has read."""
-        for product, registers, held in [one for one in self._registers if one[0].batch <= self.drained]:
+        """PipelineRace if registers were overwritten that a product reads which was in flight until now, or still is."""
+        for product, registers, held in self._registers:
             if registers.tobytes() != held:
                 raise report.race(self.who, f"registers that the wgmma at {report.place(product.site)} takes as its A operand were "
                                             f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with "

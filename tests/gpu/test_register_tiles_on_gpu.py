@@ -32,6 +32,7 @@ from register_kernels import (
     whole_numbers_are_right,
 )
 from tile_expressions import arguments, expressions, fits, wrong
+from wgmma_kernels import COLUMNS, is_right
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -110,6 +111,11 @@ def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role() -> None:
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_a_product_of_registers_of_each_shape(case: Any) -> None:
     assert all(register_product_is_right(case, "gpu") for _ in range(10))
+
+
+@pytest.mark.parametrize("n", [n if n % 24 == 8 else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS])
+def test_every_form_of_wgmma_with_so_many_columns(n: int) -> None:
+    assert all(is_right(n, target="gpu") for _ in range(10))
 
 
 @pytest.mark.parametrize("keys", [64, 200, 4096])
