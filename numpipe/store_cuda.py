@@ -208,7 +208,8 @@ def _store_runs(builder: Any, how: Writing, value: Any, base: Any, inside: Any, 
                 kind, names = (f".v{len(four)}", f"{{{names}}}") if len(four) > 1 else ("", names)
                 nb.emit_asm(builder, nb.void, [builder.add(at, nb.const(4 * n, nb.i64)), chosen(
                     builder.icmp_unsigned("<", r, shape[0])), *four],
-                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.global{kind}.b32 [$0], {names}; }}", "l,r" + ",r" * len(four) + ",~{memory}")
+                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.global{kind}.b32 [$0], {names}; }}",
+                    "l,r" + ",r" * len(four) + ",~{memory}")
 
     def elements() -> None:
         for number in range(len(where)):

@@ -173,7 +173,8 @@ def arrays_of_lines() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(12)
     return {"x": rng.integers(-9, 10, (200, 64)).astype(F32), "h": rng.integers(-9, 10, (250, 160)).astype(F16),
             "n": rng.integers(-9, 10, (256, 12)).astype(I32), "doubled": np.zeros((190, 60), F32),
-            "rounded": np.zeros((256, 64), F16), "sums": np.zeros((2, 128), F32), "shifted": np.zeros((256, 132), F32), "mixed": np.zeros((128, 24), I32),
+            "rounded": np.zeros((256, 64), F16), "sums": np.zeros((2, 128), F32),
+            "shifted": np.zeros((256, 132), F32), "mixed": np.zeros((128, 24), I32),
             "counts": np.ones((64, 8), I32)}
 
 

@@ -8,7 +8,7 @@
     s       float32 number          p    int32 number
 
 reductions along an axis and casts from one layout to the other (`rowsums`, `topmost`, `turned`), and gathered rows. All
-are small integers, so that every step is exact in its type and a fused multiply-add changes nothing: a kernel, on whichever machine,
+are small integers, so that every step is exact in its type and a fused multiply-add changes nothing: a kernel, on any machine,
 gives NumPy's bits. `worth` evaluates the same text with NumPy.
 """
 

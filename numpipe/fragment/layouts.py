@@ -14,7 +14,8 @@ coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step
 ===========  ============  ==================================================================  ===============================
 
 In a coalesced layout lane l of warp w has as its own row ``16 w + l / L`` and column ``v (l % L)``: v elements side by side, 16
-bytes where it was made, which one instruction loads or stores; the L lanes of a row (8, or as many as it needs) have 128 bytes. Warps have the rows that they have in an accumulator.
+bytes where it was made, which one instruction loads or stores; the L lanes of a row (8, or as many as it needs) have 128 bytes.
+Warps have the rows that they have in an accumulator.
 
 The accumulator is that of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma"). Packed to 16 bits, registers
 ``4 i … 4 i + 3`` of a block of 64 rows are the A operand of its i-th k16 step, as they are.
