@@ -84,13 +84,12 @@ def test_a_reduction_needs_something_to_start_from() -> None:
 @compiled
 def test_tiles_are_reduced_by_tma_and_the_rest_by_the_lanes() -> None:
     arrays = list(arrays_of_sums().values())
-    ptx, sass = sums.inspect("ptx", *arrays), sums.inspect("sass", *arrays)
+    ptx = sums.inspect("ptx", *arrays)
     assert ptx.count("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add") == 2 + 2  # 64 x 128 bytes each: panels, counts
     assert ptx.count("cp.reduce.async.bulk.tensor.3d.global.shared::cta.max") == 1
     assert ptx.count("red.relaxed.gpu.global.add.f32") == 32 + 16  # shifted; line: 16 elements of each of 4 lanes
     assert ptx.count("red.relaxed.gpu.global.or.b32") == 2  # a lane has two rows
-    assert len(re.findall(r"RED.*\.ADD\.F32", sass)) == 48 and "LDL" not in sass
-    assert "MEMBAR" not in sass.replace("MEMBAR.ALL.CTA", "")
+    assert "membar" not in ptx and ".local" not in ptx
 
 
 @compiled
@@ -136,19 +135,20 @@ def test_a_cast_finds_each_element_where_the_panel_has_it_without_bank_conflicts
         assert {ways(part, vector * size) for part in at.reshape(-1, lanes)} == {1}
 
 
-@pytest.mark.parametrize("dtype, count", [(np.float32, 8), (np.float16, 4)])
 @compiled
-def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels(dtype: Any, count: int) -> None:
+def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels() -> None:
     @numpipe.kernel(num_compute_wgs=1)
-    def moved(x, y):
-        y[ds(0, 64), ds(0, 64)] = numpipe.layout_cast(numpipe.layout_cast(
-            numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]), "accumulator") * 2.0, "coalesced")
+    def moved(x, h, y, z):
+        a = numpipe.layout_cast(numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]), "accumulator")  # two panels
+        b = numpipe.layout_cast(numpipe.load_tile(h.at[ds(0, 64), ds(0, 64)]), "accumulator")  # one
+        y[ds(0, 64), ds(0, 64)] = numpipe.layout_cast(a * 2.0, "coalesced")
+        z[ds(0, 64), ds(0, 64)] = numpipe.layout_cast(b * 2.0, "coalesced")
 
-    x = np.ones((64, 64), dtype)
-    ptx = moved.inspect("ptx", x, x.copy())
-    assert len(re.findall(r"ld\.global\.v4", ptx)) == ptx.count("st.global.v4.b32") == count
-    assert ptx.count("ld.shared.v4.b32") == ptx.count("st.shared.v4.b32") == count
-    assert ptx.count("bar.warp.sync") == 4 * 64 * x.itemsize // 128 and "local" not in ptx
+    x, h = np.ones((64, 64), np.float32), np.ones((64, 64), np.float16)
+    ptx = moved.inspect("ptx", x, h, x.copy(), h.copy())
+    assert len(re.findall(r"ld\.global\.v4", ptx)) == ptx.count("st.global.v4.b32") == 8 + 4
+    assert ptx.count("ld.shared.v4.b32") == ptx.count("st.shared.v4.b32") == 8 + 4
+    assert ptx.count("bar.warp.sync") == 2 * 2 * (2 + 1) and ".local" not in ptx
 
 
 @compiled
