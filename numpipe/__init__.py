@@ -16,7 +16,8 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
                        `async_prefetch`
 register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic,
                        ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`,
-                       `partial_min`; `map_columns`, `layout_cast`, `show_layout`
+                       `partial_min`; `map_columns`, `load_tile`, `layout_cast`,
+                       `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
@@ -48,6 +49,7 @@ _HOME = {
     "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
     "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
     "map_columns": "fragment.strips", "show_layout": "fragment.drawing", "layout_cast": "fragment.conversions",
+    "load_tile": "load",
     "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
     "turn": "order_tokens", "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
@@ -136,6 +138,7 @@ __all__ = [
     "last_failure",
     "last_profile",
     "layout_cast",
+    "load_tile",
     "map_columns",
     "nd_loop",
     "num_programs",
@@ -209,6 +212,7 @@ if TYPE_CHECKING:
     from .launch.contiguous import ascontiguous
     from .launch.placement import pinned_empty, to_device
     from .launch.watch import last_failure
+    from .load import load_tile
     from .model import explain
     from .order_tokens import turn
     from .params import CompilerParams, LoweringSemantics

@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 
 from ._machine import current, failure
-from ._op import op
+from ._op import constant, op
 from .errors import SimulationError, SpecError
-from .fragment.layouts import COLUMN, EITHER, ROW, Form
+from .fragment.layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
 from .fragment.tile import INT32, Tile, check_dtype, check_form
 from .inert import Inert
 from .refs import All, Ds, GmemRef
-from .views import block_axes
+from .views import GmemView, block_axes
 
 
 def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form | None]) -> Form | None:
@@ -72,6 +72,48 @@ def _is_slice(part: Any) -> bool | None:
         return True
     integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
     return False if integer or isinstance(part, Inert) else None
+
+
+def load_form(view: Any, layout: Any) -> Form:
+    """What `load_tile` gives; SpecError for a layout that it does not know, or the tile has not."""
+    if layout not in (ACCUMULATOR, COALESCED):
+        raise SpecError(f"load_tile: layout must be \"accumulator\" or \"coalesced\", got {layout!r}")
+    name, dtype, sizes = view
+    form = block_form(f"{name}.at", dtype, sizes)
+    assert form is not None
+    return coalesced_form(form, "load_tile") if layout == COALESCED else form
+
+
+def not_loaded(got: object) -> SpecError:
+    """The error for what is no view."""
+    return SpecError(f"load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got {got}")
+
+
+@op
+def load_tile(view: Any, layout: str = COALESCED) -> Tile:
+    """A block of an array as a register tile in a layout of your choice, inside a kernel.
+
+    view    ``array.at[ds(i, 64), ds(j, 64)]``; elements outside the array are 0
+    layout  "coalesced": a lane has 16 bytes side by side, 8 lanes a whole 128-byte line of a row; what it is added to has to be in
+            the same layout. "accumulator": as ``array[ds(i, 64), ds(j, 64)]``
+
+    For kernels that compute element by element, and for what is read and written once: a load or store instruction of a warp moves
+    4 whole lines in place of 8 pieces of 32 bytes. ``numpipe.layout_cast(tile, "accumulator")`` makes a tile that meets vectors,
+    reductions and products, through shared memory::
+
+        x = numpipe.load_tile(a.at[ds(i, 64), ds(0, 64)])
+        b[ds(i, 64), ds(0, 64)] = np.maximum(x, 0.0)
+
+    Raises SpecError for what is no view, for rows that are not 32, 64 or 128 x i bytes, and for other layouts.
+    """
+    if not isinstance(view, GmemView):
+        raise not_loaded(type(view).__name__)
+    form = load_form((view.ref.name, view.dtype, view.sizes), constant("load_tile", "layout", layout))
+    if current().role == "memory":
+        return Tile(None, form.shape, form.dtype, form.layout)
+    value = np.zeros(form.shape, form.dtype)
+    _read_block(view.ref, view.axes, view.start, value)
+    return Tile(value, form.shape, form.dtype, form.layout)
 
 
 @op

@@ -7,21 +7,23 @@ is not looked at again.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from . import _numba as nb
 from . import load as source
-from ._op import cuda_meaning
+from ._op import cuda_meaning, immediate
 from .arith_cuda import type_of
-from .fragment.elementwise_cuda import lane_place
-from .fragment.layouts import COLUMN, EITHER, ROW, places, sources
+from .fragment.elementwise_cuda import place_of
+from .fragment.layouts import COLUMN, EITHER, ROW, places, sources, vector_of
 from .fragment.tile import BFLOAT16, FLOAT32, HALVES
 from .fragment.tile_cuda import TileType, assembled, registers, undefined
 from .inert_cuda import InertType
 from .refs_cuda import AllType, DsType, GmemType, gmem_value
 from .views import block_axes
+from .views_cuda import ViewType
 
 I32 = nb.types.int32
 
@@ -35,14 +37,11 @@ def _is_slice(part: Any) -> bool | None:
 class _Block:
     """Where a block's elements are: the address of the array's element 0 in it, and along its dimensions start, size, stride."""
 
-    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, parts: tuple[Any, ...], given: Any,
-                 axes: tuple[int, ...]) -> None:
+    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: list[Any], axes: tuple[int, ...],
+                 indices: Sequence[tuple[int, TileType, Any]] = ()) -> None:
         self.builder, self.dtype = builder, ref.arg.dtype
         array = gmem_value(context, builder, ref, value)
         shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
-        start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
-                 context.cast(builder, found, part, I32)
-                 for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, given), strict=True)]
         self.base, self.inside = array.pointer, nb.const(1, nb.i1)
         for axis, place in enumerate(start):
             if axis not in axes:
@@ -50,12 +49,11 @@ class _Block:
                 self.base = self.moved(self.base, place, strides[axis])
         self.start, self.size, self.stride = ([of[axis] for axis in axes] for of in (start, shape, strides))
         inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
-        self.indices = [(number, parts[axis], nb.cgutils.unpack_tuple(builder, given)[axis]) for number, axis in enumerate(axes)
-                        if isinstance(parts[axis], TileType)]
+        self.indices = indices
         """(which dimension, vector's type, value) of indices that elements are gathered at"""
         self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma and not any(
             number == len(axes) - 1 for number, *_ in self.indices)
-        """whether two elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
+        """whether elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """The address `place` elements further along a dimension."""
@@ -63,15 +61,13 @@ class _Block:
         far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64)))
         return builder.add(address, far)
 
-    def load(self, address: Any, inside: Any, both: bool = False) -> Any:
-        """One element, or `both` it and its neighbour; what lies outside is not touched, but the array's first element."""
-        builder = self.builder
-        machine: Any = {2: nb.i16, 4: nb.i32}[self.dtype.itemsize]
-        if both:
-            machine = nb.i32 if self.dtype in HALVES else nb.ir.VectorType(nb.i32, 2)
+    def load(self, address: Any, inside: Any, count: int = 1) -> Any:
+        """One element, or `count` neighbours; what lies outside is not touched, but the array's first element."""
+        builder, words = self.builder, count * self.dtype.itemsize // 4
+        machine: Any = nb.i16 if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
         pointer = builder.inttoptr(address, nb.global_pointer(machine))
-        found = builder.load(pointer, align=self.dtype.itemsize * (2 if both else 1))
-        zero = nb.ir.Constant(machine, [0, 0] if both and self.dtype not in HALVES else 0)
+        found = builder.load(pointer, align=self.dtype.itemsize * count)
+        zero = nb.ir.Constant(machine, [0] * words if words > 1 else 0)
         return builder.select(inside, found, zero)
 
 
@@ -80,12 +76,11 @@ def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
     return builder.bitcast(word, nb.f32) if dtype == FLOAT32 else word
 
 
-def _pair(block: _Block, address: Any, inside: Any) -> list[Any]:
-    """The registers of two neighbours, loaded at once."""
-    found = block.load(address, inside, both=True)
-    if block.dtype in HALVES:
-        return [found]
-    return [_bits(block.builder, block.dtype, block.builder.extract_element(found, nb.const(i))) for i in (0, 1)]
+def _run(block: _Block, address: Any, inside: Any, count: int) -> list[Any]:
+    """The registers of `count` neighbours, loaded at once."""
+    found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
+    parts = [found] if words == 1 else [block.builder.extract_element(found, nb.const(i)) for i in range(words)]
+    return [_bits(block.builder, block.dtype, part) for part in parts]
 
 
 def _packed(block: _Block, two: list[Any]) -> list[Any]:
@@ -99,8 +94,8 @@ def _packed(block: _Block, two: list[Any]) -> list[Any]:
 
 def _loaded(builder: Any, block: _Block, tile: TileType) -> Any:
     """All registers of a tile: by pairs where the first column is even and the array has all columns, else by elements."""
-    row, column = lane_place(builder)
-    flat = len(tile.shape) == 1
+    row, column = place_of(builder, tile)
+    flat, run = len(tile.shape) == 1, vector_of(tile.layout) or 2
     where = places(tile.shape, tile.layout)
     gathered = {axis: _indices(builder, tile, axis, *vector) for axis, *vector in block.indices}
 
@@ -123,11 +118,12 @@ def _loaded(builder: Any, block: _Block, tile: TileType) -> Any:
 
     def registers(pairs: bool) -> list[Any]:
         found: list[Any] = []
-        for first in range(0, len(where), 2):
+        for first in range(0, len(where), run):
             if pairs and where[first][1] is not None:
-                found += _pair(block, *address(first))
-            else:
-                found += _packed(block, [block.load(*address(element)) for element in (first, first + 1)])
+                found += _run(block, *address(first), run)
+                continue
+            for pair in range(first, first + run, 2):
+                found += _packed(block, [block.load(*address(element)) for element in (pair, pair + 1)])
         return found
 
     if not block.pairs or all(place[1] is None for place in where):
@@ -136,7 +132,7 @@ def _loaded(builder: Any, block: _Block, tile: TileType) -> Any:
     most = builder.sub(block.size[last], nb.const(tile.shape[-1]))
     begin = block.start[last]
     whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
-    even = builder.icmp_unsigned("==", builder.and_(begin, nb.const(1)), nb.const(0))
+    even = builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0))
     arms = []
     with builder.if_else(builder.and_(whole, even)) as (quick, slow):
         for arm, pairs in ((quick, True), (slow, False)):
@@ -186,10 +182,32 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:
             return nb.nothing(context) if tile is None else undefined(tile)
-        block = _Block(context, builder, ref, args[0], parts, args[1], axes)
+        given = nb.cgutils.unpack_tuple(builder, args[1])
+        start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
+                 context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
+        indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
+        block = _Block(context, builder, ref, args[0], start, axes, indices)
         return _number(builder, block) if tile is None else _loaded(builder, block, tile)
 
     return result(ref, index), codegen
+
+
+@cuda_meaning(source.load_tile)
+def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
+    if not isinstance(view, ViewType):
+        raise source.not_loaded(nb.unliteral(view))
+    ref = view.ref
+    form = source.load_form((ref.arg.name, ref.arg.dtype, view.sizes), immediate("load_tile", "layout", layout))
+    tile = TileType.of(form)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if ref.role == "memory":
+            return undefined(tile)
+        given = nb.cgutils.create_struct_proxy(view)(context, builder, value=args[0])
+        start = nb.cgutils.unpack_tuple(builder, given.start)
+        return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
+
+    return tile(view, layout), codegen
 
 
 @nb.typing_registry.register_global(operator.getitem)

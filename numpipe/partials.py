@@ -26,6 +26,7 @@ from ._machine import current, failure
 from ._op import helper, op
 from .arith import ge, gt, sub
 from .errors import SimulationError, SpecError
+from .fragment.layouts import only_accumulator
 from .fragment.tile import FLOAT32, Tile
 from .intrinsics import barrier, special
 from .lanes import one_lane
@@ -54,6 +55,8 @@ def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None
     """
     if work is None:
         return acc
+    if isinstance(acc, Tile):
+        only_accumulator(acc.form, "numpipe.combine")
     check(getattr(work, "unit", None), getattr(work, "index", -1), acc.dtype if isinstance(acc, Tile) else type(acc).__name__)
     if acc.inert:
         return acc

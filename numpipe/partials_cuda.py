@@ -9,6 +9,7 @@ from . import partials as source
 from ._op import cuda_meaning
 from .context_cuda import tile_part
 from .errors import SpecError
+from .fragment.layouts import only_accumulator
 from .fragment.tile_cuda import InFlightType, TileType, settled
 from .intrinsics import memory
 from .refs_cuda import GmemType, gmem_value
@@ -26,6 +27,7 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
     if not isinstance(acc, (TileType, InFlightType)):
         raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {acc}")
     tile = settled(acc, "numpipe.combine")
+    only_accumulator(tile.form, "numpipe.combine")
     if isinstance(work, nb.types.NoneType):
         return tile(acc, part, work), lambda context, builder, sig, args: args[0]
     of_kernel = isinstance(work, GmemType)

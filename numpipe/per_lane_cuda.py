@@ -14,8 +14,8 @@ from ._op import cuda_meaning
 from .arith_cuda import convert, kind_of, type_of
 from .closure_cuda import BoundType, bound_type
 from .errors import SpecError
-from .fragment.shared_cuda import _converge as converge
-from .fragment.shared_cuda import _Value as Int
+from .fragment.shared_cuda import Value as Int
+from .fragment.shared_cuda import converge
 from .refs import READ_ONLY
 from .refs_cuda import SmemType, view
 from .shared import NO_SLOTS

@@ -10,11 +10,11 @@ from . import _numba as nb
 from . import store as source
 from ._op import cuda_meaning
 from .errors import SpecError
-from .fragment.elementwise_cuda import lane_place
-from .fragment.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
+from .fragment.elementwise_cuda import lane_place, place_of
+from .fragment.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .fragment.panel import batches, panel_columns
 from .fragment.tile import HALVES
-from .fragment.tile_cuda import InFlightType, TileType, settled
+from .fragment.tile_cuda import InFlightType, TileType, registers, settled
 from .inert_cuda import InertType
 from .refs_cuda import AllType, DsType, GmemType, gmem_value
 from .store_ring import put
@@ -106,6 +106,9 @@ def _store_by_lanes(context: Any, builder: Any, how: Writing, ref_value: Any, st
             inside = builder.and_(inside, builder.icmp_unsigned("<", place, shape[axis]))
             base = _moved(builder, how.tile, base, place, strides[axis])
     along = [[of[axis] for axis in how.axes] for of in (start, shape, strides)]
+    if vector_of(how.tile.layout):
+        _store_runs(builder, how, value, base, inside, along, neighbours(how))
+        return
     if how.tile.layout != ACCUMULATOR:
         _store_line(builder, how, value, base, inside, along)
         return
@@ -165,6 +168,70 @@ def _store_line(builder: Any, how: Writing, value: Any, base: Any, inside: Any, 
         nb.emit_asm(builder, nb.void, [_moved(builder, tile, base, at, strides[axis]), _element(builder, how, value, first + i),
                                        builder.zext(chosen, nb.i32)],
                     f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
+
+
+def neighbours(how: Writing) -> bool:
+    """Whether elements side by side in a coalesced tile may be written at once: they are in the array, and rows are aligned."""
+    array = how.ref.arg
+    return array.tma and array.order == "row" and how.axes[1] == array.ndim - 1 and how.statement[0].startswith("st.")
+
+
+def _store_runs(builder: Any, how: Writing, value: Any, base: Any, inside: Any, along: list[list[Any]], at_once: bool) -> None:
+    """A coalesced tile: what a lane has side by side in one statement, where the block starts at a multiple of that and the array
+    has all its columns; else element by element. Rows that are not there are skipped by predicates."""
+    tile, ((top, left), shape, strides) = how.tile, along
+    (row, column), vector = place_of(builder, tile), vector_of(tile.layout)
+    where = places(tile.shape, tile.layout)
+    text, code = how.statement
+    nbytes = vector * tile.dtype.itemsize
+
+    def chosen(*tests: Any) -> Any:
+        found = inside
+        for test in tests:
+            found = builder.and_(found, test)
+        return builder.zext(found, nb.i32)
+
+    def element(number: int, axis: int) -> Any:
+        own, start = ((row, top), (column, left))[axis]
+        return builder.add(builder.add(start, own), nb.const(where[number][axis] or 0))
+
+    def runs() -> None:
+        each = nbytes // 4
+        parts = registers(builder, tile, value)
+        for first in range(0, len(where), vector):
+            r = element(first, 0)
+            at = _moved(builder, tile, _moved(builder, tile, base, r, strides[0]), element(first, 1), strides[1])
+            words = parts[first * len(parts) // len(where):][:each]
+            words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
+            for n in range(0, each, 4):
+                four = words[n:n + 4]
+                names = ", ".join(f"${i + 2}" for i in range(len(four)))
+                kind, names = (f".v{len(four)}", f"{{{names}}}") if len(four) > 1 else ("", names)
+                nb.emit_asm(builder, nb.void, [builder.add(at, nb.const(4 * n, nb.i64)), chosen(
+                    builder.icmp_unsigned("<", r, shape[0])), *four],
+                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.global{kind}.b32 [$0], {names}; }}",
+                    "l,r" + ",r" * len(four) + ",~{memory}")
+
+    def elements() -> None:
+        for number in range(len(where)):
+            r, c = element(number, 0), element(number, 1)
+            at = _moved(builder, tile, _moved(builder, tile, base, r, strides[0]), c, strides[1])
+            nb.emit_asm(builder, nb.void, [at, _element(builder, how, value, number), chosen(
+                builder.icmp_unsigned("<", r, shape[0]), builder.icmp_unsigned("<", c, shape[1]))],
+                f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
+
+    if not at_once:
+        elements()
+        return
+    unit = min(16, nbytes) // tile.dtype.itemsize
+    most = builder.sub(shape[1], nb.const(tile.shape[1]))
+    whole = builder.and_(builder.icmp_signed(">=", left, nb.const(0)), builder.icmp_signed("<=", left, most))
+    aligned = builder.icmp_unsigned("==", builder.and_(left, nb.const(unit - 1)), nb.const(0))
+    with builder.if_else(builder.and_(whole, aligned)) as (quick, slow):
+        with quick:
+            runs()
+        with slow:
+            elements()
 
 
 def _element(builder: Any, how: Writing, value: Any, number: int) -> Any:

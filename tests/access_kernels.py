@@ -151,9 +151,59 @@ def wanted_of_casts(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             "masks": (a.max(1) > 7).astype(I32) + np.arange(64, dtype=I32)}
 
 
+@numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
+def lines(x, h, n, doubled, rounded, sums, shifted, mixed, counts):
+    """Coalesced tiles: of whole rows, of rows and columns that are cut, from where 16 bytes are not aligned; and back."""
+    wg = numpipe.axis_index("wg")
+    first = 128 * wg
+    a, b = numpipe.load_tile(x.at[ds(first, 128), ds(0, 64)]), numpipe.load_tile(h.at[ds(first, 128), ds(64, 128)])
+    doubled[ds(first, 128), ds(0, 64)] = np.where(a > 0.0, a * 2.0, -a)
+    rounded[ds(first, 128), ds(0, 64)] = a.astype(np.float16)
+    acc = numpipe.layout_cast(b, "accumulator").astype(np.float32)
+    sums[wg, ds(0, 128)] = acc.sum(axis=0)
+    shifted[ds(first, 128), ds(3, 128)] = numpipe.layout_cast(acc + acc.sum(axis=1)[:, None], "coalesced")
+    c = numpipe.layout_cast(numpipe.load_tile(n.at[ds(first, 64), ds(1, 8)]), "accumulator") + iota((64, 8), 1)
+    mixed[ds(64 * wg, 64), ds(0, 8)] = c
+    numpipe.atomic_add(counts.at[ds(0, 64), ds(0, 8)], numpipe.layout_cast(c, "coalesced"))
+    narrow = numpipe.load_tile(h.at[ds(first, 64), ds(0, 16)])
+    mixed[ds(64 * wg, 64), ds(8, 16)] = numpipe.layout_cast(narrow, "accumulator").astype(np.int32)
+
+
+def arrays_of_lines() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(12)
+    return {"x": rng.integers(-9, 10, (200, 64)).astype(F32), "h": rng.integers(-9, 10, (250, 160)).astype(F16),
+            "n": rng.integers(-9, 10, (256, 12)).astype(I32), "doubled": np.zeros((190, 60), F32),
+            "rounded": np.zeros((256, 64), F16), "sums": np.zeros((2, 128), F32),
+            "shifted": np.zeros((256, 132), F32), "mixed": np.zeros((128, 24), I32),
+            "counts": np.ones((64, 8), I32)}
+
+
+def wanted_of_lines(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def padded(array: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
+        found = np.zeros((rows.stop - rows.start, columns.stop - columns.start), array.dtype)
+        part = array[rows, columns]
+        found[:part.shape[0], :part.shape[1]] = part
+        return found
+
+    found = {name: array.copy() for name, array in given.items()}
+    for wg in range(2):
+        rows, half = slice(128 * wg, 128 * wg + 128), slice(128 * wg, 128 * wg + 64)
+        a, acc = padded(given["x"], rows, slice(0, 64)), padded(given["h"], rows, slice(64, 192)).astype(F32)
+        kept = min(128, 190 - 128 * wg)
+        found["doubled"][rows] = np.where(a > 0, 2 * a, -a)[:kept, :60]
+        found["rounded"][rows] = a.astype(F16)
+        found["sums"][wg] = acc.sum(0)
+        found["shifted"][rows, 3:131] = acc + acc.sum(1)[:, None]
+        c = given["n"][half, 1:9] + np.arange(8, dtype=I32)
+        found["mixed"][64 * wg:64 * wg + 64] = np.concatenate([c, given["h"][half, :16].astype(I32)], axis=1)
+        found["counts"] += c
+    return found
+
+
 CASES: dict[str, tuple[Any, Any, Any]] = {
     "vectors": (vectors, arrays_of_vectors, wanted_of_vectors), "sums": (sums, arrays_of_sums, wanted_of_sums),
-    "gathered": (gathered, arrays_of_gathered, wanted_of_gathered), "casts": (casts, arrays_of_casts, wanted_of_casts)}
+    "gathered": (gathered, arrays_of_gathered, wanted_of_gathered), "casts": (casts, arrays_of_casts, wanted_of_casts),
+    "lines": (lines, arrays_of_lines, wanted_of_lines)}
 
 
 def differing(name: str, target: str) -> list[str]:

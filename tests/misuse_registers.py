@@ -369,18 +369,66 @@ def a_gather_of_rows_along_columns(a, b, c):
 
 
 # ---- layout casts --------------------------------------------------------------------------------------------------------
-@refused("layout_cast: vectors are cast, got a tile (64, 64), whose layout is that of its shape: a tile is transposed through "
-         "shared memory, tile[...] = x and then tile.T[...]", kind=SpecError)
+@refused("layout_cast: the layout of a tile (M, N) is one of 'accumulator', 'coalesced', got 'row'", kind=SpecError)
 def a_cast_of_a_tile(a, b, c):
     x = numpipe.layout_cast(numpipe.zeros((64, 64), np.float32), "row")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("layout_cast: layout must be \"row\" (along the columns of a tile) or \"column\" (along its rows), got 'columns'",
-         kind=SpecError)
+@refused("layout_cast: the layout of a vector is one of 'row', 'column', got 'columns'", kind=SpecError)
 def a_cast_to_no_layout(a, b, c):
     x = numpipe.layout_cast(numpipe.iota(64), "columns")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane has the elements of both; write "
+         "numpipe.layout_cast(x, \"accumulator\") of what is coalesced", kind=SpecError)
+def a_coalesced_tile_and_an_accumulator(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]) + numpipe.zeros((64, 64), np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+def a_sum_of_a_coalesced_tile(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]).sum(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…] = value takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+def a_coalesced_tile_to_shared_memory(a, b, c):
+    tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
+    tile[...] = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
+  # ^^^^^^^^^
+
+
+@refused("wgmma takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 8 layout: write "
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+def a_product_of_a_coalesced_tile(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("load_tile: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got float32 (64, 40), rows of 160 bytes",
+         kind=SpecError)
+def a_coalesced_tile_of_odd_rows(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 40)])
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("load_tile: layout must be \"accumulator\" or \"coalesced\", got 'rows'", kind=SpecError)
+def a_block_in_no_layout(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by side, and 16 are moved: cast before "
+         "astype", kind=SpecError)
+def a_cast_behind_astype(a, b, c):
+    x = numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]).astype(np.float32), "accumulator")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("layout_cast: a vector of 40 elements does not lie in column layout: along columns there are 8 x i elements, at most 256, "

@@ -7,8 +7,9 @@
     h       float16 (64, 64)        v    float16 (64,)
     s       float32 number          p    int32 number
 
-reductions along an axis and casts from one layout to the other (`rowsums`, `topmost`, `turned`), and gathered rows. All are small integers, so that every step is exact in float32 and a fused multiply-add changes nothing: a kernel, on whichever
-machine, gives NumPy's bits. `worth` evaluates the same text with NumPy.
+reductions along an axis and casts from one layout to the other (`rowsums`, `topmost`, `turned`), and gathered rows. All
+are small integers, so that every step is exact in its type and a fused multiply-add changes nothing: a kernel, on any machine,
+gives NumPy's bits. `worth` evaluates the same text with NumPy.
 """
 
 from __future__ import annotations

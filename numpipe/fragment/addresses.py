@@ -81,16 +81,16 @@ def lane_offset(layout: Layout, thread: Any) -> Any:
         part = (lane >> 4) * 16 if sixteen else (lane & 3) * 8  # bytes along the row; 32 of them are one access of a warp
         if width == 16:
             return row * width + (part >> 4) * layout.panel_stride + (part & 15)
-        start = _swizzled(row * width + part, width)
+        start = swizzled(row * width + part, width)
         turn = detour(layout)
         return start if turn is None else start ^ (((lane >> turn.bit) & 1) << (turn.groups + 4))
     column = (lane & 7) + (lane >> 4) * 8 if sixteen else (lane & 3) * 2
     part = warp * 32 + ((lane >> 3) & 1) * 16 if sixteen else warp * 64 + (lane >> 2) * 4  # bytes down the column
     shift = width.bit_length() - 1
-    return (part >> shift) * layout.panel_stride + _swizzled(column * width + (part & (width - 1)), width)
+    return (part >> shift) * layout.panel_stride + swizzled(column * width + (part & (width - 1)), width)
 
 
-def _swizzled(offset: Any, width: int) -> Any:
+def swizzled(offset: Any, width: int) -> Any:
     """XOR swizzle of an offset in a panel, in groups of 8 rows of `width` bytes."""
     mask = width // 16 - 1
     return offset ^ (((offset >> 7) & mask) << 4) if mask else offset

@@ -1,4 +1,4 @@
-"""From one layout of a register tile to another: ``numpipe.layout_cast(v, "row")``.
+"""From one layout of a register tile to another: ``numpipe.layout_cast(v, "row")``, ``layout_cast(x, "accumulator")``.
 
 =======================  =====================  ====================================================================================
 from                     to                     costs
@@ -6,6 +6,8 @@ from                     to                     costs
 a vector in either       row, column            nothing: what is not used is not computed
 row                      column                 through shared memory: 4 bytes an element, a named barrier of the warpgroup before
 column                   row                    the stores, and one between them and the loads
+accumulator              coalesced              through shared memory, panels of 64 rows x 128 bytes, one after the other: a
+coalesced                accumulator            barrier of the warpgroup before, and within, as warps keep their rows, of the warp
 float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
 the same                                        nothing
 =======================  =====================  ====================================================================================
@@ -22,18 +24,29 @@ from .._machine import current
 from .._op import constant, op
 from ..errors import SpecError
 from .elementwise import form_of
-from .layouts import COLUMN, EITHER, ROW, Form, vector_layout
-from .tile import Tile
+from .layouts import (
+    ACCUMULATOR,
+    COALESCED,
+    COLUMN,
+    EITHER,
+    ROW,
+    Form,
+    coalesced_form,
+    lanes_across,
+    vector_layout,
+    vector_of,
+)
+from .tile import BOOL, Tile
 
 CAST = "layout_cast"
 
 
 def layout_cast(tile: Any, layout: str) -> NoReturn:
-    """A vector as other lanes hold it, inside a kernel: along the columns of a tile, or along its rows.
+    """A vector, or a tile, as other lanes hold it, inside a kernel.
 
-    tile    a vector (n,), of any type
-    layout  "row": along the columns, as it is broadcast to tiles; "column": along the rows, as ``tile.sum(axis=1)`` gives it. A
-            compile-time constant
+    tile    a vector (n,), of any type, or a tile (M, N) of numbers
+    layout  of a vector "row": along the columns, as it is broadcast to tiles; or "column": along the rows, as ``tile.sum(axis=1)``
+            gives it. Of a tile "accumulator", or "coalesced", as `load_tile` gives it. A compile-time constant
 
     A row's statistics that scale the columns of another product, for example::
 
@@ -41,8 +54,9 @@ def layout_cast(tile: Any, layout: str) -> NoReturn:
         s = s / numpipe.layout_cast(norms, "row")               # along the columns of q @ k.T
 
     From one to the other it goes through 4 n bytes of shared memory, with two barriers of the warpgroup; a vector that was loaded,
-    or made by `full` or `iota`, has both. Raises SpecError for tiles of two dimensions, and for a vector of a size that cannot lie
-    so (along columns 8 x i elements up to 256, along rows 64 x j).
+    or made by `full` or `iota`, has both. A tile takes 64 rows of at most 128 bytes. Raises SpecError for layouts that there are
+    not, and for sizes that cannot lie so: along columns 8 x i elements up to 256, along rows 64 x j; coalesced rows have 32, 64 or
+    128 x i bytes.
     """
     raise RuntimeError("numpipe.layout_cast is used inside a kernel")
 
@@ -51,18 +65,57 @@ def check_cast(form: Any, layout: Any, given: str) -> tuple[Form, int]:
     """(what a cast gives, bytes of shared memory that it needs); SpecError for what cannot be cast."""
     if not isinstance(form, Form):
         raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {given}")
-    if layout not in (ROW, COLUMN):
-        raise SpecError(f"{CAST}: layout must be \"row\" (along the columns of a tile) or \"column\" (along its rows), got "
-                        f"{layout!r}")
+    known = (ROW, COLUMN) if len(form.shape) == 1 else (ACCUMULATOR, COALESCED)
+    if layout not in known:
+        raise SpecError(f"{CAST}: the layout of a {'vector' if len(form.shape) == 1 else 'tile (M, N)'} is one of "
+                        f"{', '.join(map(repr, known))}, got {layout!r}")
     if len(form.shape) != 1:
-        raise SpecError(f"{CAST}: vectors are cast, got a tile {form.shape}, whose layout is that of its shape: a tile is "
-                        "transposed through shared memory, tile[...] = x and then tile.T[...]")
+        return _check_tile(form, layout)
     possible = vector_layout(form.shape[0], CAST)
     if possible not in (layout, EITHER):
         raise SpecError(f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along columns there are "
                         "8 x i elements, at most 256, along rows 64 x j")
     result = Form(form.shape, form.dtype, layout)
     return result, 0 if form.layout in (layout, EITHER) else 4 * form.shape[0]
+
+
+def _check_tile(form: Form, layout: str) -> tuple[Form, int]:
+    """`check_cast` of a tile."""
+    if form.dtype == BOOL or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
+        raise SpecError(f"{CAST}: tiles (M, N) of numbers are cast, got {form}: cast what they are made of")
+    plain = Form(form.shape, form.dtype)
+    if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
+        return form, 0
+    if layout == COALESCED:
+        made = coalesced_form(plain, CAST)
+        return made, 64 * panel_width(made)
+    if panel_width(form) > 128:
+        raise SpecError(f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has {panel_width(form) // 8} bytes side "
+                        "by side, and 16 are moved: cast before astype")
+    return plain, 64 * panel_width(form)
+
+
+def panel_width(form: Form) -> int:
+    """Bytes of a row that the lanes of a coalesced tile have side by side."""
+    vector = vector_of(form.layout)
+    return lanes_across(form.shape[1], vector) * vector * form.dtype.itemsize
+
+
+def run_offset(form: Form, thread: Any, down: int) -> Any:
+    """Bytes, before swizzling, from a panel's start to what lane `thread` of the warpgroup has of it, `down` rows below its own.
+
+    Of ints, of NumPy arrays (the tests) and of LLVM values.
+    """
+    vector = vector_of(form.layout)
+    shift = lanes_across(form.shape[1], vector).bit_length() - 1
+    lane, warp = thread & 31, thread >> 5
+    return (warp * 16 + (lane >> shift) + down) * panel_width(form) + (lane & ((1 << shift) - 1)) * (vector * form.dtype.itemsize)
+
+
+def said(form: Form, made: Form) -> str:
+    """What a cast does, for lists."""
+    given = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
+    return f"{form}{given} to {made.layout} layout"
 
 
 @op
@@ -72,8 +125,8 @@ def cast(np_: Any, tile: Any, layout: Any, site: Any) -> Tile:
     if np_.memory:
         return Tile(None, made.shape, made.dtype, made.layout)
     if nbytes:
-        np_.unit.plan_cast(str(site), f"{tile.form} to {layout} layout", nbytes)
+        np_.unit.plan_cast(str(site), said(tile.form, made), nbytes)
         machine = current()
-        for _ in range(2):  # before the stores, which others may still be reading, and before the loads
+        for _ in range(len(made.shape) % 2 + 1):  # before the stores, which others may still read; of vectors before the loads too
             machine.bar_sync(1 + machine.warpgroup, 128)
     return Tile(tile.value, made.shape, made.dtype, made.layout)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from .. import _numba as nb
+from .._layout import Layout
 from .._op import cuda_meaning, immediate
 from . import conversions as source
+from . import panel_cuda
+from .addresses import swizzled
 from .elementwise_cuda import form_of, is_tile, lane_place
-from .layouts import COLUMN, EITHER, ROW, places
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .reduce_cuda import EXCHANGE, barrier
+from .shared_cuda import Value, converge, read_registers
 from .tile import BOOL, FLOAT32, HALVES
 from .tile_cuda import TileType, assembled, registers, settled, undefined
 
@@ -20,18 +25,80 @@ def _cast(_context: Any, np_: Any, tile: Any, layout: Any, site: Any) -> Any:
     made, nbytes = source.check_cast(form, immediate(source.CAST, "layout", layout), str(nb.unliteral(tile)))
     have, result, memory = settled(tile, source.CAST), TileType.of(made), np_.role == "memory"
     if nbytes and not memory:
-        np_.unit.plan_cast(nb.literal(site), f"{form} to {made.layout} layout", nbytes)
+        np_.unit.plan_cast(nb.literal(site), source.said(form, made), nbytes)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:
             return undefined(result)
         values = registers(builder, have, args[1])
+        if nbytes and len(have.shape) == 2:
+            barrier(builder)
+            through = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
+            return assembled(builder, result, through(builder, have, args[1], result))
         if nbytes:
             return assembled(builder, result, _from_words(builder, result, _moved(builder, have, values, result)))
         first = TileType(have.shape, have.dtype, ROW).registers if have.layout == EITHER and made.layout == COLUMN else 0
         return assembled(builder, result, values[first:first + result.registers])
 
     return result(np_, tile, layout, site), codegen
+
+
+def _panels(tile: TileType, columns: int) -> Iterator[tuple[int, int, int]]:
+    """(row, column, first register in the accumulator's order) of a tile's panels."""
+    per_block = tile.registers * 64 // tile.shape[0]
+    for row in range(0, tile.shape[0], 64):
+        for column in range(0, tile.shape[1], columns):
+            yield row, column, row // 64 * per_block + column * per_block // tile.shape[1]
+
+
+def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
+    """(first register, words, offset in the panel) of what a lane of a coalesced tile has of it, at most 16 bytes each."""
+    width, vector = source.panel_width(tile.form), vector_of(tile.layout)
+    thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
+    for first in range(0, len(where), vector):
+        r, c = where[first]
+        if (r or 0) // 64 * 64 == row and (c or 0) == column:
+            start = source.run_offset(tile.form, thread, (r or 0) - row)
+            for n in range(0, each, 4):
+                yield first * each // vector + n, min(4, each), swizzled(start + 4 * n, width).value
+
+
+def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """Panel by panel: the warp stores its 16 rows as a panel's are stored, and loads whole lines."""
+    base, found = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers
+    columns = source.panel_width(result.form) // have.dtype.itemsize
+    for row, column, _ in _panels(have, columns):
+        panel, part = panel_cuda.sub_tile(builder, have, value, row, column, columns)
+        panel_cuda.write(builder, panel, part, base)
+        converge(builder)
+        for first, words, offset in _runs(builder, result, row, column):
+            names = ", ".join(f"${i}" for i in range(words))
+            loaded = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.i32] * words), [builder.add(base, offset)],
+                                 f"ld.shared.v{words}.b32 {{{names}}}, [${words}];", "=r," * words + "r,~{memory}")
+            for i in range(words):
+                word = builder.extract_value(loaded, i)
+                found[first + i] = builder.bitcast(word, nb.f32) if result.dtype == FLOAT32 else word
+        converge(builder)
+    return found
+
+
+def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """The other way round."""
+    base, found, given = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers, registers(builder, have, value)
+    columns = source.panel_width(have.form) // have.dtype.itemsize
+    layout = Layout((64, columns), have.dtype.itemsize, 1, source.panel_width(have.form), 64 * source.panel_width(have.form))
+    for row, column, at in _panels(result, columns):
+        for first, words, offset in _runs(builder, have, row, column):
+            parts = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in given[first:first + words]]
+            names = ", ".join(f"${i + 1}" for i in range(words))
+            nb.emit_asm(builder, nb.void, [builder.add(base, offset), *parts], f"st.shared.v{words}.b32 [$0], {{{names}}};",
+                        "r" + ",r" * words + ",~{memory}")
+        converge(builder)
+        loaded = read_registers(builder, layout, base, result.dtype)
+        found[at:at + len(loaded)] = loaded
+        converge(builder)
+    return found
 
 
 def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) -> list[Any]:

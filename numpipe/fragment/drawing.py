@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import SpecError
-from .layouts import COLUMN, EITHER, ROW, Form, places
+from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, lanes_across, places, vector_of
 from .tile import HALVES, check_form
 
 CELL, HIGH, MARGIN = 46, 22, 34
@@ -91,19 +91,24 @@ def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for lane in range(32):
         own = 16 * warp + lane // 4, 2 * (lane % 4)
+        if vector := vector_of(form.layout):
+            across = lanes_across(form.shape[1], vector)
+            own = 16 * warp + lane // across, lane % across * vector
         for number, (row, column) in enumerate(places(form.shape, form.layout)):
             at = (-1 if row is None else own[0] + row, -1 if column is None else own[1] + column)
             found.setdefault(at, []).append((lane, number // 2 if form.dtype in HALVES else number))
     return found
 
 
-def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, warp: int = 0) -> Picture:
+def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout: str = "accumulator",
+                warp: int = 0) -> Picture:
     """Draw which lane of a warp holds each element of a register tile: ``T5:2`` is register 2 of lane 5.
 
     shape  of a tile (M, N), of which the 16 rows of one warp in a block of 64 are drawn; or of a vector (n,)
     dtype  float32, int32, bool, or float16 and bfloat16, of which a register has two
     along  of a vector: "row", along the columns of a tile, or "column", along its rows. An element that many lanes hold is drawn
            with the first and how many more there are.
+    layout of a tile (M, N): "accumulator" or "coalesced"
     warp   0 … 3
 
     A tile of 16 bits is drawn as the accumulator that it was packed from; so it is an A operand of wgmma (PTX ISA, "Register
@@ -115,6 +120,8 @@ def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, warp: 
     form = check_form(shape, np.dtype(dtype), "show_layout")
     if form.layout == EITHER:
         form = Form(form.shape, form.dtype, COLUMN if along == COLUMN else ROW)
+    if layout == COALESCED:
+        form = coalesced_form(form, "show_layout")
     found = holders(form, warp)
     rows, columns = sorted({row for row, _ in found}), sorted({column for _, column in found})
     cells = []

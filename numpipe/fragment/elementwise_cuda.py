@@ -17,7 +17,7 @@ from ..division_cuda import divide
 from ..inert_cuda import InertType
 from ..refs_cuda import AllType
 from . import elementwise as source
-from .layouts import COLUMN, EITHER, ROW, Form, places, sources, turned
+from .layouts import COLUMN, EITHER, ROW, Form, lanes_across, places, sources, turned, vector_of
 from .tile import BOOL, FLOAT32, HALVES, INT32, check_form
 from .tile_cuda import InFlightType, TileType, as_dtype, assembled, floats, packed, registers, settled, undefined
 
@@ -337,6 +337,18 @@ def lane_place(builder: Any) -> tuple[Any, Any]:
     row = builder.add(builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1)),
                       builder.lshr(builder.and_(thread, nb.const(31)), nb.const(2)))
     return row, builder.shl(builder.and_(thread, nb.const(3)), nb.const(1))
+
+
+def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
+    """(row, column) that a lane has as its own in a tile of this layout."""
+    vector = vector_of(tile.layout)
+    if not vector:
+        return lane_place(builder)
+    shift = lanes_across(tile.shape[1], vector).bit_length() - 1
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    lane = builder.and_(thread, nb.const(31))
+    row = builder.add(builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1)), builder.lshr(lane, nb.const(shift)))
+    return row, builder.mul(builder.and_(lane, nb.const((1 << shift) - 1)), nb.const(vector))
 
 
 @cuda_meaning(source.iota)

@@ -10,7 +10,12 @@ accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j, half h,
 row          (N,), (1, N)  8 j + o, along the columns                                          32 lanes: all g, all warps
 column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4 lanes: a quad, all t
 either       (n,)          those of a row, then those of a column                              what is not used is not computed
+coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one lane
 ===========  ============  ==================================================================  ===============================
+
+In a coalesced layout lane l of warp w has as its own row ``16 w + l / L`` and column ``v (l % L)``: v elements side by side, 16
+bytes where it was made, which one instruction loads or stores; the L lanes of a row (8, or as many as it needs) have 128 bytes.
+Warps have the rows that they have in an accumulator.
 
 The accumulator is that of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma"). Packed to 16 bits, registers
 ``4 i … 4 i + 3`` of a block of 64 rows are the A operand of its i-th k16 step, as they are.
@@ -30,6 +35,43 @@ Place = tuple[int | None, int | None]
 """(row, column) of an element, less those of the lane; None along a dimension that a layout has not"""
 
 
+COALESCED = "coalesced"
+
+
+def coalesced(vector: int) -> str:
+    """The coalesced layout whose lanes have `vector` elements side by side."""
+    return f"{COALESCED} {vector}"
+
+
+def vector_of(layout: str) -> int:
+    """Elements that a lane has side by side in a coalesced layout; 0 for all others."""
+    return int(layout.removeprefix(COALESCED)) if layout.startswith(COALESCED) else 0
+
+
+def lanes_across(columns: int, vector: int) -> int:
+    """Lanes that share a row of a coalesced tile, of at most 128 bytes where it was made."""
+    return min(8, columns // vector)
+
+
+def coalesced_form(form: Form, what: str) -> Form:
+    """A tile of two dimensions in the coalesced layout of its type; SpecError where it has none."""
+    vector = 16 // form.dtype.itemsize
+    columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
+    if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):
+        raise SpecError(f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got {form.dtype} {form.shape}, rows "
+                        f"of {row} bytes" if form.layout == ACCUMULATOR else
+                        f"{what}: tiles of two dimensions have a coalesced layout, got {form}")
+    assert columns % vector == 0
+    return Form(form.shape, form.dtype, coalesced(vector))
+
+
+def only_accumulator(form: Form, what: str) -> None:
+    """SpecError for a coalesced tile where the lanes have to hold an accumulator's elements."""
+    if vector_of(form.layout):
+        raise SpecError(f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in {form.layout} layout: write "
+                        "numpipe.layout_cast(tile, \"accumulator\")")
+
+
 @dataclass(frozen=True)
 class Form:
     """What the type of a register tile says: shape in elements, dtype, layout."""
@@ -39,7 +81,8 @@ class Form:
     layout: str = ACCUMULATOR
 
     def __str__(self) -> str:
-        return f"{self.dtype} {self.shape}" + (f" ({self.layout} layout)" if len(self.shape) == 1 else "")
+        return f"{self.dtype} {self.shape}" + (
+            f" ({self.layout} layout)" if len(self.shape) == 1 or vector_of(self.layout) else "")
 
 
 def layout_of(shape: tuple[int, ...]) -> str:
@@ -72,6 +115,10 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     if layout == EITHER:
         return places(shape, ROW) + places(shape, COLUMN)
     rows, columns = (shape[0], shape[-1])
+    if vector := vector_of(layout):
+        across = lanes_across(columns, vector)
+        return tuple((block + step, panel + i) for block in range(0, rows, 64) for panel in range(0, columns, across * vector)
+                     for step in range(0, 16, 32 // across) for i in range(vector))
     if layout == ROW:
         return tuple((None, 8 * j + odd) for j in range(columns // 8) for odd in (0, 1))
     if layout == COLUMN:
@@ -102,6 +149,12 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     """(shape, layout) of an elementwise operation on tiles of these forms, broadcast as in NumPy; SpecError if they do not fit."""
     shapes = [form.shape for form in forms]
+    if any(vector_of(form.layout) for form in forms):
+        if len({(form.shape, form.layout) for form in forms}) > 1:
+            lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
+            raise SpecError(f"'{symbol}' of tiles {lie}: no lane has the elements of both; write numpipe.layout_cast(x, "
+                            "\"accumulator\") of what is coalesced")
+        return forms[0].shape, forms[0].layout
     flat = [form for form in forms if len(form.shape) == 1]
     try:
         shape = tuple(int(n) for n in np.broadcast_shapes(*shapes))

@@ -13,7 +13,7 @@ from .._op import op
 from ..errors import SpecError
 from ..intrinsics.wgmma import check_pending, descriptor
 from ..refs import SmemTile
-from .layouts import ACCUMULATOR, COLUMN, Form
+from .layouts import ACCUMULATOR, COLUMN, Form, only_accumulator
 from .order import before_async
 from .tile import BFLOAT16, FLOAT16, FLOAT32, Tile
 
@@ -29,6 +29,8 @@ def check(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dt
     if a.shape[1] != b.shape[0]:
         raise SpecError(f"wgmma: a {a.shape} has K = {a.shape[1]}, b {b.shape} has K = {b.shape[0]}: b is (K, N), use b_tile.T "
                         "for a tile loaded as (N, K)")
+    if acc is not None:
+        only_accumulator(acc, "wgmma")
     if acc is not None and acc.shape != (a.shape[0], b.shape[1]):
         raise SpecError(f"wgmma: the accumulator is {acc.shape}, but a {a.shape} x b {b.shape} gives "
                         f"{(a.shape[0], b.shape[1])}")
@@ -43,6 +45,7 @@ def check(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dt
 
 def _check_registers(a: Form) -> None:
     """SpecError unless a register tile is an A operand: of two dimensions, in the accumulator's layout, packed to 16 bits."""
+    only_accumulator(a, "wgmma")
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
         raise SpecError(f"wgmma: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the accumulator's "
@@ -137,4 +140,4 @@ def wait_for(acc: Any, pending: int) -> Any:
     if not isinstance(acc, Tile) or acc.inert:
         return wgmma_wait(acc, 0)
     current().wgmma_wait(pending)
-    return Tile(acc.value, acc.shape, acc.dtype)
+    return Tile(acc.value, acc.shape, acc.dtype, acc.layout)

@@ -33,7 +33,7 @@ from .._op import op
 from ..errors import SpecError
 from ..inert import Inert
 from .elementwise import form_of, int32
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .tile import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, Tile
 
 REDUCED = "a reduction of a register tile"
@@ -53,6 +53,7 @@ def check(operation: str, form: Any, axis: int | None, keepdims: bool, given: st
         raise SpecError(f"{operation}: a {form.dtype} tile would be rounded at each step: use .astype(np.float32) first")
     if form.dtype not in (FLOAT32, *HALVES, INT32, BOOL):
         raise SpecError(f"{operation}: reductions are of float32 and int32 tiles, got {form.dtype}: use .astype(np.float32) first")
+    only_accumulator(form, operation)
     rank = len(form.shape)
     if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank):
         raise SpecError(f"{operation}: axis must be None or an int from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}")

@@ -18,6 +18,7 @@ from .._machine import current
 from .._op import op
 from ..errors import SpecError
 from ..refs import READ_ONLY, SmemTile
+from .layouts import Form, only_accumulator
 from .order import before_access
 from .tile import Tile, check_shape
 
@@ -27,12 +28,13 @@ def check_load(layout: Layout, dtype: np.dtype) -> tuple[int, int]:
     return check_shape(layout.shape, dtype, "tile[…]")
 
 
-def check_store(layout: Layout, dtype: np.dtype, writable: bool, value: tuple[tuple[int, ...], np.dtype]) -> None:
-    """SpecError unless a register tile (shape, dtype) can be stored there."""
+def check_store(layout: Layout, dtype: np.dtype, writable: bool, value: Form) -> None:
+    """SpecError unless a register tile of this form can be stored there."""
     if not writable:
         raise SpecError(READ_ONLY)
     check_shape(layout.shape, dtype, "tile[…] = value")
-    shape, kind = value
+    only_accumulator(value, "tile[…] = value")
+    shape, kind = value.shape, value.dtype
     if shape != layout.shape:
         raise SpecError(f"tile[…] = value: the tile is {layout.shape}, the value {shape}: store to a part of it, "
                         "tile[ds(start, size), :] = value")
@@ -95,7 +97,7 @@ def store_shared(tile: SmemTile, value: Any) -> None:
         if not tile.writable:
             raise SpecError(READ_ONLY)
         raise no_tile(type(value).__name__)
-    check_store(tile.layout, tile.dtype, tile.writable, (value.shape, value.dtype))
+    check_store(tile.layout, tile.dtype, tile.writable, value.form)
     if not tile.memory:
         before_access(tile)
         current().smem_write(_chunks(tile.layout) + tile.address, _to_bytes(value.value, tile.layout), "tile[…] = value")

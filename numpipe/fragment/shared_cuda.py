@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from .. import _numba as nb
 from .._layout import Layout
 from .._op import cuda_meaning
@@ -20,32 +22,32 @@ from .tile import INT32
 from .tile_cuda import InFlightType, TileType, assembled, settled, undefined, words
 
 
-class _Value:
+class Value:
     """An int32 of LLVM with Python's operators, for address arithmetic that is written once."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
 
-    def _apply(self, instruction: str, other: Any) -> _Value:
-        right = other.value if isinstance(other, _Value) else nb.const(other)
-        return _Value(self.builder, getattr(self.builder, instruction)(self.value, right))
+    def _apply(self, instruction: str, other: Any) -> Value:
+        right = other.value if isinstance(other, Value) else nb.const(other)
+        return Value(self.builder, getattr(self.builder, instruction)(self.value, right))
 
-    def __add__(self, other: Any) -> _Value:
+    def __add__(self, other: Any) -> Value:
         return self._apply("add", other)
 
-    def __mul__(self, other: Any) -> _Value:
+    def __mul__(self, other: Any) -> Value:
         return self._apply("mul", other)
 
-    def __and__(self, other: Any) -> _Value:
+    def __and__(self, other: Any) -> Value:
         return self._apply("and_", other)
 
-    def __xor__(self, other: Any) -> _Value:
+    def __xor__(self, other: Any) -> Value:
         return self._apply("xor", other)
 
-    def __lshift__(self, other: Any) -> _Value:
+    def __lshift__(self, other: Any) -> Value:
         return self._apply("shl", other)
 
-    def __rshift__(self, other: Any) -> _Value:
+    def __rshift__(self, other: Any) -> Value:
         return self._apply("lshr", other)
 
 
@@ -66,16 +68,24 @@ def write_registers(builder: Any, layout: Layout, address: Any, registers: list[
         _store(builder, layout, access, at, registers[access.first:access.first + access.count])
 
 
+def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) -> list[Any]:
+    """Load a tile's registers from shared memory."""
+    found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * layout.itemsize // 512)
+    for access, at in _addresses(builder, layout, address):
+        found[access.first:access.first + access.count] = _load(builder, layout, access, at)
+    return [builder.bitcast(part, nb.i32) if dtype == INT32 else part for part in in_place(builder, layout, found)]
+
+
 def _addresses(builder: Any, layout: Layout, address: Any) -> Iterator[tuple[Access, Any]]:
     """Each access of a lane with its address."""
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    start = builder.add(address, lane_offset(layout, _Value(builder, thread)).value)
+    start = builder.add(address, lane_offset(layout, Value(builder, thread)).value)
     for access in accesses(layout):
         at = builder.xor(start, nb.const(access.xor)) if access.xor else start
         yield access, builder.add(at, nb.const(access.add)) if access.add else at
 
 
-def _converge(builder: Any) -> None:
+def converge(builder: Any) -> None:
     """Order what the lanes of a warp did before against what any of them does next: one lane arrives for all of them, and
     reads what the others wrote (PTX ISA, "bar.warp.sync")."""
     nb.emit_asm(builder, nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
@@ -89,12 +99,9 @@ def _load_tile(_context: Any, tile: Any) -> Any:
         if tile.role == "memory":
             return undefined(result)
         nb.call(context, builder, before_access, (tile,), args)
-        found: list[Any] = [None] * result.registers
-        for access, address in _addresses(builder, tile.layout, args[0]):
-            found[access.first:access.first + access.count] = _load(builder, tile.layout, access, address)
-        _converge(builder)
-        found = in_place(builder, tile.layout, found)
-        return assembled(builder, result, [builder.bitcast(part, nb.i32) if tile.dtype == INT32 else part for part in found])
+        found = read_registers(builder, tile.layout, args[0], tile.dtype)
+        converge(builder)
+        return assembled(builder, result, found)
 
     return result(tile), codegen
 
@@ -114,13 +121,13 @@ def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
     if not isinstance(value, (TileType, InFlightType)):
         raise source.no_tile(value) if tile.writable else SpecError(READ_ONLY)
     kind = settled(value, "tile[…] = value")
-    source.check_store(tile.layout, tile.dtype, tile.writable, (kind.shape, kind.dtype))
+    source.check_store(tile.layout, tile.dtype, tile.writable, kind.form)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if tile.role != "memory":
             nb.call(context, builder, before_access, (tile,), args[:1])
             write_registers(builder, tile.layout, args[0], words(builder, kind, args[1]))
-            _converge(builder)
+            converge(builder)
         return nb.nothing(context)
 
     return nb.types.void(tile, value), codegen

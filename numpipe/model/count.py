@@ -183,7 +183,7 @@ class Counter:
         plan = self.unit.tickets
         return self._told.draw(self._number) if plan is not None and plan.base <= address < plan.end else 0
 
-    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str) -> None:
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
         if not self._in_l2(what):
             self.work["store", what.rpartition(" ")[2]] += values.nbytes
         self.work["written", self.warpgroup] += values.nbytes
