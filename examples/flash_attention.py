@@ -174,13 +174,9 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                         BlockSpec((None, None, cfg.keys, form.depth), lambda j: (b, hk, steps - j, 0)) if by_head else
                         BlockSpec((None, cfg.keys, None, form.depth), lambda j: (b, steps - j, hk, 0))))
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in pipe(k, v):
+                    seen_by_all = (j >= masked) & (j < steps)
                     numpipe.barrier_wait(k_ready)
-                    if j == steps:  # all scores are there: the last product
-                        numpipe.barrier_arrive(q_consumed)
-                        numpipe.barrier_arrive(k_consumed)
-                        numpipe.barrier_wait(v_ready)
-                        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
-                    elif j >= masked:
+                    if seen_by_all:
                         with numpipe.turn(order):
                             s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
                             numpipe.barrier_wait(v_ready)
@@ -188,7 +184,7 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                         s = numpipe.wgmma_wait(s)  # the product with V stays in flight
                         numpipe.barrier_arrive(k_consumed)
                         acc, p, top, total = softmax(s, acc, top, total)
-                    else:
+                    elif j < steps:
                         with numpipe.turn(order):
                             s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
                             numpipe.barrier_wait(v_ready)
@@ -203,6 +199,11 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                         if form.causal:
                             there = there & (column <= (numpipe.iota(64) + (first + diagonal))[:, None])
                         acc, p, top, total = softmax(np.where(there, s, -np.inf), acc, top, total)
+                    else:  # all scores are there: the last product
+                        numpipe.barrier_arrive(q_consumed)
+                        numpipe.barrier_arrive(k_consumed)
+                        numpipe.barrier_wait(v_ready)
+                        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
                     numpipe.barrier_arrive(v_consumed)
             weight = total.sum(axis=1, keepdims=True)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)).astype(o.dtype)
