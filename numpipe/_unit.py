@@ -61,8 +61,7 @@ class Unit(Axes):
     """what the kernel allocates itself"""
     exchange_bytes: int = 0
     """that the warps of each compute warpgroup exchange values through, in reductions and layout casts of register tiles"""
-    casts: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(line, from what to what) of layout casts that move data, and the bytes that they take"""
+    casts: dict[tuple[str, str], int] = field(default_factory=dict)  # (line, from what to what) -> bytes, of those that move data
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
     sharing: list[RingPlan] = field(default_factory=list)
@@ -158,15 +157,11 @@ class Unit(Axes):
             return self._rings_end + self._staging_bytes
         return max(self._rings_end, self.staging_base + self._staging_bytes)  # rings that were met later lie behind it
 
-    def plan_exchange(self, nbytes: int) -> None:
-        """Let the warps of a warpgroup exchange so many bytes at a time."""
+    def plan_exchange(self, nbytes: int, *cast: tuple[str, str]) -> None:
+        """Let the warps of a warpgroup exchange so many bytes at a time; `cast`: (line, from what to what) of a layout cast."""
+        self.casts.update(dict.fromkeys(cast, nbytes))
         self.exchange_bytes = max(self.exchange_bytes, nbytes)
         self._budget()
-
-    def plan_cast(self, site: str, what: str, nbytes: int) -> None:
-        """A layout cast of register tiles through shared memory."""
-        self.casts[site, what] = nbytes
-        self.plan_exchange(nbytes)
 
     @property
     def _rings_end(self) -> int:

@@ -125,7 +125,7 @@ def cast(np_: Any, tile: Any, layout: Any, site: Any) -> Tile:
     if np_.memory:
         return Tile(None, made.shape, made.dtype, made.layout)
     if nbytes:
-        np_.unit.plan_cast(str(site), said(tile.form, made), nbytes)
+        np_.unit.plan_exchange(nbytes, (str(site), said(tile.form, made)))
         machine = current()
         for _ in range(len(made.shape) % 2 + 1):  # before the stores, which others may still read; of vectors before the loads too
             machine.bar_sync(1 + machine.warpgroup, 128)

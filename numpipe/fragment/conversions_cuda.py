@@ -25,7 +25,7 @@ def _cast(_context: Any, np_: Any, tile: Any, layout: Any, site: Any) -> Any:
     made, nbytes = source.check_cast(form, immediate(source.CAST, "layout", layout), str(nb.unliteral(tile)))
     have, result, memory = settled(tile, source.CAST), TileType.of(made), np_.role == "memory"
     if nbytes and not memory:
-        np_.unit.plan_cast(nb.literal(site), source.said(form, made), nbytes)
+        np_.unit.plan_exchange(nbytes, (nb.literal(site), source.said(form, made)))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:

@@ -14,10 +14,9 @@ Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) 
 Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused instruction on the GPU. Tiles of
 float16 and bfloat16 stay what they are, as in NumPy: each operation is rounded to 16 bits, once, and gives NumPy's bits. Two
 elements are computed by one instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
-comparisons in float32. What is not of their type does not meet them: a run-time float32 would be rounded without a word. A literal
-is rounded to float32, then to theirs. Integers that int32
-cannot hold are an error simulated and wrap on the GPU. A tile of another layout is an error that names both: nothing is moved
-between lanes here.
+comparisons in float32. What is not of their type does not meet them: a run-time float32 would be rounded without a word.
+Integers that int32 cannot hold are an error simulated and wrap on the GPU. A tile of another layout is an error that names both:
+nothing is moved between lanes here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ..errors import SimulationError, SpecError
 from ..inert import Inert
 from ..refs import ALL, All
 from .layouts import Form, combined, turned
-from .tile import BOOL, FLOAT32, HALVES, INT32, Tile, check_form
+from .tile import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, Tile, check_form
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _in_type(value: Any, dtype: np.dtype) -> Any:
     if dtype == INT32:
         return value.value.astype(np.int64) if isinstance(value, Tile) else np.int64(arith.as_type(value, INT32))
     with np.errstate(all="ignore"):
-        return value.value if isinstance(value, Tile) else dtype.type(np.float32(value) if dtype in HALVES else value)
+        return value.value if isinstance(value, Tile) else dtype.type(np.float32(value) if dtype == BFLOAT16 else value)
 
 
 def int32(symbol: str, found: Any) -> Any:

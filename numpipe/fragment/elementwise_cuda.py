@@ -41,7 +41,8 @@ def parameter(ty: Any, dtype: np.dtype) -> Any:
     """The type in which an operation takes an operand: Numba converts numbers, but float16 is converted by `number_in`."""
     if is_tile(ty) or isinstance(ty, InertType):
         return ty
-    dtype = FLOAT32 if dtype in HALVES else dtype
+    if dtype in HALVES:
+        return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else nb.types.float32
     return type_of(dtype) if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16 else nb.unliteral(ty)
 
 
@@ -61,10 +62,18 @@ def pairs(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan) ->
     """An operand of 16 bits: registers of two elements each, as the result has them."""
     form = made.result
     if not isinstance(ty, TileType):
-        number = number_in(context, builder, value, ty, FLOAT32)
-        return [packed(builder, made.computed, number, number)] * (len(places(form.shape, form.layout)) // 2)
+        return [_twice(context, builder, value, ty, made.computed)] * (len(places(form.shape, form.layout)) // 2)
     have, from_ = registers(builder, ty, value), sources(form.shape, form.layout, ty.shape, ty.layout)
     return [_joined(builder, have, low, high) for low, high in zip(from_[::2], from_[1::2], strict=True)]
+
+
+def _twice(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
+    """A number in both halves of a register, rounded once to float16, to bfloat16 through float32, as ml_dtypes does."""
+    if dtype == np.float16:
+        half = builder.zext(convert(context, builder, value, ty, nb.types.float16), nb.i32)
+        return builder.or_(half, builder.shl(half, nb.const(16)))
+    number = number_in(context, builder, value, ty, FLOAT32)
+    return packed(builder, dtype, number, number)
 
 
 def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
@@ -323,8 +332,7 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
         if isinstance(value, InertType):
             return undefined(tile)
         if form.dtype in HALVES:
-            number = number_in(context, builder, args[1], sig.args[1], FLOAT32)
-            return assembled(builder, tile, [packed(builder, form.dtype, number, number)] * tile.registers)
+            return assembled(builder, tile, [_twice(context, builder, args[1], sig.args[1], form.dtype)] * tile.registers)
         number = (args[1] if form.dtype == BOOL else number_in(context, builder, args[1], sig.args[1], form.dtype))
         return assembled(builder, tile, [number] * tile.registers)
 
