@@ -109,7 +109,7 @@ class Form:
         return self.layout.index("s")
 
     def results(self, q: Any) -> tuple[ArrayType, ...]:
-        sums = ArrayType((q.shape[0], q.shape[self.heads], q.shape[self.positions], 1), np.float32)
+        sums = ArrayType((q.shape[0], q.shape[self.heads], q.shape[self.positions]), np.float32)
         return (ArrayType(q.shape, q.dtype), sums)[:1 + self.sums]
 
 
@@ -117,6 +117,7 @@ class Form:
 def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
     """The kernel for a config and a form."""
     by_head, order = form.layout == "bhsd", "products" if cfg.turns else None
+    rows_of_q, keys_of_k = ((None, None, n, form.depth) if by_head else (None, n, None, form.depth) for n in (cfg.rows, cfg.keys))
 
     @numpipe.kernel(
         out_type=lambda q: form.results(q), without=() if form.sums else "lse", grid=numpipe.persistent(), num_compute_wgs=cfg.wgs,
@@ -139,40 +140,36 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
             steps = cdiv(seen, cfg.keys)
             whole = min(keys, max(0, i * cfg.rows + diagonal + 1)) if form.causal else keys  # keys that all rows of the tile see
             masked = max(1, steps - whole // cfg.keys)
-            queries = numpipe.pipeline(
-                grid=(1,), max_concurrent_steps=1, manual_consumed_barriers=True, in_specs=(
-                    BlockSpec((None, None, cfg.rows, form.depth), lambda _: (b, h, i, 0)) if by_head else
-                    BlockSpec((None, cfg.rows, None, form.depth), lambda _: (b, i, h, 0)),))
-            top = numpipe.full(64, -np.inf, np.float32)[:, None]
+            queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, manual_consumed_barriers=True, in_specs=(
+                BlockSpec(rows_of_q, lambda _: (b, h, i, 0) if by_head else (b, i, h, 0)),))
+            top = numpipe.layout_cast(numpipe.full(64, -np.inf, np.float32), "column")
             total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, form.depth), np.float32)
 
-            def softmax(s, acc, top, total):  # (product so far in units of the new maxima, P, maxima, sums)
-                risen = not cfg.lazy or np.any(numpipe.partial_max(s) > top + rise)
-                change = numpipe.full(64, 1.0, np.float32)[:, None]
+            def softmax(s, acc, top, total):  # -> the product so far in units of the new maxima, P, maxima, sums
+                risen = not cfg.lazy or np.any(numpipe.partial_max(s) > (top + rise)[:, None])
+                change = numpipe.layout_cast(numpipe.full(64, 1.0, np.float32), "column")
                 if risen:
-                    new = np.maximum(top, s.max(axis=1, keepdims=True))
+                    new = np.maximum(top, s.max(axis=1))
                     change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale))
-                    total = total * change
+                    total = total * change[:, None]
                     top = new
-                e = np.exp2(numpipe.fma(s, scale, np.where(top == -np.inf, 0.0, top * -scale)))  # of a row that sees nothing: 0
+                e = np.exp2(numpipe.fma(s, scale, np.where(top == -np.inf, 0.0, top * -scale)[:, None]))  # 0 where all is masked
                 total = total + numpipe.partial_sum(e)
                 acc = numpipe.wgmma_wait(acc)
                 p = e.astype(q.dtype)  # only now: its registers would be those that the product reads
                 if risen:
-                    acc = acc * change
+                    acc = acc * change[:, None]
                 return acc, p, top, total
 
             for _, (q_tile,), (q_consumed,) in queries(q):
                 p = numpipe.full((64, cfg.keys), 0.0, np.float32).astype(q.dtype)
-                # From the last block of keys to the first one. A step has the scores of one block and the product of the block before:
-                # V of the first step, and K of the last, is beyond the array's ends
+                # From the last block of keys to the first: a step has the scores of a block and the product of the block before,
+                # so V of the first step, and K of the last one, is beyond the array's ends
                 pipe = numpipe.pipeline(
-                    grid=(steps + 1,), max_concurrent_steps=cfg.slots, manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-                        BlockSpec((None, None, cfg.keys, form.depth), lambda j: (b, hk, steps - 1 - j, 0)) if by_head else
-                        BlockSpec((None, cfg.keys, None, form.depth), lambda j: (b, steps - 1 - j, hk, 0)),
-                        BlockSpec((None, None, cfg.keys, form.depth), lambda j: (b, hk, steps - j, 0)) if by_head else
-                        BlockSpec((None, cfg.keys, None, form.depth), lambda j: (b, steps - j, hk, 0))))
+                    grid=(steps + 1,), max_concurrent_steps=cfg.slots, manual_ready_barriers=True, manual_consumed_barriers=True,
+                    in_specs=(BlockSpec(keys_of_k, lambda j: (b, hk, steps - 1 - j, 0) if by_head else (b, steps - 1 - j, hk, 0)),
+                              BlockSpec(keys_of_k, lambda j: (b, hk, steps - j, 0) if by_head else (b, steps - j, hk, 0))))
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in pipe(k, v):
                     seen_by_all = (j >= masked) & (j < steps)
                     numpipe.barrier_wait(k_ready)
@@ -205,15 +202,14 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                         numpipe.barrier_wait(v_ready)
                         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
                     numpipe.barrier_arrive(v_consumed)
-            weight = total.sum(axis=1, keepdims=True)
-            out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)).astype(o.dtype)
+            weight = total.sum(axis=1)
+            out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
             if by_head:
                 o[b, h, ds(first, 64), ds(0, form.depth)] = out
             else:
                 o[b, ds(first, 64), h, ds(0, form.depth)] = out
-            if lse is not None:  # a column: what lies beyond the array's only one is not written
-                lse[b, h, ds(first, 64), ds(0, 8)] = (numpipe.full((64, 8), 0.0, np.float32)
-                                                      + (top * scale + np.log2(weight)) * math.log(2))
+            if lse is not None:
+                lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
 
     made: numpipe.Kernel = attend
     return made
@@ -234,7 +230,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     scale       positive; None: depth ** -0.5
     layout      "bshd": (batches, positions, heads, depth), the result too
     exact       False: sums are rescaled rarely, which is faster, and rounds P a little more coarsely
-    return_lse  (result, logarithms of the sums of exponentials (batches, heads, queries, 1) in float32): -inf where no key is seen
+    return_lse  (result, logarithms of the sums of exponentials (batches, heads, queries) in float32): -inf where no key is seen
     out         where the result goes, with return_lse a pair; else it is allocated
     cfg         by default what `choose` says
 

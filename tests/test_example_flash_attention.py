@@ -45,7 +45,7 @@ def test_attention_is_that_of_float64(name: str) -> None:
 
 @pytest.mark.parametrize("change, names", [
     ({"lazy": True}, ["peaked", "rows that see nothing"]),
-    ({"wgs": 3, "keys": 80, "skip": True, "dynamic": False}, ["causal"])], ids=str)
+    ({"wgs": 3, "keys": 80, "turns": False, "dynamic": False}, ["causal"])], ids=str)
 def test_the_options_of_a_config_give_the_same(change: dict[str, Any], names: list[str]) -> None:
     for case in map(CASES.__getitem__, names):
         assert case.wrong(*case.run("sim", replace(SMALL, **change)), more=1.3) == ""
@@ -63,7 +63,7 @@ def test_the_mask_is_what_makes_it_causal() -> None:
 
 
 @pytest.mark.parametrize("cfg, case, schedules", [
-    (SMALL, Case(1, 2, 1, 72, 72, causal=True), 10), (replace(SMALL, wgs=1, slots=1, lazy=True, skip=True), Case(keys=136), 6)])
+    (SMALL, Case(1, 2, 1, 72, 72, causal=True), 10), (replace(SMALL, wgs=1, slots=1, lazy=True, turns=False), Case(keys=136), 6)])
 def test_no_schedule_finds_a_race(cfg: flash_attention.Config, case: Case, schedules: int) -> None:
     found = verified(cfg, case, schedules)
     assert found.ok and found.schedules == schedules, str(found)
@@ -72,7 +72,7 @@ def test_no_schedule_finds_a_race(cfg: flash_attention.Config, case: Case, sched
 @pytest.mark.soak
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("cfg", [
-    SMALL, replace(SMALL, lazy=True), replace(SMALL, wgs=3, slots=1, keys=80, dynamic=False, skip=True)], ids=str)
+    SMALL, replace(SMALL, lazy=True), replace(SMALL, wgs=3, slots=1, keys=80, dynamic=False, turns=False)], ids=str)
 def test_forty_schedules_find_no_race(cfg: flash_attention.Config, name: str) -> None:
     found = verified(cfg, CASES[name], 40)
     assert found.ok and found.schedules == 40, str(found)
@@ -117,7 +117,7 @@ def test_a_config_is_chosen_by_depth_mask_and_accuracy() -> None:
 def check_code(cfg: flash_attention.Config, form: flash_attention.Form, dtype: str) -> None:
     """Clean, and the scores' wait leaves the product with V in flight."""
     case = Case(1, 2, 2, 256, 256, form.depth, dtype)
-    arrays = [*case.arrays(), case.arrays()[0], *[np.zeros((1, 2, 256, 1), np.float32)] * form.sums]
+    arrays = [*case.arrays(), case.arrays()[0], *[np.zeros((1, 2, 256), np.float32)] * form.sums]
     kernel, numbers = flash_attention.kernel(cfg, form), {"scale": 1.0, "diagonal": 0, "group": 1}
     assert kernel.inspect("gate", *arrays, **numbers) == ()
     sass = kernel.inspect("sass", *arrays, **numbers)

@@ -28,8 +28,8 @@ def test_attention_is_that_of_float64(name: str, exact: bool) -> None:
 @pytest.mark.parametrize("kind, name", [(kind, name) for kind, names in FITTING.items() for name in names], ids=str)
 def test_every_config_over_many_tiles(kind: tuple[int, bool], name: str) -> None:
     case = Case(3, 8, 2, 1001, 777, kind[0], "bfloat16", causal=kind[1], diagonal=-100)
-    for skip in (False, True):
-        found = case.run("gpu", replace(CONFIGS[name], skip=skip))
+    for turns in (True, False):
+        found = case.run("gpu", replace(CONFIGS[name], turns=turns))
         assert case.wrong(*found, more=1.3 if CONFIGS[name].lazy else 1.0) == ""
 
 
