@@ -9,7 +9,7 @@ loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, where a pipeline gives their barriers
-order                  `turn`: compute warpgroups one after another
+order                  `turn`: compute warpgroups one after another; `schedule_fence`: no statement is moved across it
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
                        `async_prefetch`
@@ -49,7 +49,8 @@ _HOME = {
     "map_columns": "fragment.strips", "show_layout": "fragment.drawing",
     "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
-    "turn": "order_tokens", "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
+    "turn": "order_tokens", "schedule_fence": "schedule_fences",
+    "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations",
     "scratch": "shared", "run_scoped": "shared",
     "copy_gmem_to_smem": "copies", "copy_smem_to_gmem": "copies", "commit_smem": "copies",
@@ -139,6 +140,7 @@ __all__ = [
     "region",
     "rsqrt",
     "run_scoped",
+    "schedule_fence",
     "scratch",
     "set_max_registers",
     "show_layout",
@@ -204,6 +206,7 @@ if TYPE_CHECKING:
     from .programs import num_programs, program_id
     from .refs import ds
     from .registers import set_max_registers
+    from .schedule_fences import schedule_fence
     from .shared import run_scoped, scratch
     from .snake import planar_snake
     from .specs import GMEM, ArrayType, BlockSpec, Element, Static, Workspace, persistent

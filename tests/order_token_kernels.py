@@ -43,7 +43,7 @@ def value_of(warpgroups: int) -> np.ndarray:
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1):
-    """`barrier_loop_kernels.rotated` with its products in turn, and, with a second token, its scores too."""
+    """`barrier_loop_kernels.rotated` with its products in turn, and, with a second token, its scores too; and with a fence."""
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((128, 64), lambda _: (0, 0)),))
@@ -67,6 +67,7 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1)
                     scores = np.maximum(s, -1000.0)
             else:
                 scores = np.maximum(s, -1000.0)
+            numpipe.schedule_fence()
             acc = numpipe.wgmma_wait(acc)
             p = scores.astype(q.dtype)
             numpipe.barrier_arrive(v_consumed)

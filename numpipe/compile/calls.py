@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import context, copies, emit, pipelines, refs, registers, specs, tile_loop
+from .. import context, copies, emit, pipelines, refs, registers, schedule_fences, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import mma, tile
 from .fold import MISSING, literal_node, named_tuple
@@ -28,6 +28,7 @@ _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation,
     copies.wait_smem_to_gmem: (copies.wait_stores, "c"),
     copies.async_prefetch: (copies.prefetch, "c"),
     registers.set_max_registers: (registers.set_registers, "c"),
+    schedule_fences.schedule_fence: (schedule_fences.fence_schedule, "c"),
 }
 
 
