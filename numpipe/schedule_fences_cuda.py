@@ -1,9 +1,9 @@
 """A boundary of basic blocks that ptxas keeps.
 
 A loop that runs once, because of a value that ptxas does not know, around an instruction that it does not know to be nothing. It
-deletes an empty loop, makes predicated instructions of a short branch, and behind a branch alone it sinks arithmetic that is needed
-there. Of what a branch could skip, `exit` would end the products in flight (note C7517), and with `trap` ptxas gives the role no more
-registers than the launch.
+deletes an empty loop, makes predicated instructions of a short branch, and behind a branch alone it sinks arithmetic that is
+needed there. Of what a branch could skip, `exit` would end the products in flight (note C7517), and with `trap` ptxas gives the
+role no more registers than the launch.
 """
 
 from __future__ import annotations
