@@ -16,7 +16,7 @@ from numpipe.compile.gate import Sass
 from numpipe.compile.order_tokens import sure_turns
 from numpipe.compile.waits import pending
 
-SCHEDULES = (None, *range(4))
+SCHEDULES = (None, 0, 1)
 
 
 @pytest.fixture(autouse=True)
