@@ -197,8 +197,7 @@ class Unit(Axes):
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
-                  single: bool = False,
-                  shared: RingPlan | None = None) -> RingPlan:
+                  single: bool = False, shared: RingPlan | None = None) -> RingPlan:
         """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
         `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
