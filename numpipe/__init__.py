@@ -10,7 +10,7 @@ layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransfor
 references             `ds`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`, `atomic_min`, `atomic_max`, `atomic_and`, `atomic_or`,
                        `atomic_xor`
 barriers               `barrier_wait`, `barrier_arrive`: operands one by one, where a pipeline gives their barriers
-order                  `turn`: compute warpgroups one after another
+order                  `turn`: compute warpgroups one after another; `schedule_fence`: no statement is moved across it
 shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
 copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
                        `async_prefetch`
@@ -52,7 +52,8 @@ _HOME = {
     "load_tile": "load",
     "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
     "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
-    "turn": "order_tokens", "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
+    "turn": "order_tokens", "schedule_fence": "schedule_fences",
+    "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
     "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations",
     "scratch": "shared", "run_scoped": "shared",
     "copy_gmem_to_smem": "copies", "copy_smem_to_gmem": "copies", "commit_smem": "copies",
@@ -153,6 +154,7 @@ __all__ = [
     "region",
     "rsqrt",
     "run_scoped",
+    "schedule_fence",
     "scratch",
     "set_max_registers",
     "show_layout",
@@ -222,6 +224,7 @@ if TYPE_CHECKING:
     from .programs import num_programs, program_id
     from .refs import ds
     from .registers import set_max_registers
+    from .schedule_fences import schedule_fence
     from .shared import run_scoped, scratch
     from .snake import planar_snake
     from .specs import GMEM, ArrayType, BlockSpec, Element, Static, Workspace, persistent

@@ -59,7 +59,7 @@ def _arrive_at_peers(typing_context: Any, ring: Any, part: Any, address: Any) ->
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
-        if plan.manual_consumed or plan.delay:  # the arrival may stand before a loop's end: see `join`
+        if (plan.manual_consumed or plan.delay) and not plan.private:  # the arrival may stand before a loop's end: see `join`
             nb.call(context, builder, barrier.warp_sync, (), ())
         return nb.nothing(context)
 

@@ -10,7 +10,7 @@ from . import turns as source
 from ._op import cuda_meaning, predicated
 from ._plans import TURN
 from ._unit import Unit
-from .context_cuda import counter_pointer, own_warpgroup, uniform
+from .context_cuda import counter_pointer, own_warpgroup
 from .intrinsics import memory
 from .ring_cuda import smem
 
@@ -88,7 +88,7 @@ def define_turns(context: Any, module: Any, unit: Unit) -> None:
         for plan in unit.handed_over():
             word = nb.call(context, builder, memory.load_word, (I32,),
                            (_word(builder, unit, own_warpgroup(builder, state), plan.index),))[1]
-            builder.store(uniform(builder, word), counter_pointer(builder, state, nb.const(plan.index)))
+            builder.store(word, counter_pointer(builder, state, nb.const(plan.index)))
         builder.ret_void()
     store, emit = predicated(memory.store_word)(None, I32, I32, I32)
     with nb.define(module, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):

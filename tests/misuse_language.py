@@ -346,7 +346,7 @@ def too_many_arguments(a, b, c):
 
 
 @refused("pipeline(*, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, delay_release=None, "
-         "steps_of=None): it has no argument 'slots'")
+         "steps_of=None, manual_ready_barriers=False, manual_consumed_barriers=False): it has no argument 'slots'")
 def a_wrong_option_of_a_pipeline(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), slots=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -7,7 +7,7 @@ import functools
 from refusals import Cases
 
 import numpipe
-from numpipe import BlockSpec, SpecError, ds
+from numpipe import BlockSpec, CompilerParams, LoweringSemantics, SpecError, ds
 
 refused = Cases()
 in_turns = functools.partial(refused, schedule="pingpong", num_compute_wgs=2)
@@ -171,3 +171,16 @@ def a_turn_in_a_branch_of_unequal_steps(a, b, c):
         if k == 0:
             with numpipe.turn("x"):
                 pass
+
+
+@refused(", pipeline at {file}:{line}: body 'body' goes through blocks of numpipe.turn, which are warpgroups', but with "
+         "CompilerParams(lowering_semantics=LoweringSemantics.Lane) it is code for each lane: use LoweringSemantics.Warpgroup",
+         kind=SpecError, num_compute_wgs=2, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+def a_turn_of_lanes(a, b, c):
+    def body(indices, tile):
+        with numpipe.turn("x"):
+            pass
+
+    spec = BlockSpec((64, 64), lambda k: (0, k))
+    numpipe.emit_pipeline_warp_specialized(body, grid=(2,), in_specs=(spec,))(a)
+   #^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import numpy as np
-from barrier_loop_kernels import Case, cases
+from barrier_loop_kernels import Case, cases, integers
 
 import numpipe
 from numpipe import SMEM, BlockSpec, ds
@@ -43,7 +43,7 @@ def value_of(warpgroups: int) -> np.ndarray:
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1):
-    """`barrier_loop_kernels.rotated` with its products in turn, and, with a second token, its scores too."""
+    """`barrier_loop_kernels.rotated` with its products in turn, and, with a second token, its scores too; and with a fence."""
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((128, 64), lambda _: (0, 0)),))
@@ -67,10 +67,39 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1)
                     scores = np.maximum(s, -1000.0)
             else:
                 scores = np.maximum(s, -1000.0)
+            numpipe.schedule_fence()
             acc = numpipe.wgmma_wait(acc)
             p = scores.astype(q.dtype)
             numpipe.barrier_arrive(v_consumed)
         o[ds(wg * 64, 64), ds(0, 64)] = acc
+
+
+@numpipe.function
+def in_turn(acc, x, y):
+    """A product, issued in turn."""
+    with numpipe.turn("products"):
+        acc = numpipe.wgmma(acc, x, y)
+    return acc
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=3)
+def in_functions(a, b, c):
+    """c = a @ b.T in the body form, with turns in a function of the body's and in the body itself."""
+    wg = numpipe.axis_index("wg")
+
+    def body(indices, x, y, acc):
+        acc = in_turn(acc, x.at[ds(wg * 64, 64), :], y.T)
+        acc = numpipe.wgmma_wait(acc, 0)
+        with numpipe.turn("sums"):
+            acc = acc + 1.0
+        return acc
+
+    def compute(pipeline):
+        c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    numpipe.emit_pipeline_warp_specialized(
+        body, grid=(a.shape[1] // 64,), compute_context=compute, in_specs=(
+            BlockSpec((192, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
 
 
 @functools.cache
@@ -78,6 +107,7 @@ def kernels() -> dict[str, Case]:
     """By name."""
     plain, fewer = cases()["rotated"], cases()["rotated, fewer steps"]
     without = {"warp_specialized": False}
+    a, b = integers(192, 192), integers(64, 192)
     return {
         "two": Case(written(2, **without), (), value_of(2)),
         "three": Case(written(3, **without), (), value_of(3)),
@@ -85,5 +115,6 @@ def kernels() -> dict[str, Case]:
         "one": Case(written(1, **without), (), value_of(1)),
         "products": Case(rotated, plain.inputs, plain.expected),
         "two tokens": Case(rotated, plain.inputs, plain.expected, (("tokens", 2),)),
+        "in functions": Case(in_functions, (a, b), a.astype(np.float64) @ b.astype(np.float64).T + 3),
         "fewer steps": Case(rotated, fewer.inputs, fewer.expected, fewer.options),
     }

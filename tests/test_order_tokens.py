@@ -6,6 +6,7 @@ import ast
 
 import numpy as np
 import pytest
+from barrier_loop_kernels import cases
 from order_token_kernels import kernels
 
 import numpipe
@@ -15,7 +16,7 @@ from numpipe.compile.gate import Sass
 from numpipe.compile.order_tokens import sure_turns
 from numpipe.compile.waits import pending
 
-SCHEDULES = (None, *range(4))
+SCHEDULES = (None, 0, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +105,11 @@ def test_a_deadlock_names_the_token_and_the_line() -> None:
     assert f"{__file__}:{uneven.function.__code__.co_firstlineno + 4}" in told
 
 
+def test_outside_of_a_kernel_a_fence_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="schedule_fence works inside a kernel only"):
+        numpipe.schedule_fence()
+
+
 def test_outside_of_a_kernel_a_turn_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="turn works inside a kernel only"):
         numpipe.turn("x")
@@ -124,10 +130,28 @@ def test_functions_that_take_turns_with_steps_of_are_refused() -> None:
 
 
 # ---- compiled
-def test_costs_two_instructions_a_turn() -> None:
+def above_the_last_wait(code: Sass) -> int:
+    """How many of a step's 32 maxima, which stand before the wait for the second product, ptxas has left there.
+
+    It moves the wait up, and the maxima down.
+    """
+    loop = code.innermost(code.find("HGMMA")[0])
+    last = max(n for n, instruction in enumerate(loop) if instruction.opcode.startswith("WARPGROUP.DEPBAR"))
+    assert sum(instruction.opcode.startswith("FMNMX") for instruction in loop) == 32
+    return sum(instruction.opcode.startswith("FMNMX") for instruction in loop[:last])
+
+
+@pytest.mark.soak
+def test_without_a_fence_a_wait_moves_up() -> None:
+    """`numpipe.schedule_fence` is what keeps it: the same products, without."""
+    case = cases()["rotated"]
+    assert above_the_last_wait(Sass(case.kernel.inspect("sass", *case.inputs, np.empty((128, 64), np.float32)))) < 32
+
+
+def test_costs_two_instructions_a_turn_and_a_fence_holds() -> None:
     case, out = kernels()["fewer steps"], np.empty((128, 64), np.float32)
     assert case.kernel.inspect("gate", *case.inputs, out, **dict(case.options)) == ()
     code = Sass(case.kernel.inspect("sass", *case.inputs, out, **dict(case.options)))
     assert len(code.find("BAR.ARV")) == 3  # in the main loop, in that over the steps left out, and at the kernel's beginning
-    numbered = [i for i in code.find("BAR.SYNC") if " R" in i.text and i.text.endswith("0x100")]
-    assert len(numbered) == 3  # in these loops, and at the kernel's end
+    assert sum(i.text.endswith("0x100") for i in code.find("BAR.SYNC")) == 3  # in these loops, and at the kernel's end
+    assert above_the_last_wait(code) == 32  # see below

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import context, copies, emit, partials, pipelines, refs, registers, specs, tile_loop
+from .. import context, copies, emit, partials, pipelines, refs, registers, schedule_fences, specs, tile_loop
 from .._op import Helper, Op
 from ..fragment import conversions, mma, tile
 from .fold import MISSING, literal_node, named_tuple
@@ -29,6 +29,7 @@ _REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation,
     copies.async_prefetch: (copies.prefetch, "c"),
     registers.set_max_registers: (registers.set_registers, "c"),
     conversions.layout_cast: (conversions.cast, "cs"),
+    schedule_fences.schedule_fence: (schedule_fences.fence_schedule, "c"),
 }
 
 
