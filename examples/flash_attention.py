@@ -3,7 +3,6 @@
     python examples/flash_attention.py                                      every config, on the GPU if there is one, else simulated
     python examples/flash_attention.py --shape 4,16,4096,128 --causal       batches, heads, positions, depth of a head
     python examples/flash_attention.py --shape 3,32/8,4001,128 --dtype f16  32 heads of queries, 8 of keys and values
-    python examples/flash_attention.py --target sim --shape 1,2,200,64
 
 A CTA has 64 rows of Q for each compute warpgroup, and goes through K and V in blocks. While the softmax of one block of scores is
 computed, the product with the V of the block before runs, and the other warpgroups' products: so exponentials and products overlap.
@@ -27,18 +26,15 @@ import numpipe
 from gemm import DTYPES
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, bench, cdiv, ds, launch
 
-GPU_SHAPES = ("4,16,4096,128", "4,16,4096,64", "4,16,4096,256")
-SIM_SHAPES = ("1,4/2,200,64", "1,2,136,128")
+GPU_SHAPES, SIM_SHAPES = ("4,16,4096,128", "4,16,4096,64", "4,16,4096,256"), ("1,4/2,200,64", "1,2,136,128")
 DEPTHS = (64, 128, 256)
-L2 = 32 << 20
-"""bytes of keys and values that heads whose tiles take turns may have"""
-RISE = 8.0
-"""powers of two that scores may exceed the maximum in use by, where it is not always the largest one"""
+L2 = 32 << 20  # bytes of keys and values that heads whose tiles take turns may have
+RISE = 8.0  # powers of two that scores may exceed the maximum in use by, where it is not always the largest one
 
 
 @dataclass(frozen=True)
 class Config:
-    """How attention is cut and scheduled.
+    """How attention is cut and scheduled:
 
     keys       rows of K and V in a step
     wgs        compute warpgroups, of 64 rows of Q each
@@ -47,6 +43,7 @@ class Config:
     turns      warpgroups issue their products one after another, so that one's softmax is beside the other's products
     dynamic    CTAs take tiles from a counter, the longest first: of use where tiles differ, that is with a causal mask
     registers  of each lane of the memory role
+    early      keys whose exponentials come before the wait for the product with V, which ptxas would move up; None: as it likes
     """
 
     keys: int = 128
@@ -54,6 +51,7 @@ class Config:
     slots: int = 2
     lazy: bool = False
     turns: bool = True
+    early: int | None = None
     dynamic: bool = True
     registers: int = 40
 
@@ -63,25 +61,21 @@ class Config:
 
 
 CONFIGS = {
-    "2 warpgroups, 128 keys": Config(),
-    "2 warpgroups, 128 keys, lazy": Config(lazy=True),
-    "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, dynamic=False, registers=32),
-    "3 warpgroups, 128 keys": Config(128, 3, dynamic=False, registers=32),
-    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, dynamic=False, registers=32),
-    "3 warpgroups, 112 keys, lazy": Config(112, 3, lazy=True, dynamic=False, registers=32),
+    "2 warpgroups, 128 keys": Config(early=32),
+    "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False),
+    "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, turns=False, dynamic=False, registers=32),
+    "3 warpgroups, 128 keys": Config(128, 3, registers=32),
+    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, registers=32),
     "2 warpgroups, 64 keys": Config(64),
     "2 warpgroups, 64 keys, lazy": Config(64, lazy=True),
 }
 FITTING = {
-    (64, False): ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy", "2 warpgroups, 128 keys"),
-    (64, True): ("3 warpgroups, 128 keys", "3 warpgroups, 112 keys, lazy", "2 warpgroups, 128 keys"),
+    **{(64, causal): ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy") for causal in (False, True)},
     (128, False): ("2 warpgroups, 128 keys", "3 warpgroups, 80 keys, lazy", "2 warpgroups, 128 keys, lazy"),
     (128, True): ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy", "3 warpgroups, 80 keys, lazy"),
-    (256, False): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy"),
-    (256, True): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy"),
+    **{(256, causal): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy") for causal in (False, True)},
 }
-"""(depth, causal) -> configs whose scores, sums and P fit into registers, and blocks into shared memory: that for exact results,
-that for others, the rest"""
+"""(depth, causal) -> configs that fit into registers and shared memory: that for exact results, that for others, the rest"""
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,6 @@ class Form:
 
     @property
     def heads(self) -> int:
-        """The dimension of heads, and of positions."""
         return self.layout.index("h")
 
     @property
@@ -127,17 +120,15 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
         wg = numpipe.axis_index("wg")
         heads, keys = q.shape[form.heads], k.shape[form.positions]
         blocks = cdiv(q.shape[form.positions], cfg.rows)
-        sharing = heads // k.shape[form.heads]  # heads of queries that have one of keys and values
         rise = RISE / scale
         for above, turn, below in numpipe.tiles(
                 q.shape[0] * heads // group, blocks, group, dynamic=form.causal and cfg.dynamic):
             b = (above * group + below) // heads
             h = above * group + below - b * heads
-            hk = h // sharing
+            hk = h // (heads // k.shape[form.heads])  # several heads of queries have one of keys and values
             i = blocks - 1 - turn if form.causal else turn  # the longest tiles first
             first = i * cfg.rows + wg * 64
-            seen = min(keys, max(0, (i + 1) * cfg.rows + diagonal)) if form.causal else keys
-            steps = cdiv(seen, cfg.keys)
+            steps = cdiv(min(keys, max(0, (i + 1) * cfg.rows + diagonal)) if form.causal else keys, cfg.keys)
             whole = min(keys, max(0, i * cfg.rows + diagonal + 1)) if form.causal else keys  # keys that all rows of the tile see
             masked = max(1, steps - whole // cfg.keys)
             queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, manual_consumed_barriers=True, in_specs=(
@@ -154,7 +145,15 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                     change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale))
                     total = total * change[:, None]
                     top = new
-                e = np.exp2(numpipe.fma(s, scale, np.where(top == -np.inf, 0.0, top * -scale)[:, None]))  # 0 where all is masked
+                offset = np.where(top == -np.inf, 0.0, top * -scale)  # e = 0 in rows where all is masked
+
+                def exponentials(x, first_column):
+                    x = np.exp2(numpipe.fma(x, scale, offset[:, None]))
+                    if cfg.early and first_column == 0:
+                        numpipe.schedule_fence()
+                    return x
+
+                e = numpipe.map_columns(exponentials, s, cfg.early or cfg.keys)
                 total = total + numpipe.partial_sum(e)
                 acc = numpipe.wgmma_wait(acc)
                 p = e.astype(q.dtype)  # only now: its registers would be those that the product reads
@@ -204,15 +203,11 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                     numpipe.barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-            if by_head:
-                o[b, h, ds(first, 64), ds(0, form.depth)] = out
-            else:
-                o[b, ds(first, 64), h, ds(0, form.depth)] = out
+            o[(b, h, ds(first, 64), ds(0, form.depth)) if by_head else (b, ds(first, 64), h, ds(0, form.depth))] = out
             if lse is not None:
                 lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
 
-    made: numpipe.Kernel = attend
-    return made
+    return attend  # type: ignore[no-any-return]
 
 
 def choose(depth: int, causal: bool = False, exact: bool = True) -> Config:
@@ -247,15 +242,13 @@ def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: b
     """(form, scale for powers of two, heads that take turns) for arrays of these shapes; SpecError where they do not fit."""
     if layout not in ("bhsd", "bshd"):
         raise SpecError(f"attention: layout must be 'bhsd' or 'bshd', got {layout!r}")
-    for name, shape in (("q", q), ("k", k), ("v", v)):
-        if len(shape) != 4:
-            raise SpecError(f"attention: '{name}' must have 4 dimensions, {', '.join(layout)}, got shape {shape}")
+    if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
+        raise SpecError(f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}")
     form = Form(q[3], causal, layout, sums)
     if q[3] not in DEPTHS:
         raise SpecError(f"attention: the depth of a head must be one of {DEPTHS}, 'q' {q} has {q[3]}")
     if k != v or (k[0], k[3]) != (q[0], q[3]):
-        raise SpecError(f"attention: 'k' and 'v' must have the same shape, with the batches and the depth of 'q' {q}, got {k} and "
-                        f"{v}")
+        raise SpecError(f"attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' {q}, got {k} and {v}")
     heads, shared = q[form.heads], k[form.heads]
     if shared == 0 or heads % shared:
         raise SpecError(f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'")
@@ -272,14 +265,12 @@ def _turns(heads: int, sharing: int, size: int) -> int:
 
 
 # ---- running it
-Shape = tuple[int, int, int, int, int]
-"""batches, heads, heads of keys, positions, depth"""
+Shape = tuple[int, int, int, int, int]  # batches, heads, heads of keys, positions, depth
 
 
 def inputs(shape: Shape, dtype: np.dtype) -> list[np.ndarray]:
     """Normally distributed q, k, v, (B, H, S, D)."""
-    batches, heads, shared, positions, depth = shape
-    rng = np.random.default_rng(0)
+    (batches, heads, shared, positions, depth), rng = shape, np.random.default_rng(0)
     return [rng.standard_normal((batches, h, positions, depth), np.float32).astype(dtype) for h in (heads, shared, shared)]
 
 
@@ -292,8 +283,7 @@ def exactly(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False
     if causal:
         s = np.where(np.arange(k.shape[2]) <= positions[:, None] + diagonal, s, -np.inf)
     top = s.max(axis=3, keepdims=True, initial=-1e300)
-    p = np.exp(s - top)
-    total = p.sum(axis=3, keepdims=True)
+    total = (p := np.exp(s - top)).sum(axis=3, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(total > 0, p @ v / total, 0.0), (top + np.log(total))[..., 0]
 
@@ -341,18 +331,15 @@ def shape_of(text: str) -> Shape:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
-    parser.add_argument("--shape", action="append", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys; may be repeated")
+    parser.add_argument("--shape", action="append", metavar="B,H,S,D", type=lambda text: (text, shape_of(text)),
+                        help="B,H/HK,S,D with HK heads of keys; may be repeated")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of all arrays (default: %(default)s)")
     parser.add_argument("--causal", action="store_true", help="query i sees keys 0…i")
     options = parser.parse_args()
 
     choice = launch.choose_target(options.target)
     print(f"target: {choice.target} ({choice.why})")
-    for text in options.shape or (GPU_SHAPES if choice.target == "gpu" else SIM_SHAPES):
-        try:
-            shape = shape_of(text)
-        except argparse.ArgumentTypeError as error:
-            parser.error(str(error))
+    for text, shape in options.shape or [(s, shape_of(s)) for s in (GPU_SHAPES if choice.target == "gpu" else SIM_SHAPES)]:
         sweep(text, shape, DTYPES[options.dtype], options.causal, choice.target)
 
 

@@ -67,7 +67,8 @@ def test_a_release_waits_only_where_the_source_does_not_show_a_wait(consumed: bo
     text = source(plan)
     assert waits(text, plan) == [1, 1]
     assert waits(text.replace(WAIT, f"if k >= 0:\n                {WAIT}"), plan) == [1, 2]
-    assert waits(text.replace(WAIT, f"if k > 0:\n                {WAIT}\n            else:\n                {WAIT}"), plan) == [1, 1]
+    both = f"if k > 0:\n                {WAIT}\n            else:\n                {WAIT}"
+    assert waits(text.replace(WAIT, both), plan) == [1, 1]
     assert waits(text.replace(WAIT, f"if k > 9:\n                continue\n            {WAIT}"), plan) == [1, 2]
 
 

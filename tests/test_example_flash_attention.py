@@ -88,8 +88,8 @@ def verified(cfg: flash_attention.Config, case: Case, schedules: int) -> numpipe
 @pytest.mark.parametrize("change, words", [
     ({"q": (1, 2, 64, 96)}, "depth of a head must be one of .* has 96"),
     ({"q": (1, 2, 64)}, r"'q' must have 4 dimensions, b, h, s, d, got shape \(1, 2, 64\)"),
-    ({"v": (1, 2, 72, 64)}, "must have the same shape, with the batches and the depth of 'q'"),
-    ({"k": (1, 2, 64, 128), "v": (1, 2, 64, 128)}, "the same shape, with the batches and the depth of 'q'"),
+    ({"v": (1, 2, 72, 64)}, "must have one shape, with the batches and the depth of 'q'"),
+    ({"k": (1, 2, 64, 128), "v": (1, 2, 64, 128)}, "one shape, with the batches and the depth of 'q'"),
     ({"q": (1, 3, 64, 64)}, "the 3 heads of 'q' must be a multiple of the 2 heads of 'k'"),
     ({"layout": "sbhd"}, "layout must be 'bhsd' or 'bshd', got 'sbhd'"),
     ({"scale": -1.0}, "scale must be a positive number, got -1.0")])

@@ -122,8 +122,9 @@ def competitors(inputs: Inputs, case: dict[str, Any], all_configs: bool) -> dict
     depth = flash_attention.shape_of(case["shape"])[4]
     names = FITTING[depth, inputs.causal]
     if all_configs:
-        found: dict[str, Ours | Cudnn] = {f"numpipe {name}{', no turns' * (not turns)}": Ours(inputs, replace(CONFIGS[name], turns=turns))
-                                          for name in names for turns in (True, False)}
+        found: dict[str, Ours | Cudnn] = {
+            f"numpipe {name}, {'turns' if turns else 'no turns'}": Ours(inputs, replace(CONFIGS[name], turns=turns))
+            for name in names for turns in (True, False)}
     else:
         found = {"numpipe": Ours(inputs, CONFIGS[names[0]]), "numpipe lazy": Ours(inputs, CONFIGS[names[1]])}
     return {**found, REFERENCE: Cudnn(inputs)}
@@ -230,7 +231,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: the list)")
     parser.add_argument("--masks", type=listed, default=["full", "causal"], help="comma-separated, of: full, causal")
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--all", action="store_true", help="every config that fits, with turns and without, not the chosen two alone")
+    parser.add_argument("--all", action="store_true", help="every config that fits, with turns and without")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
     parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
