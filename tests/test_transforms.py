@@ -58,9 +58,9 @@ def test_the_tensor_maps_have_the_width_asked_for(width: int, majors: str) -> No
 
 
 def descriptors(to: Layouts) -> set[str]:
-    """The constants with a swizzle mode (bits 62 and 63) that the kernel's PTX builds wgmma descriptors of."""
-    constants = re.findall(r"or\.b64\s+%\w+, %\w+, (-?\d+);", product.inspect("ptx", *operands("CC"), to=to))
-    return {f"{(int(n) & (1 << 64) - 1) >> 62}" for n in constants}
+    """The swizzle modes (bits 62 and 63) of the upper halves that the kernel's PTX builds wgmma descriptors of."""
+    upper = re.findall(r"mov\.b64\s+d[ab], \{\s*low, (\d+)\s*\};", product.inspect("ptx", *operands("CC"), to=to))
+    return {f"{int(n) >> 30}" for n in upper}
 
 
 def test_the_descriptors_have_the_width_asked_for() -> None:

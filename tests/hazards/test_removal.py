@@ -32,7 +32,7 @@ REDUNDANT = {
         "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
         "body by lanes, ends with one of its own, so that nothing is left for this one to order",
 }
-NOT_MODELLED = {"bar_sync < fragment.reduce.reduced"}
+NOT_MODELLED = {"bar_sync < fragment.reduce.reduced", "bar_sync < fragment.conversions.cast"}
 """The simulator takes NumPy's result for what warps exchange through shared memory: it moves no bytes for a barrier to order."""
 SEEN_IN_THE_RESULT = {"mbar_wait < ring.await_consumed < steps.await_released < steps.await_empty < steps.finish_loads"}
 """CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and does not keep the promise. In an
