@@ -276,20 +276,16 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
         return
     loop = loop_value(context, builder, kind.loop, it.loop)
     k = builder.load(it.k)
+
+    def count() -> None:
+        builder.store(builder.add(k, nb.const(1)), builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
+
+    # Where the body does all by hand, nothing stands between the end of the test and the loop's own: LLVM makes one of the two. In
+    # other loops it would also copy the first step out of the loop, with all its products.
+    by_hand = kind.apart and all(kind.loop.manual)
+    valid = count() if by_hand else _moved_on(context, builder, kind, it, loop, k)
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
     at, rings = nb.call(context, builder, ring_steps, (kind.loop, I32), (it.loop, k))
-    if kind.role == "memory" and kind.loop.single:
-        valid = builder.icmp_signed("<", k, loop.total)
-    elif kind.role == "memory":
-        valid = builder.icmp_signed("<", k, loop.total)
-        with builder.if_else(valid) as (more, done):
-            with more:
-                nb.call(context, builder, fill_step, (kind.loop, I32), (it.loop, k))
-            with done:
-                nb.call(context, builder, finish_loads, (kind.loop,), (it.loop,))
-    else:
-        step = advance_alone if kind.loop.single else advance
-        valid = nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     given = nb.call(context, builder, tiles, (kind.loop, at), (it.loop, rings))[1]
     groups: list[Any] = []
     if barrier_types(kind.loop):
@@ -300,6 +296,22 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
                       for ty, group in zip(kind.barriers, by_kind(kind.loop.manual, values), strict=True)]
         else:
             given = context.make_tuple(builder, kind.tiles, [*nb.cgutils.unpack_tuple(builder, given), *values])
-    result.set_valid(valid)
+    result.set_valid(_moved_on(context, builder, kind, it, loop, k) if by_hand else valid)
     result.yield_(context.make_tuple(builder, kind.yield_type, [indices, given, *groups]))
-    builder.store(builder.add(k, nb.const(1)), builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
+    if not by_hand:
+        count()
+
+
+def _moved_on(context: Any, builder: Any, kind: Any, it: Any, loop: Any, k: Any) -> Any:
+    """What a role does before step k; whether there is such a step."""
+    if kind.role != "memory":
+        step = advance_alone if kind.loop.single else advance
+        return nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
+    valid = builder.icmp_signed("<", k, loop.total)
+    if not kind.loop.single:
+        with builder.if_else(valid) as (more, done):
+            with more:
+                nb.call(context, builder, fill_step, (kind.loop, I32), (it.loop, k))
+            with done:
+                nb.call(context, builder, finish_loads, (kind.loop,), (it.loop,))
+    return valid
