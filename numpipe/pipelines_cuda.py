@@ -283,7 +283,10 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     # Where the body does all by hand, nothing stands between the end of the test and the loop's own: LLVM makes one of the two. In
     # other loops it would also copy the first step out of the loop, with all its products.
     by_hand = kind.apart and all(kind.loop.manual)
-    valid = count() if by_hand else _moved_on(context, builder, kind, it, loop, k)
+    if by_hand:
+        count()
+    else:
+        valid = _moved_on(context, builder, kind, it, loop, k)
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
     at, rings = nb.call(context, builder, ring_steps, (kind.loop, I32), (it.loop, k))
     given = nb.call(context, builder, tiles, (kind.loop, at), (it.loop, rings))[1]
@@ -296,7 +299,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
                       for ty, group in zip(kind.barriers, by_kind(kind.loop.manual, values), strict=True)]
         else:
             given = context.make_tuple(builder, kind.tiles, [*nb.cgutils.unpack_tuple(builder, given), *values])
-    result.set_valid(_moved_on(context, builder, kind, it, loop, k) if by_hand else valid)
+    if by_hand:
+        valid = _moved_on(context, builder, kind, it, loop, k)
+    result.set_valid(valid)
     result.yield_(context.make_tuple(builder, kind.yield_type, [indices, given, *groups]))
     if not by_hand:
         count()
