@@ -32,10 +32,6 @@ CAPACITY = 1024
 """records that the host has room for; a CTA has up to 4 a warpgroup"""
 GRACE = 4_000_000_000
 """nanoseconds after the abort flag in which a kernel should have ended; a wait that comes later traps"""
-REST = 10_000
-"""nanoseconds that each wait takes once the flag is set: a memory role that fills a slot again before its copy has landed arrives
-twice in a phase, which an H200 calls an illegal instruction"""
-
 SETTLING = 50_000_000
 """nanoseconds from the flag until the state of an mbarrier is asked for"""
 
