@@ -37,4 +37,11 @@ VARIANTS = frozenset({
     "test_single.py::test_the_machine_code_is_clean_and_products_stay_in_flight[body-False-0]",
     "test_steps.py::test_passes_the_build_gate[one behind]",
     "test_watch.py::test_debug_bounds_every_wait_and_jitter_precedes_every_transition[gemm_single]",
+    "test_output_code.py::test_a_step_has_one_barrier_where_there_are_slots[2-1]",
+    "test_output_code.py::test_it_passes_the_build_gate[nested]",
+    "test_random_pipelines.py::test_chosen_plans_pass_the_build_gate[three warpgroups, one operand, output by columns]",
+    "test_register_tiles.py::test_a_picture_as_png_has_the_cells_of_the_lanes",
+    "test_single.py::test_nested_pipelines_compile_clean[unequal]",
+    "test_single.py::test_the_machine_code_is_clean_and_products_stay_in_flight[loop-False-1]",
+    "test_steps.py::test_passes_the_build_gate[no two alike]",
 })
