@@ -134,8 +134,8 @@ def stops(a: Any, c: Any, hang: Any) -> None:
             numpipe.barrier_wait(never)
 
 
-@pytest.mark.xfail(run=False, reason="on an H200 the context is lost: an illegal instruction, by cuda-gdb where the memory role arrives "
-                                     "for its next copy after the waits were given up; so it is with tiles that are not dynamic")
+@pytest.mark.xfail(run=False, reason="on an H200 the context is lost: an illegal instruction, by cuda-gdb where the memory role "
+                                     "arrives for its next copy after waits were given up; so with tiles that are not dynamic")
 def test_a_launch_that_gave_up_leaves_a_counter_that_the_next_one_can_use() -> None:
     kernel = made(stops, warpgroups=1, ctas=8, compiler_params=CompilerParams(debug=True))
     a = np.random.default_rng(0).standard_normal((64 * 40, 64)).astype(np.float32)
