@@ -3,6 +3,7 @@
     python examples/benchmarks/attention.py --out result.json                          # the rows that numpipe is judged by
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --all --out result.json    # every config, with turns and without
+    python examples/benchmarks/attention.py --ladder --out result.json --table result.md      # examples/attention_ladder.py
 
 A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times the file holds the
 relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and
@@ -26,15 +27,18 @@ from numpipe.errors import TargetError
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
+import attention_ladder
+import ladders
 from gemm_competitors import DTYPES
 from gemm_suite import Goal
 
 import flash_attention
-from flash_attention import CONFIGS, FITTING, Config
+from flash_attention import CONFIGS, FITTING
 
 REFERENCE = "cuDNN"
 REPEATS = 20
 SAMPLED_ROWS = 128
+LADDER = ["4,16,4096,128"]
 PEAKED = 24.0
 """what q is multiplied by, where few keys shall have all of the weight"""
 Goals = dict[str, Goal]
@@ -74,15 +78,18 @@ class Inputs:
 
 
 class Ours:
-    def __init__(self, inputs: Inputs, cfg: Config) -> None:
+    """A config, or a rung of the ladder."""
+
+    def __init__(self, inputs: Inputs, cfg: flash_attention.Config | attention_ladder.Config) -> None:
         import torch
 
         self.inputs, self.cfg = inputs, cfg
+        self.lazy = isinstance(cfg, flash_attention.Config) and cfg.lazy
         self.outs = [torch.empty_like(q) for q, _, _ in inputs.sets]
 
     def __call__(self, i: int) -> object:
         i %= len(self.outs)
-        return flash_attention.attention(*self.inputs.sets[i], causal=self.inputs.causal, cfg=self.cfg, out=self.outs[i])
+        return attention_ladder.attention(*self.inputs.sets[i], causal=self.inputs.causal, cfg=self.cfg, out=self.outs[i])
 
     def poison(self) -> None:
         for out in self.outs:
@@ -117,12 +124,15 @@ class Cudnn:
         self.outs = [None] * len(self.outs)
 
 
-def competitors(inputs: Inputs, case: dict[str, Any], all_configs: bool) -> dict[str, Ours | Cudnn]:
-    """Name -> competitor: what is chosen for exact results first, cuDNN last."""
+def competitors(inputs: Inputs, case: dict[str, Any], which: str) -> dict[str, Ours | Cudnn]:
+    """Name -> competitor: what is chosen for exact results, or the last rung, first, cuDNN last."""
     depth = flash_attention.shape_of(case["shape"])[4]
     names = FITTING[depth, inputs.causal]
-    if all_configs:
-        found: dict[str, Ours | Cudnn] = {
+    found: dict[str, Ours | Cudnn]
+    if which == "ladder":
+        found = {name: Ours(inputs, cfg) for name, cfg in reversed(attention_ladder.RUNGS.items())}
+    elif which == "all":
+        found = {
             f"numpipe {name}, {'turns' if turns else 'no turns'}": Ours(inputs, replace(CONFIGS[name], turns=turns))
             for name in names for turns in (True, False)}
     else:
@@ -135,7 +145,7 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     import torch
 
     inputs = Inputs(case, seed=process)
-    calls = competitors(inputs, case, options.all)
+    calls = competitors(inputs, case, options.which)
     for each in calls.values():
         each.poison()
         for i in range(len(inputs.sets)):
@@ -181,7 +191,7 @@ def accurate(inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any
     print(f"{case['shape']} {case['mask']} {case['dtype']}: relative error",
           ", ".join(f"{name} {error:.3e}" for name, error in errors.items()), flush=True)
     for name, each in calls.items():
-        most = 1.3 if isinstance(each, Ours) and each.cfg.lazy else 1.05
+        most = 1.3 if isinstance(each, Ours) and each.lazy else 1.05
         if not errors[name] <= most * errors[REFERENCE]:
             raise AssertionError(f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} {errors[REFERENCE]:.3e}, "
                                  f"{case}")
@@ -231,7 +241,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: the list)")
     parser.add_argument("--masks", type=listed, default=["full", "causal"], help="comma-separated, of: full, causal")
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--all", action="store_true", help="every config that fits, with turns and without")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", dest="which", action="store_const", const="all", default="chosen",
+                       help="every config that fits, with turns and without")
+    which.add_argument("--ladder", dest="which", action="store_const", const="ladder",
+                       help=f"each rung of examples/attention_ladder.py (default shape: {' '.join(LADDER)})")
+    parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
     parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
@@ -244,6 +259,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         if unknown := set(getattr(options, name)) - set(known):
             parser.error(f"--{name} {sorted(unknown)}: choose from {sorted(known)}")
     try:
+        if options.which == "ladder":
+            options.shapes = options.shapes or LADDER
+            for shape in options.shapes:
+                attention_ladder.shape_of(shape)
         for shape in options.shapes or ():
             if (depth := flash_attention.shape_of(shape)[4]) not in flash_attention.DEPTHS:
                 parser.error(f"{shape}: a depth of {depth}: choose from {flash_attention.DEPTHS}")
@@ -260,8 +279,15 @@ def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> int:
     options = parse()
-    return bench.main("attention", cases(options), lambda process, case: measure(process, dict(case), options),
-                      processes=options.processes, out=options.out, method=vars(options.plan), tell=verdict)
+
+    def tell(rows: Sequence[bench.Row]) -> str:
+        if options.which == "ladder":
+            return ladders.told(rows, lambda case: f"{case['shape']}, {case['mask']}, {case['dtype']}", options.table)
+        return verdict(rows)
+
+    return bench.main("attention_ladder" if options.which == "ladder" else "attention", cases(options),
+                      lambda process, case: measure(process, dict(case), options),
+                      processes=options.processes, out=options.out, method=vars(options.plan), tell=tell)
 
 
 if __name__ == "__main__":

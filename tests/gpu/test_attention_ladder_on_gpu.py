@@ -12,6 +12,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "attention_ladder.p
 sys.path.insert(0, str(EXAMPLE.parent))
 
 import attention_ladder  # noqa: E402
+
 import flash_attention  # noqa: E402
 
 pytestmark = pytest.mark.gpu
