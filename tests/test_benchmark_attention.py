@@ -54,7 +54,8 @@ def test_the_ladder_has_every_rung_the_last_one_first_before_cudnn(program: Any,
     assert calls.pop("cuDNN") == "cudnn" and dict(reversed(calls.items())) == program.attention_ladder.RUNGS
     assert list(program.competitors(inputs, program.cases(options)[0], program.parse([]).which)) == [
         "numpipe", "numpipe lazy", "cuDNN"]
-    for arguments, words in ((["--ladder", "--shapes", "1,8/2,128,64"], "as many heads"), (["--ladder", "--all"], "not allowed with")):
+    for arguments, words in ((["--ladder", "--shapes", "1,8/2,128,64"], "as many heads"),
+                             (["--ladder", "--all"], "not allowed with")):
         with pytest.raises(SystemExit):
             program.parse(arguments)
         assert words in capsys.readouterr().err
