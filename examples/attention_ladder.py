@@ -55,7 +55,7 @@ _turns = replace(_two, turns=True)
 _persistent = replace(_turns, persistent=True)
 _exact = flash_attention.CONFIGS["2 warpgroups, 128 keys"]
 
-RUNGS = {
+RUNGS: dict[str, Config | flash_attention.Config] = {
     "serial": _serial,
     "overlapped": _overlapped,
     "two warpgroups": _two,

@@ -4,16 +4,21 @@
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --all --out result.json    # every config, with turns and without
     python examples/benchmarks/attention.py --ladder --out result.json --table result.md      # examples/attention_ladder.py
+    python examples/benchmarks/attention.py --peers pallas --out result.json                  # against Pallas, rows that it takes
 
 A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times the file holds the
 relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and
 on very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call
 leaves untouched or another time fills with other bits; and 20 repeats that are not bit-identical.
+
+Against Pallas, in float16, all are timed by JAX's timer of kernels (pallas_attention.py), under one load, in turn. With its first
+row each process times the first calls of new processes, which find nothing compiled (attention_compile.py): "cold" in the file.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import sys
 from collections.abc import Sequence
@@ -27,6 +32,7 @@ from numpipe.errors import TargetError
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
+import attention_compile
 import attention_ladder
 import ladders
 from gemm_competitors import DTYPES
@@ -39,6 +45,8 @@ REFERENCE = "cuDNN"
 REPEATS = 20
 SAMPLED_ROWS = 128
 LADDER = ["4,16,4096,128"]
+PALLAS, PALLAS_GOAL, PALLAS_ROWS = "Pallas", Goal(1.05), 128
+"""its kernel's name, what to reach, and what positions must be a multiple of"""
 PEAKED = 24.0
 """what q is multiplied by, where few keys shall have all of the weight"""
 Goals = dict[str, Goal]
@@ -198,6 +206,36 @@ def accurate(inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any
     return errors
 
 
+def measure_against_pallas(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The same with Pallas as the reference, by the times of kernels; and first calls of new processes."""
+    from pallas_attention import KernelTimer, Pallas
+
+    inputs = Inputs(case, seed=process)
+    calls: dict[str, Any] = competitors(inputs, case, "chosen") | {PALLAS: Pallas(inputs.sets, inputs.causal)}
+    pallas = calls[PALLAS].config
+    for each in calls.values():
+        each.poison()
+        for i in range(len(inputs.sets)):
+            each(i)
+    errors = accurate(inputs, calls, case)
+    if not errors[PALLAS] <= 1.3 * errors[REFERENCE]:
+        raise AssertionError(f"{PALLAS}, {pallas}: the relative error is {errors[PALLAS]:.3e}, that of {REFERENCE} "
+                             f"{errors[REFERENCE]:.3e}, {case}: what it computes is something else")
+    samples = bench.compare(calls, reference=PALLAS, protocols=("interleaved",), timer=KernelTimer(), sensors=bench.sensors(),
+                            plan=replace(options.plan, rounds=12, work=8e-3))
+    cold = {}
+    if case == cases(options)[0]:
+        cold = {"numpipe": attention_compile.cold("numpipe", case),
+                PALLAS: attention_compile.cold(PALLAS, case, pallas.block_kv, pallas.max_concurrent_steps)}
+        for what in cold[PALLAS]:
+            print(f"new processes, {what}: " + ", ".join(f"{name} {each[what]:.2f} s" for name, each in cold.items()), flush=True)
+    work = 1e-12 * flash_attention.flops(flash_attention.shape_of(case["shape"]), inputs.causal)
+    return bench.run_entry(process, case, work, samples, errors=errors, rotation_sets=len(inputs.sets), cold=cold,
+                           timer="CUPTI, durations of kernels, by jax.experimental.mosaic.gpu.profiler",
+                           configs={name: repr(getattr(each, "cfg", None) or pallas) for name, each in calls.items()
+                                    if name != REFERENCE})
+
+
 def relative_error(inputs: Inputs, o: Any) -> float:
     """Frobenius norm, against float64, of some rows of the first batch, a head at a time."""
     import torch
@@ -217,16 +255,16 @@ def relative_error(inputs: Inputs, o: Any) -> float:
 
 def verdict(rows: Sequence[bench.Row]) -> str:
     """What of `ROWS` was reached, a line for each of them, type and protocol: by the exact kernel, the aim by the better one."""
-    lines = [["shape", "mask", "type", "protocol", "ratio [95 %]", "must", "", "lazy", "aim", ""]]
-    found = {(row.case["shape"], row.case["mask"], row.case["dtype"], row.protocol, row.name): row for row in rows}
-    for (shape, mask, dtype, protocol, name), row in found.items():
-        goal = ROWS.get((shape, mask), {}).get(protocol)
-        lazy = found.get((shape, mask, dtype, protocol, "numpipe lazy"))
+    lines = [["shape", "mask", "type", "protocol", "against", "ratio [95 %]", "must", "", "lazy", "aim", ""]]
+    found = {(*(row.case[key] for key in ("shape", "mask", "dtype")), row.protocol, row.reference, row.name): row for row in rows}
+    for (shape, mask, dtype, protocol, reference, name), row in found.items():
+        goal = PALLAS_GOAL if reference == PALLAS else ROWS.get((shape, mask), {}).get(protocol)
+        lazy = found.get((shape, mask, dtype, protocol, reference, "numpipe lazy"))
         if name != "numpipe" or goal is None:
             continue
         best = [each for each in (row, lazy) if each is not None]
         reached = goal.aim is not None and any(each.ratio.reaches(goal.aim) for each in best)
-        lines.append([shape, mask, dtype, protocol, str(row.ratio), f"{goal.must:.2f}",
+        lines.append([shape, mask, dtype, protocol, reference, str(row.ratio), f"{goal.must:.2f}",
                       "met" if row.ratio.reaches(goal.must) else "missed",
                       "" if lazy is None else str(lazy.ratio), "" if goal.aim is None else f"{goal.aim:.2f}",
                       "" if goal.aim is None else "reached" if reached else "not reached"])
@@ -247,6 +285,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     which.add_argument("--ladder", dest="which", action="store_const", const="ladder",
                        help=f"each rung of examples/attention_ladder.py (default shape: {' '.join(LADDER)})")
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
+    which.add_argument("--peers", dest="which", choices=["pallas"],
+                       help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel takes")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
     parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
@@ -268,11 +308,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                 parser.error(f"{shape}: a depth of {depth}: choose from {flash_attention.DEPTHS}")
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
+    if options.which == "pallas":
+        if importlib.util.find_spec("jax") is None:
+            parser.error("--peers pallas: JAX is not installed: pip install 'jax[cuda13]'")
+        if not cases(options):
+            parser.error(f"--peers pallas: its kernel takes positions that are a multiple of {PALLAS_ROWS}")
     return options
 
 
 def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     listed = [(shape, mask) for shape in options.shapes for mask in ("full", "causal")] if options.shapes else list(ROWS)
+    if options.which == "pallas":
+        return [{"shape": shape, "mask": mask, "dtype": "f16", "against": PALLAS} for shape, mask in listed
+                if mask in options.masks and flash_attention.shape_of(shape)[3] % PALLAS_ROWS == 0]
     return [{"shape": shape, "mask": mask, "dtype": dtype}
             for shape, mask in listed if mask in options.masks for dtype in options.dtype]
 
@@ -285,8 +333,9 @@ def main() -> int:
             return ladders.told(rows, lambda case: f"{case['shape']}, {case['mask']}, {case['dtype']}", options.table)
         return verdict(rows)
 
+    how = measure_against_pallas if options.which == "pallas" else measure
     return bench.main("attention_ladder" if options.which == "ladder" else "attention", cases(options),
-                      lambda process, case: measure(process, dict(case), options),
+                      lambda process, case: how(process, dict(case), options),
                       processes=options.processes, out=options.out, method=vars(options.plan), tell=tell)
 
 
