@@ -177,7 +177,9 @@ def test_where_no_configuration_runs_the_error_has_what_was_said_of_each(peer: A
 def test_pallas_gets_the_shapes_that_it_takes_in_float16(program: Any, monkeypatch: pytest.MonkeyPatch,
                                                          capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: name)
-    cases = program.cases(program.parse(["--peers", "pallas"]))
+    options = program.parse(["--peers", "pallas"])
+    cases = program.cases(options)
+    assert options.plan.work > bench.Plan.work  # several calls each time, of attention too
     assert len(cases) == 8 and not any("4001" in case["shape"] for case in cases)
     assert cases[0] == {"shape": "4,16,4096,128", "mask": "full", "dtype": "f16", "against": "Pallas"}
     with pytest.raises(SystemExit):
