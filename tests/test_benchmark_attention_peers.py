@@ -203,6 +203,30 @@ def test_the_verdict_names_whom_a_row_is_against(program: Any) -> None:
         assert f" 1.05  {said} " in lines[1] and " 1.200" in lines[1]
 
 
-def test_a_new_process_that_fails_shows_what_it_printed(program: Any) -> None:
+def test_errors_are_held_against_cudnns(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {"numpipe": 1.04, "numpipe lazy": 1.29, "Pallas": 1.9, "cuDNN": 1.0}
+    calls = {name: program.Ours.__new__(program.Ours) if "numpipe" in name else types.SimpleNamespace() for name in errors}
+    for name, each in calls.items():
+        each.outs, each.lazy = [name], "lazy" in name
+    case = {"shape": "1,1,128,64", "mask": "full", "dtype": "f16"}
+    monkeypatch.setattr(program, "relative_error", lambda inputs, o: errors[o])
+    assert program.accurate(None, calls, case) == errors
+    for name in ("numpipe", "numpipe lazy", "Pallas"):
+        errors[name] += 0.2
+        with pytest.raises(AssertionError, match=f"^{name}: the relative error is"):
+            program.accurate(None, calls, case)
+        errors[name] -= 0.2
+
+
+def test_a_new_process_that_fails_shows_what_it_printed_and_loses_nothing_else(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = {"shape": "nonsense", "mask": "full"}
     with pytest.raises(RuntimeError, match=r"(?s)attention_compile\.py Pallas nonsense full 128 2 ended with status 1:.*Traceback"):
-        program.attention_compile.cold("Pallas", {"shape": "nonsense", "mask": "full"}, 128, 2)
+        program.attention_compile.cold("Pallas", case, 128, 2)
+
+    def cold(who: str, case: dict[str, Any], *config: int) -> dict[str, float]:
+        if who == "numpipe":
+            return {"first call": 1.5}
+        raise RuntimeError(f"no memory: {config}")
+
+    monkeypatch.setattr(program.attention_compile, "cold", cold)
+    assert program.new_processes(case, 64, 3) == {"numpipe": {"first call": 1.5}, "Pallas": "no memory: (64, 3)"}
