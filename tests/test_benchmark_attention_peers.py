@@ -218,7 +218,7 @@ def test_errors_are_held_against_cudnns(program: Any, monkeypatch: pytest.Monkey
         errors[name] -= 0.2
 
 
-def test_a_new_process_that_fails_shows_what_it_printed_and_loses_nothing_else(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_process_that_fails_shows_what_it_printed_and_that_is_all(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     case = {"shape": "nonsense", "mask": "full"}
     with pytest.raises(RuntimeError, match=r"(?s)attention_compile\.py Pallas nonsense full 128 2 ended with status 1:.*Traceback"):
         program.attention_compile.cold("Pallas", case, 128, 2)
