@@ -20,7 +20,7 @@ VARIANTS = frozenset({
     "test_example_copy.py::test_it_passes_the_build_gate[float16]",
     "test_example_attention_ladder.py::test_the_build_gate_passes[overlapped]",
     "test_example_attention_ladder.py::test_the_build_gate_passes[serial]",
-    "test_example_attention_ladder.py::test_the_build_gate_passes[turns]",
+    "test_example_attention_ladder.py::test_the_build_gate_passes[persistent]",
     "test_example_attention_ladder.py::test_the_build_gate_passes[two warpgroups]",
     "test_example_gemm_ladder.py::test_the_build_gate_passes[eviction policy]",
     "test_example_gemm_ladder.py::test_the_build_gate_passes[grouped tiles]",
