@@ -87,3 +87,21 @@ def test_a_variable_that_is_read_before_it_is_defined_is_used_in_its_block() -> 
     found, wanted = quicker.use_defs(blocks), NUMBAS["compute_use_defs"](blocks)
     assert found == wanted
     assert found.usemap == {0: {"f", "y"}, 4: {"x", "y"}} and found.defmap == {0: {"x"}, 4: set()}
+
+
+def test_a_variable_of_two_assignments_keeps_its_place() -> None:
+    """x = y; x = y; z = x in one block: z alone is assigned once, and y comes from elsewhere."""
+    scope, loc = ir.Scope(None, ir.Loc("", 1)), ir.Loc("", 1)
+    x, y, z = (ir.Var(scope, name, loc) for name in "xyz")
+    blocks = {0: ir.Block(scope, loc)}
+    blocks[0].body = [ir.Assign(y, x, loc), ir.Assign(y, x, loc), ir.Assign(x, z, loc)]
+    for find in (quicker.find_singly_assigned_variable, NUMBAS["_find_singly_assigned_variable"]):
+        lower = types.SimpleNamespace(blocks=blocks, func_ir=types.SimpleNamespace(
+            blocks=blocks, func_id=types.SimpleNamespace(is_generator=False)))
+        find(lower)
+        assert lower._singly_assigned_vars == {"z"}
+
+
+def test_a_code_generator_that_takes_a_place_is_told_from_one_that_does_not() -> None:
+    assert OURS["_has_loc"](lambda context, builder, sig, args, loc: None)
+    assert not OURS["_has_loc"](lambda context, builder, sig, args: None)
