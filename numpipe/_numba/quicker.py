@@ -37,7 +37,7 @@ def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]
 
 def _values(config: Any) -> dict[str, Any]:
     """The flags of a compile, which are compared for each call that is typed: without a property call for each of thirty."""
-    return {**_defaults(type(config)), **config._values}
+    return {**_defaults(config.__class__), **config._values}
 
 
 @functools.cache
