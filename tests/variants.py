@@ -3,6 +3,10 @@
 Compiling is what the default run spends its minutes on. The simulated tests of all variants run always, and so do those on a GPU.
 """
 
+import pytest
+
+COLLECTED = pytest.StashKey[set[str]]()
+"""those of them that this run has met, in the stash of its `pytest.Config`"""
 VARIANTS = frozenset({
     "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[in_place-2-0]",
     "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[sent-2-1]",
