@@ -123,9 +123,10 @@ def _give_up(found: re.Match[str], unit: Unit) -> str | None:
         constraints = constraints.replace("=r", "=&r", 1)  # written before the operands are read for the last time
     else:
         operands = [code for code in constraints.split(",") if not code.startswith("~")]
-        bounded, names, added = stopping.gated(statement, f"${len(operands)}"), {}, added[1:]
-        if bounded is None:
+        left_out = stopping.gated(statement, f"${len(operands)}")
+        if left_out is None:
             return None
+        bounded, names, added = left_out, {}, added[1:]
     names |= {"NAMES": _NAMES, "TELLING": _TELL, "STOPPING": stopping.STOP, "PASSING": _PASSED,
               "ASKING": "" if unit.clustered else _ASK}
     names |= {name: str(getattr(_watch, name)) for name in ("CAPACITY", "RECORD_BYTES", "GRACE", "SETTLING", "TOLD", "ANNOUNCED")}
