@@ -240,6 +240,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
+        if name.endswith("_"):  # what Numba and Python ask of any value, for each name that a kernel reads: no submodule
+            raise AttributeError(f"module 'numpipe' has no attribute {name!r}")
         try:
             return importlib.import_module(f"{__name__}.{name}")
         except ModuleNotFoundError as error:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from variants import VARIANTS
+from variants import COLLECTED, VARIANTS
 
 # before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each other on a busy machine cost
 # twenty times what they save
@@ -153,8 +153,9 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reason = why_no_gpu()
     for item in items:
-        if f"{item.path.name}::{item.name}" in VARIANTS:
+        if (name := f"{item.path.name}::{item.name}") in VARIANTS:
             item.add_marker(pytest.mark.soak)
+            config.stash.setdefault(COLLECTED, set()).add(name)
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
         if reason and item.get_closest_marker("gpu"):

@@ -199,9 +199,9 @@ def shifted(x, y, by: int = 1):
          out_specs=(BlockSpec((128, 64), lambda i, j: (i, j)),))(x, y)
 
 
-def check_shifted(dtype: Any, **options: Any) -> None:
-    x = integers((200, 128), dtype)
+def check_shifted(dtype: Any, shape: tuple[int, int] = (200, 128), **options: Any) -> None:
+    x = integers(shape, dtype)
     y = np.zeros_like(x)
     shifted(x, y, by=2, **options)
-    columns = np.arange(128, dtype=np.int32) % 64
+    columns = np.arange(shape[1], dtype=np.int32) % 64
     np.testing.assert_array_equal(y, (x + 2 * columns).astype(dtype))

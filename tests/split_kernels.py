@@ -26,7 +26,7 @@ class Config:
 
 
 @functools.cache
-def product(cfg: Config, ctas: int | None = None) -> Any:
+def split_product(cfg: Config, ctas: int | None = None) -> Any:
     """``c = a @ b.T`` with one config; `ctas` None: as many as the GPU has SMs."""
 
     @numpipe.kernel(

@@ -77,7 +77,7 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_mend() -> None
 
 @pytest.mark.skipif(not why_no_gpu(), reason="there is a GPU")
 def test_work_too_large_to_simulate_unasked_is_refused() -> None:
-    done = example("--shape", "8192,8192,8192", NUMPIPE_TARGET="auto")
+    done = example("--shape", "4096,2048,64", NUMPIPE_TARGET="auto")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "too many to simulate unasked" in done.stderr
 
@@ -89,9 +89,14 @@ def test_work_too_large_to_simulate_unasked_is_refused() -> None:
     (("--shape", "512,x,512"), "argument --shape: '512,x,512' is not M,N,K"),
     (("--shape", "0,1,1"), "argument --shape: '0,1,1' is not M,N,K"),
 ])
-def test_a_wrong_argument_is_named(arguments: tuple[str, ...], message: str) -> None:
-    done = example(*arguments)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+def test_a_wrong_argument_is_named(arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    import gemm
+
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        gemm.main()
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_benchmarks_find_the_kernel() -> None:

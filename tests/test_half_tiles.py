@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from half_kernels import BF16, DTYPES, F16, wrong
+from half_kernels import BF16, DTYPES, F16, neighbours, wrong
 
 import numpipe
 from numpipe import ds
@@ -21,6 +21,24 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", DTYPES)
 def test_every_operation_gives_numpys_bits(name: str) -> None:
     assert wrong(name, "sim") == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
+def test_a_rounding_to_the_other_neighbour_is_borne_in_a_few_elements(dtype: np.dtype) -> None:
+    wanted = np.exp(np.linspace(-8, 8, 100)).astype(dtype)
+    wanted[7] = np.nan
+
+    def changed(elements: list[int], by: int) -> np.ndarray:
+        got = wanted.copy()
+        got.view(np.int16)[elements] += by
+        return got
+
+    assert all(neighbours(wanted, got) for got in (wanted.copy(), changed([3, 50], 1), changed([3, 50], -1)))
+    assert not any(neighbours(wanted, got) for got in (changed([3], 2), changed([3, 50, 90], 1)))
+    for element, value in ((7, 1.0), (3, np.nan)):  # a number for NaN, NaN for a number
+        got = wanted.copy()
+        got[element] = value
+        assert not neighbours(wanted, got)
 
 
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")

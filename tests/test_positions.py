@@ -25,7 +25,7 @@ from numpipe._unit import Unit
 from numpipe.compile import blame
 from numpipe.compile.fold import StaticArray
 from numpipe.compile.lift import Lifted, lift, read
-from numpipe.compile.positions import FIRST, Positions
+from numpipe.compile.positions import FIRST, Positions, Source
 from numpipe.errors import Position
 
 both = pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
@@ -164,13 +164,15 @@ def test_numba_gets_a_line_for_each_expression_and_the_simulator_the_lines_of_th
 
 def test_one_table_holds_functions_of_several_files() -> None:
     positions = Positions()
-    trees = [ast.parse("x = y.z(1)") for _ in range(2)]
-    for name, tree in zip(("one.py", "two.py"), trees, strict=True):
-        positions.renumber(tree, lambda node, name=name: Position(name, node.lineno))  # type: ignore[attr-defined, misc]
-    found = [{positions.find(node.lineno) for node in ast.walk(tree) if hasattr(node, "lineno")} for tree in trees]
-    assert found == [{Position("one.py", 1)}, {Position("two.py", 1)}]
-    for tree in trees:
-        compile(tree, "x.py", "exec")
+    text = "x = y.z(1)"
+    modules = [ast.parse(text) for _ in range(2)]
+    for name, module in zip(("one.py", "two.py"), modules, strict=True):
+        positions.renumber(module, Source("x", name, 1, (text,), {}))
+    found = [{positions.find(node.lineno) for node in ast.walk(module) if hasattr(node, "lineno")} for module in modules]
+    parts = [(0, 10), (0, 1), (4, 10), (4, 7), (4, 5), (8, 9)]
+    assert found == [{Position(name, 1, begin, 1, end, text) for begin, end in parts} for name in ("one.py", "two.py")]
+    for module in modules:
+        compile(module, "x.py", "exec")
 
 
 def test_an_error_that_is_nowhere_is_at_the_definition() -> None:

@@ -116,7 +116,7 @@ def test_split_products_are_predicted_as_explained(shape: tuple[int, int, int], 
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts of a CTA are all alike in closed form, so some numbers are near those that are counted, not the same."""
     m, n, k = shape
-    kernel, works = split_kernels.product(split_kernels.Config(split=split), 5), []
+    kernel, works = split_kernels.split_product(split_kernels.Config(split=split), 5), []
 
     def seen(work: Any, *args: Any, predict: Any = explaining.predict) -> Any:
         works.append(work)

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from kernels_for_tests import operands
+from split_cases import BF16, integers
 from split_kernels import InCluster, exchanged
 
 import numpipe
@@ -34,7 +33,6 @@ from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 from numpipe.model import H200, product
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
 T16 = ArrayType((512, 512), np.float16)
 TWO = InCluster()
 IN_TURNS = InCluster(2, wgs=2, schedule="pingpong")
@@ -46,12 +44,6 @@ compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {to
 @pytest.fixture(autouse=True)
 def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
-def integers(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Operands whose products are integers, and their product, rounded once."""
-    a, b = (array.astype(dtype) for array in operands(m, n, k))
-    return a, b, (a.astype(np.float64) @ b.astype(np.float64).T).astype(dtype)
 
 
 # ---- right, and the same each time

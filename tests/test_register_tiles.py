@@ -31,7 +31,7 @@ from register_kernels import (
     wanted_of_votes,
     whole_numbers_are_right,
 )
-from tile_expressions import arguments, expressions, fits, wrong
+from tile_expressions import arguments, expressions, fits, worth, wrong
 
 import numpipe
 from numpipe import ds
@@ -124,6 +124,13 @@ programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUM
 @settings(max_examples=16, derandomize=True, **common)
 def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
     assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffiihh", texts, strict=True))}, ARGUMENTS) == []
+
+
+@given(expressions("h").filter(lambda text: fits(text, ARGUMENTS)))
+@settings(max_examples=150, derandomize=True, **common)
+def test_a_literal_of_a_drawn_half_stands_beside_a_tile(text: str) -> None:
+    """A kernel refuses np.where(mask, 2.0, 2.0) + h, which is of float32 and float16; NumPy's first operand is of float64."""
+    assert worth(text, ARGUMENTS).dtype == np.float16
 
 
 @pytest.mark.soak

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from kernels_for_tests import operands
-from split_kernels import Config, product
+from split_cases import BF16, integers
+from split_kernels import Config, split_product
 
 import gemm_tuned
 import numpipe
@@ -39,7 +38,6 @@ from numpipe.compile.build import toolchain
 
 SPLIT = {None: Config(split=None), 1: Config(split=1), 3: Config(split=3), "stream": Config()}
 PING_PONG = {split: replace(SPLIT[split], schedule="pingpong", wgs=2) for split in (3, "stream")}
-BF16 = np.dtype(ml_dtypes.bfloat16)
 T16 = ArrayType((512, 512), np.float16)
 compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
@@ -99,20 +97,13 @@ def test_stream_k_shares_the_steps_out_evenly_and_leaves_whole_waves_whole() -> 
 
 
 # ---- right, and the same each time
-def ragged(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Operands whose products are integers, and their product."""
-    a, b = operands(m, n, k)
-    a, b = a.astype(dtype), b.astype(dtype)
-    return a, b, a.astype(np.float64) @ b.astype(np.float64).T
-
-
 @pytest.mark.parametrize("cfg", [*SPLIT.values(), *PING_PONG.values(), Config(tm=128, wgs=2, split=2)], ids=str)
 def test_split_products_are_products(cfg: Config) -> None:
     for ctas, (m, n, k), dtype in ((1, (128, 192, 320), np.float16), (2, (200, 136, 72), BF16), (5, (64, 64, 512), np.float16),
                                    (6, (320, 192, 200), np.float16), (3, (64, 8, 0), BF16)):
-        a, b, exact = ragged(m, n, k, dtype)
-        c = product(cfg, ctas).simulate(a, b)
-        np.testing.assert_array_equal(c.astype(np.float64), exact.astype(dtype).astype(np.float64))
+        a, b, exact = integers(m, n, k, dtype)
+        c = split_product(cfg, ctas).simulate(a, b)
+        np.testing.assert_array_equal(c.astype(np.float64), exact.astype(np.float64))
 
 
 def test_the_parts_may_be_a_run_time_value() -> None:
@@ -128,7 +119,7 @@ def test_the_parts_may_be_a_run_time_value() -> None:
             if part.begin == 0:
                 c[ds(m * 64, 64), ds(n * 64, 64)] = acc
 
-    a, b, exact = ragged(128, 64, 320)
+    a, b, exact = integers(128, 64, 320)
     for parts in (1, 2, 4, 100):
         c = np.zeros((128, 64), np.float32)
         product_in_parts.simulate(a, b, c, parts=parts)
@@ -141,7 +132,7 @@ def test_the_parts_may_be_a_run_time_value() -> None:
 def test_the_tuned_product_cut_along_k(split: int | str) -> None:
     """The epilogue is the owner's: nothing is added twice."""
     cfg = gemm_tuned.Config(128, 64, slots=2, panels=1, split=split)
-    a, b, exact = ragged(200, 72, 328)
+    a, b, exact = integers(200, 72, 328)
     c, bias = np.ones((200, 72), np.float16), np.arange(72).astype(np.float16)
     found = gemm_tuned.matmul(a, b, c, alpha=0.5, bias=bias, activation="relu", cfg=cfg, target="sim")
     np.testing.assert_array_equal(found, np.maximum(0.5 * exact + 1 + np.arange(72), 0).astype(np.float16))
@@ -151,7 +142,7 @@ def test_the_tuned_product_cut_along_k(split: int | str) -> None:
 def test_sums_are_the_same_bits_in_any_schedule(cfg: Config) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((128, 448), np.float32).astype(BF16), rng.standard_normal((64, 448), np.float32).astype(BF16)
-    kernel = product(cfg, 5)
+    kernel = split_product(cfg, 5)
     first = kernel.simulate(a, b)
     for seed in range(4):
         np.testing.assert_array_equal(kernel.simulate(a, b, seed=seed).view(np.uint16), first.view(np.uint16))
@@ -161,8 +152,8 @@ def test_sums_are_the_same_bits_in_any_schedule(cfg: Config) -> None:
                                  pytest.param(PING_PONG["stream"], marks=pytest.mark.soak),
                                  pytest.param(PING_PONG[3], marks=pytest.mark.soak)], ids=str)
 def test_no_schedule_has_a_report(cfg: Config) -> None:
-    a, b, _ = ragged(128, 64, 320)
-    assert (result := numpipe.verify(product(cfg, 3), a, b, schedules=12)), str(result)
+    a, b, _ = integers(128, 64, 320)
+    assert (result := numpipe.verify(split_product(cfg, 3), a, b, schedules=12)), str(result)
 
 
 # ---- a broken hand-over is found
@@ -189,26 +180,26 @@ BROKEN: dict[str, tuple[str, int, type[SimulationError], str]] = {
 @pytest.mark.parametrize("seed", [None, 0])
 def test_a_hand_over_without_one_of_its_steps_is_reported(name: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     line, number, error, hazard = BROKEN[name]
-    a, b, _ = ragged(64, 64, 128)
-    product(Config(split=2), 2).simulate(a, b, seed=seed)
+    a, b, _ = integers(64, 64, 128)
+    split_product(Config(split=2), 2).simulate(a, b, seed=seed)
     changed(monkeypatch, line, number)
     with pytest.raises(error) as caught:
-        product(Config(split=2), 2).simulate(a, b, seed=seed)
+        split_product(Config(split=2), 2).simulate(a, b, seed=seed)
     assert caught.value.report.hazard == hazard and "split_kernels.py" in str(caught.value)
 
 
 def test_the_flag_of_another_part_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, _ = ragged(64, 64, 192)
+    a, b, _ = integers(64, 64, 192)
     changed(monkeypatch, "add_partial", to="tile = add_partial(work, sub(part.slot, sub(slot, last) + 1), tile)")
     with pytest.raises(PipelineRace, match=r"load \(work\) reads work.*which CTA \(0, 0, 0\) writes") as caught:
-        product(Config(split=3), 3).simulate(a, b)
+        split_product(Config(split=3), 3).simulate(a, b)
     assert caught.value.report.hazard == "cta-conflict"
 
 
 def test_a_sum_that_is_not_added_is_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, exact = ragged(64, 64, 128)
+    a, b, exact = integers(64, 64, 128)
     changed(monkeypatch, "add_partial")
-    assert (product(Config(split=2), 2).simulate(a, b).astype(np.float64) != exact).any()
+    assert (split_product(Config(split=2), 2).simulate(a, b).astype(np.float64) != exact).any()
 
 
 def hand_written(body: Callable[..., Any], ctas: int = 2, slots: int | None = None, tile: tuple[int, int] = (64, 64)) -> Any:
@@ -344,7 +335,7 @@ def test_workspaces_are_said_right() -> None:
         Config(128, 256, 64, 3, "stream", "cooperative", 2), Config(128, 256, 64, 3, 4, "cooperative", 2),
         Config(128, 128, 64, 4, "stream", "pingpong", 2), Config(64, 256, 64, 5, "stream", "pingpong", 2))]], ids=str)
 def test_the_machine_code_passes_the_gate_and_moves_16_bytes_a_lane(cfg: Config) -> None:
-    built = product(cfg).compiled(T16, T16)
+    built = split_product(cfg).compiled(T16, T16)
     assert gate.findings(built) == ()
     sass, pieces = built.inspect("sass"), cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs)
     assert sass.count("STG.E.128") == sass.count("LDG.E.128") == pieces

@@ -35,15 +35,24 @@ def _leaves(kind: str) -> st.SearchStrategy[str]:
     if kind == "f":
         return st.sampled_from(["x", "y", "r", "q[:, None]", "r[None, :]", "s", "2.0", "full(64, s, np.float32)", "gathered"])
     if kind == "h":
-        return st.sampled_from(["h", "h", "v", "v[:, None]", "v[None, :]", "2.0", "full(64, s, np.float16)"])
+        return st.sampled_from(["h", "h", "v", "v[:, None]", "v[None, :]", "full(64, s, np.float16)"])
     return st.sampled_from(["i", "i", "p", "2", "iota(64)", "iota(64)[:, None]", "iota((64, 64), 1)"])
 
 
 @st.composite
 def expressions(draw: st.DrawFn, kind: str, depth: int = 3) -> str:
-    """The text of an expression: kind f(loat32), i(nt32) or b(ool); depth counts operators on top of each other."""
+    """The text of an expression: kind f(loat32), i(nt32), h(alf) or b(ool); depth counts operators on top of each other.
+
+    A literal takes the type of the tile beside it, and is a float32 where there is none, which does not go with a float16: of two
+    operands of a half one at most is a literal.
+    """
     def part(of: str) -> str:
         return draw(expressions(of, depth - 1))
+
+    def pair() -> tuple[str, str]:
+        literal = draw(st.sampled_from([None, None, 0, 1])) if kind == "h" else None
+        left, right = ("2.0" if literal == side else part(kind) for side in (0, 1))
+        return left, right
 
     if kind == "b":
         form = draw(st.sampled_from(["compare", "compare", "combine", "not"])) if depth > 1 else "compare"
@@ -58,11 +67,12 @@ def expressions(draw: st.DrawFn, kind: str, depth: int = 3) -> str:
     form = draw(st.sampled_from(["binary", "binary", "extreme", "where", "unary", "convert", "leaf", *["layout"] * (kind == "f")]))
     if form == "binary":
         operator = draw(st.sampled_from("+-*&|^" if kind == "i" else "+-*"))
-        return f"({part(kind)} {operator} {part(kind)})"
+        left, right = pair()
+        return f"({left} {operator} {right})"
     if form == "extreme":
-        return f"np.{draw(st.sampled_from(['maximum', 'minimum']))}({part(kind)}, {part(kind)})"
+        return f"np.{draw(st.sampled_from(['maximum', 'minimum']))}({', '.join(pair())})"
     if form == "where":
-        return f"np.where({part('b')}, {part(kind)}, {part(kind)})"
+        return f"np.where({part('b')}, {', '.join(pair())})"
     if form == "unary":
         return draw(st.sampled_from([f"(-{part(kind)})", f"abs({part(kind)})"]))
     if form == "convert":

@@ -3,6 +3,10 @@
 Compiling is what the default run spends its minutes on. The simulated tests of all variants run always, and so do those on a GPU.
 """
 
+import pytest
+
+COLLECTED = pytest.StashKey[set[str]]()
+"""those of them that this run has met, in the stash of its `pytest.Config`"""
 VARIANTS = frozenset({
     "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[in_place-2-0]",
     "test_auto_barriers.py::test_the_machine_code_loses_just_these_barriers_and_fences[sent-2-1]",
@@ -18,6 +22,10 @@ VARIANTS = frozenset({
     "test_example_batched_gemm.py::test_it_passes_the_build_gate[bfloat16-Config(tm=128, tn=128, tk=64, slots=4)]",
     "test_example_batched_gemm.py::test_it_passes_the_build_gate[float16-Config(tm=128, tn=256, tk=64, slots=3)]",
     "test_example_copy.py::test_it_passes_the_build_gate[float16]",
+    "test_example_attention_ladder.py::test_the_build_gate_passes[overlapped]",
+    "test_example_attention_ladder.py::test_the_build_gate_passes[serial]",
+    "test_example_attention_ladder.py::test_the_build_gate_passes[persistent]",
+    "test_example_attention_ladder.py::test_the_build_gate_passes[two warpgroups]",
     "test_example_gemm_ladder.py::test_the_build_gate_passes[eviction policy]",
     "test_example_gemm_ladder.py::test_the_build_gate_passes[grouped tiles]",
     "test_example_gemm_ladder.py::test_the_build_gate_passes[larger tile]",

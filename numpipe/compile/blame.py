@@ -34,7 +34,7 @@ _Error = TypeVar("_Error", bound=NumpipeError)
 def written(lifted: Lifted, pattern: str) -> Position:
     """Where a call whose text has `pattern` stands in a kernel's source, or in its functions'; else the kernel's definition."""
     for source in lifted.sources:
-        for node in walk(source.parse()):
+        for node in walk(source.tree):
             if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
                 return source.position(node)
     return lifted.sources[0].definition
@@ -101,7 +101,7 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
         return stamp(error, unit, lifted, places)
     what = f"{type(error).__name__}: {_sentence(spoken(str(error)))}"
     told: NumpipeError
-    if found and (foreign := numba_call(found[-1][1].parse(), found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals)):
+    if found and (foreign := numba_call(found[-1][1].tree, found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals)):
         told = CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
                             f"numpipe's operations ({what})")
     elif isinstance(error, FloatingPointError):

@@ -80,7 +80,7 @@ def read(function: Callable[..., Any]) -> Source:
     filename = inspect.getsourcefile(function) or function.__code__.co_filename
     source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), _namespace(function))
     try:
-        node = source.parse()
+        node = source.tree
     except (SyntaxError, IndexError):
         raise _no_source(function) from None
     if isinstance(node, ast.AsyncFunctionDef):
@@ -137,7 +137,7 @@ class _Lift(LaneCode, Arithmetic, Debugging, Waits, Reductions):
     def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
         """A `@numpipe.function` for some known arguments, bound to the context."""
         source = read(function.function)
-        rebound = {name for name, where in stores(source.parse()) if not isinstance(where, ast.arg)}  # type: ignore[arg-type]
+        rebound = {name for name, where in stores(source.tree) if not isinstance(where, ast.arg)}  # type: ignore[arg-type]
         known = {name: value for name, value in known.items() if name not in rebound}
         constants = Constants(source.namespace, known, self.unit.wg_axis, self.unit.sizes)
         return _Lift(source, constants, self.session).function()
@@ -173,7 +173,7 @@ class _Lift(LaneCode, Arithmetic, Debugging, Waits, Reductions):
         self.session.texts.append(ast.unparse(module))
         self.session.sources.append(self.source)
         simulated = self._run(module, name)
-        return simulated, self._run(self.session.positions.renumber(module, self.source.position), name)
+        return simulated, self._run(self.session.positions.renumber(module, self.source), name)
 
     def _run(self, module: ast.Module, name: str) -> Callable[..., Any]:
         """The function `name` of the rewritten module."""

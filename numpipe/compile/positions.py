@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +23,13 @@ class Positions:
     """The table of one kernel, its helpers of other files included: line number -> Position."""
 
     def __init__(self) -> None:
-        self._found: list[Position] = []
+        self._found: list[tuple[Source, tuple[int, ...] | None]] = []
 
-    def renumber(self, module: ast.Module, position: Callable[[ast.AST], Position]) -> ast.Module:
-        """Give each node of `module`, in place, a line of its own; `position` tells where a node really is."""
+    def renumber(self, module: ast.Module, source: Source) -> ast.Module:
+        """Give each node of `module`, in place, a line of its own; `source` is what the nodes are of."""
         nodes = {id(node): node for node in walk(module) if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))}
         inner_first = list(reversed(nodes.values()))
-        places = [position(node) for node in inner_first]
+        places = [(source, _span(node) if hasattr(node, "lineno") else None) for node in inner_first]
         for line, node in enumerate(inner_first, FIRST + len(self._found)):
             node.lineno = node.end_lineno = line
             node.col_offset = node.end_col_offset = 0
@@ -42,7 +41,10 @@ class Positions:
     def find(self, line: int) -> Position | None:
         """What a line number stands for; None for a line of a file."""
         index = line - FIRST
-        return self._found[index] if 0 <= index < len(self._found) else None
+        if not 0 <= index < len(self._found):
+            return None
+        source, span = self._found[index]
+        return source.definition if span is None else source.span(*span)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Source:
             ast.increment_lineno(tree, above)
         return tree.body[0].body[0] if inside else tree.body[0]  # type: ignore[attr-defined]
 
+    @functools.cached_property
+    def tree(self) -> ast.stmt:
+        """What `parse` gives, for those who only read it."""
+        return self.parse()
+
     def covers(self, filename: str, line: int) -> bool:
         """Whether a line of a file is one of this function."""
         return filename == self.filename and self.first <= line < self.first + len(self.lines)
@@ -78,7 +85,7 @@ class Source:
         and of a call of it, the name, as Python does.
         """
         parts: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for node in walk(self.parse()):
+        for node in walk(self.tree):
             line, column, *_ = whole = _span(node) if hasattr(node, "lineno") else (0, 0)
             match node:
                 case ast.For(iter=last) | ast.While(test=last) | ast.If(test=last):
@@ -96,12 +103,12 @@ class Source:
     @property
     def definition(self) -> Position:
         """The `def`."""
-        return self.position(self.parse())
+        return self.position(self.tree)
 
     def statement(self, line: int) -> Position:
         """The innermost statement that `line` belongs to."""
         found: Position | None = None
-        for node in walk(self.parse()):  # breadth first: the innermost comes last
+        for node in walk(self.tree):  # breadth first: the innermost comes last
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
                 found = self.position(node)
         return found or self.span(line, 0, 0, 0)

@@ -82,7 +82,7 @@ def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern
     """The message, at the call that the source makes of the function on the way that does it."""
     message = (f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
                "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
-    calls = [(source, node) for source in lifted.sources for node in walk(source.parse()) if isinstance(node, ast.Call)]
+    calls = [(source, node) for source in lifted.sources for node in walk(source.tree) if isinstance(node, ast.Call)]
     for source, call in calls:
         if re.search(pattern, ast.unparse(call.func)):
             return source.position(call).stamp(message.format(""))

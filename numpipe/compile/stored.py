@@ -23,7 +23,7 @@ def stored(source: Source, *, surely: bool = False) -> set[str]:
 
     A function that was passed to it may store to all that it gets; `surely`: names whose stores were seen only.
     """
-    return _Stores(source, surely).of(source.parse(), {}, ())  # type: ignore[arg-type]
+    return _Stores(source, surely).of(source.tree, {}, ())  # type: ignore[arg-type]
 
 
 Node = ast.FunctionDef | ast.Lambda
@@ -99,7 +99,7 @@ class _Stores:
                 source = read(callee.function)
             except CompileError:
                 return set()  # said where it is rewritten
-            function: Node = source.parse()  # type: ignore[assignment]
+            function: Node = source.tree  # type: ignore[assignment]
             found = _Stores(source, self.surely).of(function, {}, (*active, callee))
         elif isinstance(callee, Node):
             function, found = callee, self.of(callee, nested, (*active, callee))
@@ -149,7 +149,7 @@ class _Stores:
                 source = read(function.function)
             except CompileError:
                 return set()  # said where it is rewritten
-            node: Any = source.parse()
+            node: Any = source.tree
             found = _Stores(source, self.surely).of(node, {}, (*active, function))
         elif isinstance(function, Node) and function not in active:
             found, node = self.of(function, nested, (*active, function)), function

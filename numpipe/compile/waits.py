@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from ..fragment import mma
 from .fold import MISSING, stores
+from .nodes import children
 from .rewriter import Rewriter
 
 MOST = 7
@@ -66,7 +67,7 @@ def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:
     while todo:
         node = todo.pop()
         yield node
-        todo += [] if isinstance(node, (ast.FunctionDef, ast.Lambda)) else list(ast.iter_child_nodes(node))
+        todo += [] if isinstance(node, (ast.FunctionDef, ast.Lambda)) else children(node)
 
 
 def pending(function: ast.FunctionDef, wait: ast.AST, name: str, asked: Asked) -> int:

@@ -1,0 +1,148 @@
+"""LLVM IR: constants, inline assembly, symbols, and what a kernel says of its parameters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from llvmlite import ir
+from llvmlite.ir.values import ArgumentAttributes
+from numba.cuda import cgutils
+
+i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+f32 = ir.FloatType()
+void = ir.VoidType()
+
+
+def const(value: int, type: Any = i32) -> Any:
+    return ir.Constant(type, value)
+
+
+def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
+    """One PTX statement. `convergent` keeps LLVM from moving it across divergent control flow."""
+    fnty = ir.FunctionType(result, [a.type for a in args])
+    return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
+
+
+def join(builder: Any) -> None:
+    """Where lanes that went apart meet: an empty statement, which LLVM may not copy into their paths.
+
+    Without it a loop's end that follows is copied into both. The loop's counter then is one value in one path and another in the
+    other, and ptxas takes it, and all that depends on it, as different in the lanes: no uniform registers, a shuffle for each
+    descriptor, BSSY and WARPSYNC around each branch. ptxas itself does that behind a predicated statement, which it makes a branch;
+    there a bar.warp.sync keeps the ways together, and is a NOP, or nothing, in the machine code.
+    """
+    emit_asm(builder, ir.VoidType(), [], "", "")
+
+
+def pure_asm(result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
+    """PTX without side effects: LLVM may move, merge or drop it."""
+    return ir.InlineAsm(ir.FunctionType(result, list(args)), text, constraints, side_effect=False)
+
+
+def global_pointer(type: Any) -> Any:
+    """A pointer into global memory."""
+    return ir.PointerType(type, 1)
+
+
+def nothing(context: Any) -> Any:
+    """The value of a call that returns None."""
+    return context.get_dummy_value()
+
+
+def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Any:
+    """Call a symbol that the kernel's entry module defines (see `define`): how shared helpers ask their kernel."""
+    fn = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
+    return builder.call(fn, list(args))
+
+
+@contextlib.contextmanager
+def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Iterator[Any]:
+    """Define an always-inlined function in `module`; yields ``(builder, arguments)``.
+
+    Weak, not linkonce: the linker meets the entry module first, and would drop what no function there calls.
+    """
+    fn = cgutils.get_or_insert_function(module, ir.FunctionType(result, list(args)), name)
+    fn.linkage = "weak_odr"
+    fn.attributes.add("alwaysinline")
+    yield ir.IRBuilder(fn.append_basic_block("entry")), fn.args
+
+
+def thread_index(builder: Any) -> Any:
+    """%tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards rely on."""
+    return external(builder, "llvm.nvvm.read.ptx.sreg.tid.x", i32)
+
+
+def block_index(builder: Any) -> tuple[Any, Any, Any]:
+    """%ctaid.x, y and z."""
+    x, y, z = (external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", i32) for axis in "xyz")
+    return x, y, z
+
+
+def c_string(context: Any, builder: Any, text: str) -> Any:
+    """Generic address of a constant string, as C's functions want it."""
+    return context.insert_string_const_addrspace(builder, text)
+
+
+def vprintf(context: Any, builder: Any, format: str, values: Sequence[Any]) -> None:
+    """C's printf by the lanes that are here; `values` are i32, i64, double and string addresses, each naturally aligned."""
+    struct = cgutils.make_anonymous_struct(builder, list(values))
+    buffer = builder.bitcast(cgutils.alloca_once_value(builder, struct), i8.as_pointer())
+    args = [c_string(context, builder, format), buffer]
+    external(builder, "vprintf", i32, args)
+
+
+def assert_fail(context: Any, builder: Any, message: str, file: str, line: int, function: str) -> None:
+    """What a failed C assert calls: the lane prints "file:line: function: … Assertion `message` failed" and stops the kernel."""
+    text = [c_string(context, builder, part) for part in (message, file, function)]
+    external(builder, "__assertfail", void, [*text[:2], const(line), text[2], const(1, i64)])
+
+
+def shared_base(builder: Any, name: str = "numpipe_smem") -> Any:
+    """Shared-space address (32 bit) of the kernel's dynamic shared memory."""
+    module = builder.module
+    array = module.globals.get(name)
+    if array is None:
+        array = ir.GlobalVariable(module, ir.ArrayType(i8, 0), name, addrspace=3)
+        array.linkage = "external"
+        array.align = 1024
+    return builder.ptrtoint(array, i32)
+
+
+# ---- what a kernel says of its parameters ------------------------------------------------------------------------
+class _ByVal(ArgumentAttributes):  # type: ignore[misc]
+    """`byval` as LLVM 7 (the NVVM dialect of sm_90) spells it: without a type."""
+
+    def _expand(self, name: str, typ: Any) -> str:
+        return name
+
+
+def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
+    """Mark a kernel's pointer parameter as passed by value in parameter space, never copied to local memory.
+
+    One annotation node only: of several, NVVM honours the first and silently copies the others.
+    """
+    function = builder.function
+    if isinstance(value, ir.Argument) and value.parent is function:
+        attributes = _ByVal()
+        attributes.add("byval")
+        attributes.align = align
+        value.attributes = attributes
+        position = [a is value for a in function.args].index(True)
+        module = builder.module
+        numbers = ir.MDValue(module, [const(position)], name=str(len(module.metadata)))
+        node = ir.MDValue(module, [function, ir.MetaDataString(module, "grid_constant"), numbers],
+                          name=str(len(module.metadata)))
+        cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(node)
+    return value
+
+
+def cluster_dims(builder: Any, value: Any, dims: Sequence[int]) -> None:
+    """Say of the kernel whose parameter `value` is how many CTAs its clusters have: ptxas leaves out code for none at all."""
+    function = builder.function
+    if isinstance(value, ir.Argument) and value.parent is function:
+        module = builder.module
+        for axis, size in zip("xyz", dims, strict=True):
+            node = module.add_metadata((function, ir.MetaDataString(module, f"cluster_dim_{axis}"), const(size)))
+            cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(node)

@@ -1,0 +1,158 @@
+"""Numba's compiler down to LLVM IR, for sm_90a whether or not this machine has a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from numba import cuda
+from numba.cuda import codegen, compiler, dispatcher, types
+from numba.cuda.core import config, typed_passes, untyped_passes
+from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
+from numba.cuda.cudadrv import nvvm
+
+from . import quicker
+
+SM_90A = (9, 0, "a")
+
+
+class _Hopper:
+    """The device every numpipe kernel is compiled for, whatever this machine holds."""
+
+    compute_capability = SM_90A
+    id = 0
+    name = b"sm_90a"
+
+
+Typed = Callable[[Any, dict[str, Any]], None]
+"""is told of each function that was typed: its IR, in SSA form, and the type of each variable"""
+_told: list[Typed] = []
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Tell(AnalysisPass):  # type: ignore[misc]
+    """Tells of a function as long as its phi nodes are there."""
+
+    _name = "numpipe_tell"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        for told in _told:
+            told(state.func_ir, state.typemap)
+        return False
+
+
+class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
+    """Numba's passes without those for Python that a kernel is not written in: each is milliseconds of every function.
+
+    `compile.subset` refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literal
+    types are given where they are; the array expressions and string keys that are rewritten after inference have no values here.
+    """
+
+    _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
+                 untyped_passes.InlineInlinables, untyped_passes.FindLiterallyCalls, untyped_passes.LiteralUnroll,
+                 untyped_passes.LiteralPropagationSubPipelinePass, typed_passes.InlineOverloads, typed_passes.NopythonRewrites)
+
+    _managers: ClassVar[list[Any]] = []
+    """the same for all functions"""
+
+    def define_pipelines(self) -> list[Any]:
+        if not self._managers:
+            self._managers.extend(super().define_pipelines())
+            for manager in self._managers:
+                manager.passes = [(one, name) for one, name in manager.passes if one not in self._LEFT_OUT]
+                typed = [one for one, _ in manager.passes].index(typed_passes.NopythonTypeInference)
+                manager.passes.insert(typed + 1, (_Tell, "tell of a typed function"))
+                manager.finalize()
+        return self._managers
+
+
+_lock = threading.RLock()
+_APART = {types.int32, types.float32}
+"""types of which no variable can have both: Numba would make it a float64"""
+
+
+@contextlib.contextmanager
+def compiling_for_hopper() -> Iterator[None]:
+    """Inside, Numba compiles for sm_90a with or without a GPU, and NVVM's log is part of its errors."""
+    if config.FORCE_CUDA_CC:
+        raise RuntimeError("NUMBA_FORCE_CUDA_CC drops the 'a' of sm_90a, which wgmma and TMA need: unset it")
+    unify = types.Number.unify
+    changes: tuple[tuple[Any, str, Any], ...] = (
+        (dispatcher, "get_current_device", lambda: _Hopper),
+        (compiler, "get_current_device", lambda: _Hopper),
+        (compiler, "CUDACompiler", _Compiler),
+        (codegen.CUDACodeLibrary, "_ensure_cc", lambda self, cc: SM_90A if cc is None else cc),
+        # Numba reads the PTX only to look for runtime calls we never make
+        (codegen.CUDACodeLibrary, "get_asm_str", lambda self, cc=None: ""),
+        (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),
+        *quicker.replacements)
+    with _lock:
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+        try:
+            for owner, name, value in changes:
+                setattr(owner, name, value)
+            yield
+        finally:
+            for owner, name, value in before:
+                setattr(owner, name, value)
+
+
+def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any) -> Any:
+        try:
+            return method(self)
+        except Exception as error:
+            raise RuntimeError(f"NVVM: {self.get_log()}") from error
+
+    return wrapped
+
+
+nvvm.CompilationUnit.verify = _with_log(nvvm.CompilationUnit.verify)
+nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
+
+
+class _Printed:
+    """The text of a module that is complete, in place of llvmlite's objects.
+
+    Numba remembers what it compiled for as long as the process lives, although what was compiled for one kernel serves no
+    other: three quarters of the memory of a compile were these objects. All functions have got their linkage, which is all
+    that Numba would still do to them.
+    """
+
+    functions = ()
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, typed: Typed | None = None) -> Any:
+    """A `@cuda.jit` kernel of this signature, compiled for sm_90a down to LLVM IR; Numba's own kernel object.
+
+    launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is told of each function on the way.
+    """
+    with compiling_for_hopper():
+        dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True)
+        _told[:] = [] if typed is None else [typed]
+        try:
+            kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)
+        finally:
+            _told.clear()
+        dispatcher_.overloads[tuple(argtypes)] = kernel
+        kernel.dispatcher = dispatcher_
+        library = kernel._codelibrary
+        for part in (library, *library.linking_libraries):
+            part._module = _Printed(str(part._module))
+    return kernel
+
+
+def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
+    """The code library of `compile_kernel`."""
+    return compile_kernel(entry, argtypes, threads=threads)._codelibrary

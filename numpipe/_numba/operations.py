@@ -1,0 +1,178 @@
+"""Meanings of functions, operators, attributes and methods: a typer and a code generator each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numba.cuda import types
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.typing import signature
+from numba.cuda.typing.templates import (
+    AbstractTemplate,
+    AttributeTemplate,
+    make_intrinsic_template,
+    make_overload_template,
+)
+
+from .emit import const, i64, nothing
+
+Typer = Callable[..., Any]
+
+
+def operation_type(key: Any, name: str, typer: Typer) -> Any:
+    """Numba type of a callable whose meaning is `typer(typing_context, *types) -> (signature, codegen) | None`."""
+    template = make_intrinsic_template(key, typer, name, prefer_literal=True)
+    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(typer).parameters.values()):
+        fixed = template.generic
+
+        def generic(self: Any, args: Any, kws: Any) -> Any:
+            sig = fixed(self, args, kws)  # with a Python signature, lowering would pack *args into a tuple
+            return None if sig is None else sig.replace(pysig=None)
+
+        template.generic = generic
+    return types.Function(template)
+
+
+def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
+    """Numba type of a Python function compiled from its own source; constant arguments stay literal."""
+
+    def same(*args: Any) -> Any:
+        return implementation
+
+    return types.Function(make_overload_template(key, same, {}, False, "never", prefer_literal=True))
+
+
+def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+    """Call `function` (an operation, a helper or its Numba type) while generating code -> (return type, value).
+
+    Arguments that are left out must be None by default.
+    """
+    fnty = function if isinstance(function, types.Type) else function._numba_type_
+    sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
+    left_out = sig.args[len(args):]
+    assert all(ty == types.none for ty in left_out), sig
+    values = [v if t == s else context.cast(builder, v, t, s)
+              for v, t, s in zip(args, argtypes, sig.args[:len(args)], strict=True)] + [nothing(context) for _ in left_out]
+    return sig.return_type, context.get_function(fnty, sig)(builder, values)
+
+
+def call_value(context: Any, builder: Any, function: Any, value: Any, argtypes: Sequence[Any],
+               args: Sequence[Any]) -> tuple[Any, Any]:
+    """Call a callable value of type `function` while generating code -> (return type, value)."""
+    sig = function.get_call_type(context.typing_context, tuple(argtypes), {})
+    values = [context.cast(builder, v, t, s) for v, t, s in zip(args, argtypes, sig.args, strict=True)]
+    bound = [] if isinstance(function, types.Function) else [value]
+    return sig.return_type, context.get_function(function, sig)(builder, bound + values)
+
+
+def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
+    """The type of a tuple of these parts; of `like`'s class where that is a named tuple."""
+    if isinstance(like, types.BaseNamedTuple):
+        return types.BaseTuple.from_types(tuple(parts), like.instance_class)
+    return types.Tuple(tuple(parts))
+
+
+def immediate(value: int) -> tuple[Any, Any]:
+    """(type, value) of a compile-time int as an argument of `call`."""
+    return types.literal(value), const(value, i64)
+
+
+def returns(typing_context: Any, function: Any, argtypes: Sequence[Any]) -> Any:
+    """What `function` returns for arguments of these types."""
+    fnty = function if isinstance(function, types.Type) else function._numba_type_
+    return fnty.get_call_type(typing_context, tuple(argtypes), {}).return_type
+
+
+def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
+              codegen: Callable[[Any, Any, Any, Any], Any]) -> None:
+    """Attribute `name` of values of `type_class`: `typer(type) -> type`, `codegen(context, builder, type, value)`."""
+
+    @typing_registry.register_attr
+    class Attribute(AttributeTemplate):  # type: ignore[misc]
+        key = type_class
+
+    setattr(Attribute, f"resolve_{name}", lambda self, ty: typer(ty))
+    lowering_registry.lower_getattr(type_class, name)(codegen)
+
+
+def constant_attribute(type_class: type, name: str, value: Callable[[Any], Any]) -> None:
+    """Attribute `name` whose value ``value(type)``, an int, a string or a tuple of them, is known at compile time."""
+    def typer(ty: Any) -> Any:
+        found = value(ty)
+        return types.Tuple([types.literal(v) for v in found]) if isinstance(found, tuple) else types.literal(found)
+
+    attribute(type_class, name, typer, lambda context, builder, ty, _:
+              context.get_constant_generic(builder, typer(ty), value(ty)) if isinstance(value(ty), tuple) else
+              context.get_constant_undef(typer(ty)))
+
+
+def method(type_class: type, name: str, function: Any) -> None:
+    """Method `name` of values of `type_class`: ``function(value, *args)`` for an operation `function`."""
+
+    class Method(AbstractTemplate):  # type: ignore[misc]
+        key = f"{type_class.__name__}.{name}"
+        prefer_literal = True
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            sig = function._numba_type_.get_call_type(self.context, (self.this, *args), kws)
+            return None if sig is None else signature(sig.return_type, *sig.args[1:], recvr=self.this)
+
+    def resolve(self: Any, ty: Any) -> Any:
+        return types.BoundFunction(Method, ty)
+
+    @typing_registry.register_attr
+    class Attribute(AttributeTemplate):  # type: ignore[misc]
+        key = type_class
+
+    setattr(Attribute, f"resolve_{name}", resolve)
+
+    @lowering_registry.lower(Method.key, type_class, types.VarArg(types.Any))
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return call(context, builder, function, (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1:]), args)[1]
+
+
+def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> None:
+    """A Python operator: `typer(*types) -> (signature, codegen) | None`, asked before Numba's own meanings.
+
+    `literals`: int literals come as such first, else as int64.
+    """
+    chosen: dict[Any, Any] = {}
+
+    @typing_registry.register_global(function)
+    class Template(AbstractTemplate):  # type: ignore[misc]
+        key = function
+        prefer_literal = literals
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            answer = typer(*args)
+            if answer is None:
+                return None
+            sig, codegen = answer
+            if sig.args not in chosen:
+                chosen[sig.args] = codegen
+                lowering_registry.lower(function, *sig.args)(codegen)
+            return sig
+
+
+def literal(ty: Any) -> Any:
+    """Python value of a literal type (tuples of literals included); raises TypingError for a run-time value."""
+    if isinstance(ty, types.BaseTuple):
+        return tuple(literal(t) for t in ty)
+    if isinstance(ty, types.NoneType):
+        return None
+    if not hasattr(ty, "literal_value"):
+        raise TypingError(f"a compile-time constant is needed here, not a run-time {ty}")
+    return ty.literal_value
+
+
+def unliteral(ty: Any) -> Any:
+    """The type that a literal has as a run-time value: an int is an int32."""
+    if isinstance(ty, types.BaseTuple):
+        return tuple_of(ty, [unliteral(t) for t in ty])
+    if isinstance(ty, types.IntegerLiteral) and -(1 << 31) <= ty.literal_value < 1 << 31:
+        return types.int32
+    return types.unliteral(ty)

@@ -1,0 +1,108 @@
+"""What Numba does again and again, or for Python that kernels are not written in, in less time.
+
+Nothing here changes what is compiled. `replacements` are put in place by `hopper.compiling_for_hopper`, for as long as it compiles.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from numba.cuda import itanium_mangler, lowering
+from numba.cuda.core import analysis, base, interpreter, ir_utils, targetconfig
+from numba.cuda.core import ir as numba_ir
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.target import CUDATargetContext
+
+
+def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Numba looks for new declarations at each call it types, in forty registries: only in what has grown, nearly always one."""
+    seen: dict[Any, tuple[list[Any], int, int]] = {}
+
+    def refreshed(context: Any) -> None:
+        others, size, lowered = seen.get(context, ([], -1, 0))
+        if sum(map(len, others)) != size:
+            refresh(context)
+            others = [getattr(registry, kind) for one in (context, context.typing_context)
+                      for registry, loader in one._registries.items() for kind in loader.registry_items
+                      if (registry, kind) != (lowering_registry, "functions")]
+        elif len(lowering_registry.functions) != lowered:  # by an operation that was typed for the first time
+            context.install_registry(lowering_registry)
+        seen[context] = others, sum(map(len, others)), len(lowering_registry.functions)
+
+    return refreshed
+
+
+def _values(config: Any) -> dict[str, Any]:
+    """The flags of a compile, which are compared for each call that is typed: without a property call for each of thirty."""
+    return {**_defaults(config.__class__), **config._values}
+
+
+@functools.cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {name: option.default for name, option in kind.options.items()}
+
+
+def _read_by(value: Any, names: list[str]) -> list[str]:
+    """`names` and those of the variables that the right side of an assignment reads."""
+    if isinstance(value, numba_ir.var_types):
+        names.append(value.name)
+    elif isinstance(value, numba_ir.expr_types):
+        for part in value._kws.values():
+            _read_by(part, names)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            _read_by(part, names)
+    return names
+
+
+def use_defs(blocks: dict[int, Any]) -> Any:
+    """Which variables each block reads before it defines them, and which it defines: with one look at a statement, not two.
+
+    Five passes ask for it, of each function.
+    """
+    used: dict[int, set[str]] = {}
+    defined: dict[int, set[str]] = {}
+    for offset, block in blocks.items():
+        uses, definitions = used[offset], defined[offset] = set[str](), set[str]()
+        for statement in block.body:
+            if isinstance(statement, numba_ir.assign_types):
+                names = _read_by(statement.value, [])
+                if statement.target.name not in names:
+                    definitions.add(statement.target.name)
+            else:
+                names = [variable.name for variable in ir_utils.compat_list_vars_stmt(statement)]
+            uses.update(name for name in names if name not in definitions)
+    return analysis._use_defs_result(usemap=used, defmap=defined)
+
+
+def find_singly_assigned_variable(lower: Any) -> None:
+    """Variables of one assignment, read in its block only, which need no stack slot: their assignments are counted once.
+
+    Numba goes through the whole block again for each of them, in time that grows with the square of the block.
+    """
+    assigned = Counter(statement.target.name for block in lower.blocks.values() for statement in block.body
+                       if isinstance(statement, numba_ir.assign_types))
+    elsewhere = set().union(*use_defs(lower.func_ir.blocks).usemap.values(), analysis.must_use_alloca(lower.func_ir.blocks))
+    lower._singly_assigned_vars = {name for name, count in assigned.items() if count == 1} - elsewhere
+    lower._blk_local_varmap = {}
+
+
+def _unchanged(func_ir: Any) -> Any:
+    """In the place of passes over what a kernel has none of: `with` and dictionaries."""
+    return func_ir
+
+
+replacements: tuple[tuple[Any, str, Any], ...] = (
+    (CUDATargetContext, "refresh", _refresh_if_changed(CUDATargetContext.refresh)),
+    (targetconfig.TargetConfig, "values", _values),
+    (itanium_mangler, "_escape_string", functools.lru_cache(4096)(itanium_mangler.escape_string)),
+    (base, "_has_loc", functools.lru_cache(4096)(base._has_loc)),
+    (analysis, "compute_use_defs", use_defs),
+    (lowering.Lower, "_find_singly_assigned_variable", find_singly_assigned_variable),
+    (interpreter, "peep_hole_delete_with_exit", _unchanged),
+    (interpreter, "peep_hole_fuse_dict_add_updates", _unchanged),
+)
+"""(module or class, name, what stands there while a kernel is compiled)"""
