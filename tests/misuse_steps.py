@@ -206,8 +206,8 @@ def a_pipeline_inside_itself(a, b, c):
             pass
 
 
-@refused("second(a, allocations=shared) runs inside the loop of line {line-1}, whose slots it has: they are in use until that one ends; "
-         "let it have its own")
+@refused("second(a, allocations=shared) runs inside the loop of line {line-1}, whose slots it has: they are in use until that one "
+         "ends; let it have its own")
 def a_loop_inside_another_one_on_its_slots(a, b, c):
     first = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     second = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))

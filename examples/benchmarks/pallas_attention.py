@@ -68,7 +68,8 @@ class KernelTimer(bench.EventTimer):
 class Pallas:
     """The kernel with the best configuration of a sweep, on sets of (q, k, v) of PyTorch's, (B, H, S, D), in turn.
 
-    It takes (B, S, H, D), of which this makes copies, and scales no scores: q is scaled. Raises ValueError, with what was said of each, where no configuration runs.
+    It takes (B, S, H, D), of which this makes copies, and scales no scores: these have a scaled q. Raises
+    ValueError, with what was said of each, where no configuration runs.
     """
 
     def __init__(self, sets: Sequence[Sequence[Any]], causal: bool) -> None:
