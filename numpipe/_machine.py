@@ -190,6 +190,9 @@ class Machine(Protocol):
 
     def bar_arrive(self, barrier: int, threads: int) -> None: ...
 
+    def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
+        """`bar_sync` that votes (barrier.red): whether "any", or "all", of the warpgroup's values are true."""
+
     def grid_dependency_wait(self) -> None:
         """griddepcontrol.wait by the executing lanes: what kernels ahead in the stream wrote is there, and may be overwritten."""
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from ._budget import HEADER
 from ._plans import COUNTERS, MapRequest, NumberPlan, RingPlan
+from ._watch import WORDS_BYTES
 from .allocations import Scratch
 from .errors import SpecError
+from .params import CompilerParams
 
 SCHEDULES = "cooperative", "pingpong"
 OUTPUTS_BARRIER = 15
@@ -20,6 +22,7 @@ class Scheduled:
 
     kernel: str
     compute_wgs: int
+    params: CompilerParams
     schedule: str
     rings: dict[str, RingPlan]
     scratch: dict[str, Scratch]
@@ -65,8 +68,8 @@ class Scheduled:
     # ---- counters that travel with the turn
     @property
     def barrier_room(self) -> int:
-        """Bytes of the header that barriers may have: the words are behind."""
-        return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1)
+        """Bytes of the header that barriers may have: the words of turns, and of `_watch`, are behind."""
+        return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1) - WORDS_BYTES * bool(self.params.debug)
 
     @property
     def scratch_barrier_bytes(self) -> int:

@@ -18,6 +18,17 @@ byte    type  what
 A *record* is one warp that waited: 64 bytes, `Record`; its first word is written last. The state of an mbarrier is opaque in PTX,
 but for its pending count; on an H200 bit 63 is the parity of the phase, and two fields count up to 0: bits 43 … 62 arrivals,
 32 … 41 bytes in units of 2048, begun ones too.
+
+A CTA has *words* of its own in the header of its shared memory, `WORDS_BYTES` from `Unit.barrier_room` on:
+
+======  ====  ==================================================================================
+byte    type  what
+======  ====  ==================================================================================
+0       u32   one of the CTA's waits was given up: from then on it takes no part in the protocol
+4       u128  a bit for each mbarrier of the header: a record was told its state
+20      u8    of each of 32 warps: 1, its newest announcement of bytes was made; 2, it was left
+              out, or the warp gave up a wait; 0, neither
+======  ====  ==================================================================================
 """
 
 from __future__ import annotations
@@ -34,6 +45,12 @@ GRACE = 4_000_000_000
 """nanoseconds after the abort flag in which a kernel should have ended; a wait that comes later traps"""
 SETTLING = 50_000_000
 """nanoseconds from the flag until the state of an mbarrier is asked for"""
+
+WORDS_BYTES = 56
+TOLD = 4
+ANNOUNCED = 20
+REST = 1_000_000
+"""nanoseconds that a CTA which gave up a wait rests at its end: what it copies has landed by then"""
 
 _CONTROL = struct.Struct("<QQIIQII24x")
 _RECORD = struct.Struct("<II3IIIiQ24x")
@@ -56,6 +73,7 @@ class Record:
     address: int
     phase: int
     state: int = 0
+    """0: nobody asked for it"""
 
     @property
     def warpgroup(self) -> int:

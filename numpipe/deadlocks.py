@@ -84,8 +84,10 @@ def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hin
         at = f" at {' <- '.join(map(str, party.lines))}" if party.lines else ""
         lines.append(f"  {_name(party, waiting)}: {party.did}{at}")
     for barrier in barriers:
-        lines.append(f"  {barrier.name}: phase {barrier.phase}, {barrier.pending} of {barrier.count} arrivals missing, "
-                     f"{barrier.missing_bytes} bytes missing" + (f"; arrived: {_arrived(barrier)}" if barrier.arrived else ""))
+        misses = (f"{barrier.pending} of {barrier.count} arrivals missing, {barrier.missing_bytes} bytes missing" if barrier.known
+                  else "what it misses is not known")
+        lines.append(f"  {barrier.name}: phase {barrier.phase}, {misses}"
+                     + (f"; arrived: {_arrived(barrier)}" if barrier.arrived else ""))
     lines += [f"  {hint.text}" for hint in hints]
     lines += [f"  mend:   {mend}" for mend in dict.fromkeys(hint.mend for hint in hints) if mend]
     return "\n".join(lines)
@@ -135,7 +137,8 @@ def _share(barrier: Barrier) -> Hint:
 
 def _sums(barrier: Barrier) -> Hint:
     """In a cluster: another CTA has not sent its sum of a tile, or has not read this one's."""
-    misses = f"{barrier.missing_bytes} bytes" if barrier.missing_bytes else f"{barrier.pending} of {barrier.count} arrivals"
+    misses = (f"{barrier.missing_bytes} bytes" if barrier.missing_bytes else f"{barrier.pending} of {barrier.count} arrivals"
+              if barrier.known else "bytes or arrivals")
     return Hint("too-few-arrivals", f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
                 "cluster does not exchange its sum of a tile",
                 "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever part of it they have")

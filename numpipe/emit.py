@@ -21,6 +21,7 @@ must issue too; then it runs both with inert tiles, as it runs a loop's body.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -31,6 +32,7 @@ from ._unit import Unit
 from .chains import Allocations, check_shared, check_state
 from .closure import Facts, bind, facts_of
 from .errors import CompileError, SpecError
+from .fragment.layouts import cast_for, said
 from .fragment.mma import wgmma_wait
 from .fragment.tile import Tile
 from .per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
@@ -324,9 +326,16 @@ def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
     return following
 
 
-def carry_changes(where: str, body: str, given: object, returned: object) -> str:
-    return (f"{where}: body '{body}' was given the carry {given} and returned {returned}: a carry keeps its shape and type from "
-            "step to step")
+_LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
+
+
+def carry_changes(where: str, body: str, given: str, returned: str) -> str:
+    """What is wrong with a carry whose type changes; with the cast, where layouts are all that do."""
+    tiles = [_LAID.findall(kind) for kind in (given, returned)]
+    moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and a[1] != b[1]]
+    mend = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
+        _LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned)) else ": a carry keeps its shape and type from step to step"
+    return f"{where}: body '{body}' was given the carry {given} and returned {returned}{mend}"
 
 
 def _strong(carry: Any) -> Any:
@@ -344,7 +353,7 @@ def _kind(carry: Any) -> str:
     if isinstance(carry, tuple):
         return f"({', '.join(map(_kind, carry))})"
     if isinstance(carry, Tile):
-        return f"tile {carry.shape} {carry.dtype}"
+        return said(carry.shape, carry.dtype, carry.layout)
     if isinstance(carry, PerLane):
         return " or ".join(sorted({_kind(value) for value in carry.values}))
     return carry.dtype.name if isinstance(carry, np.generic) else type(carry).__name__

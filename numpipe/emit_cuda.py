@@ -15,7 +15,7 @@ from .chains_cuda import AllocationsType
 from .closure import Facts
 from .closure_cuda import BoundType, bound_type, bound_value
 from .errors import CompileError, SpecError
-from .fragment.layouts import ACCUMULATOR
+from .fragment.layouts import ACCUMULATOR, said
 from .fragment.tile import FLOAT32
 from .fragment.tile_cuda import InFlightType, TileType
 from .inert_cuda import InertType
@@ -275,5 +275,5 @@ def _said(carry: Any) -> str:
         return f"({', '.join(map(_said, carry))})"
     tile = carry.tile if isinstance(carry, InFlightType) else carry
     if isinstance(tile, TileType):
-        return f"tile {tile.shape} {tile.dtype}"
+        return said(tile.shape, tile.dtype, tile.layout)
     return "NoneType" if isinstance(carry, nb.types.NoneType) else str(nb.unliteral(carry))

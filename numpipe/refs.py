@@ -12,6 +12,7 @@ start, compile-time size) or ``:``::
 
 from __future__ import annotations
 
+from operator import index as as_index
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -51,8 +52,11 @@ def ds(start: Any, size: int) -> Ds:
     constant("ds(start, size)", "size", size)
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise SpecError(f"ds(start, size): size must be a positive compile-time int, got {size!r}")
-    if isinstance(start, (float, np.floating)):
-        raise SpecError(no_start(type(start).__name__))
+    if not isinstance(start, (int, np.integer, Inert)):
+        try:
+            as_index(start)  # tiles say that they steer
+        except TypeError:
+            raise SpecError(no_start(type(start).__name__)) from None
     return Ds(start, int(size))
 
 

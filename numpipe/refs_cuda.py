@@ -13,7 +13,8 @@ from ._layout import Layout
 from ._op import cuda_meaning, immediate
 from ._unit import Unit
 from .context_cuda import ContextType
-from .errors import SpecError
+from .errors import CompileError, SpecError
+from .inert import REASON
 from .inert_cuda import STEERLESS, InertType
 
 I32 = nb.types.int32
@@ -102,8 +103,10 @@ def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
 
 @cuda_meaning(refs.ds)
 def _ds(_context: Any, start: Any, size: Any) -> Any:
-    if isinstance(start, nb.types.Float):
-        raise SpecError(refs.no_start(str(start)))
+    if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
+        if isinstance(start, tuple(STEERLESS)):
+            raise CompileError(f"{getattr(start, 'what', start)} {REASON}")
+        raise SpecError(refs.no_start(str(nb.unliteral(start))))
     known = start.literal_value or None if isinstance(start, nb.types.IntegerLiteral) else None
     value = DsType(refs.ds(0, immediate("ds(start, size)", "size", size)).size, isinstance(start, InertType), known)
     if value.inert:

@@ -70,6 +70,7 @@ class Barrier:
     kind           "ready" or "consumed" of a pipeline's ring, "own" of a `numpipe.Barrier`, "sums" of what CTAs of a cluster
                    exchange (`numpipe.combine`); "": unknown
     ring, slot, step   of a pipeline's ring: the step whose tiles this phase brings, or frees
+    known          whether anybody asked what it misses; on the GPU, in a cluster, nobody can
     """
 
     name: str
@@ -84,6 +85,7 @@ class Barrier:
     ring: str | None = None
     slot: int | None = None
     step: int | None = None
+    known: bool = True
 
 
 @dataclass(frozen=True)

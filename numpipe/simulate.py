@@ -12,6 +12,7 @@ from ._budget import SMEM_BYTES
 from ._machine import Machine
 from ._unit import Unit
 from .context import Context
+from .fragment.exchange import ROOM
 from .intrinsics import cluster, griddep, setmaxnreg
 from .lanes import one_lane
 from .order_tokens import end_tokens
@@ -35,7 +36,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
     try:
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
                      cluster=unit.cluster,
-                     staging_bytes=SMEM_BYTES,  # kept apart: see Unit.plan_staging
+                     staging_bytes=SMEM_BYTES + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, fragment.exchange
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays))
     finally:
         if trace is not None:  # a simulated kernel meets its rings as it runs

@@ -1,4 +1,22 @@
-"""Register tiles that do not fit: types, shapes, layouts, indices, masks."""
+"""Register tiles that do not fit: types, shapes, layouts, indices, masks.
+
+====================================  ==========================================================================================
+what is wrong                         kernels that show it, here and in ``misuse_tiles`` (t), ``misuse_pipelines`` (p)
+====================================  ==========================================================================================
+a shape that no tile has              a_vector_of_12, a_block_of_32_rows, a_row_of_512; t: zeros
+types that do not meet                tiles_of_two_types, an_operand_of_another_type, an_accumulator_of_integers; t: a_product
+a layout                              a_sum_of_rows_and_columns, a_column_beside_a_tile, the coalesced ones; two for one variable:
+                                      a_vector_that_is_a_row_and_a_column and what follows it
+M, N or K that wgmma has not          t: a_product_of_32_rows, a_product_over_24, and N = 512
+static offsets off the atom           t: a_view_between_two_groups_of_rows, a_view_between_two_panels
+registers: needed, and available      more_than_a_lane_has, more_than_a_lane_of_seven_warpgroups_has; p:
+                                      an_accumulator_beyond_the_registers
+shared memory: needed, and available  p: slots_beyond_shared_memory, staging_beyond_shared_memory
+an operand redefined in flight        an_operand_in_flight
+a mask or vote that steers loads      a_mask_that_steers, a_mask_that_says_which_block, a_block_where_a_tile_says,
+                                      a_vote_that_steers_loads, a_vote_that_a_loop_asks, a_number_that_a_vote_decides
+====================================  ==========================================================================================
+"""
 # ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
@@ -58,8 +76,8 @@ def a_function_of_too_little(a, b, c):
 
 
 @refused(simulated="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile, int, int)",
-         compiled="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile (64,) int32, int32, "
-                  "int32)", kind=SpecError)
+         compiled="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile (64,) int32 "
+                  "(either layout), int32, int32)", kind=SpecError)
 def a_choice_by_numbers(a, b, c):
     x = np.where(numpipe.iota(64), 1, 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -125,6 +143,60 @@ def a_part_of_a_register_tile(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("tile[:, None]: a dimension is added to a vector, got a tile (64, 64)", kind=SpecError)
+def a_dimension_for_a_tile(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)[:, None]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("full: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got (1, 512)", kind=SpecError)
+def a_row_of_512(a, b, c):
+    x = numpipe.full((1, 512), 1.0, np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="full: a shape is a tuple of ints, got (64.0, 64)",
+         compiled="full: shape must be a compile-time constant, not a run-time (float64, 64): pass a literal, a constant of the "
+                  "module or a Static field", kind=SpecError)
+def a_shape_of_fractions(a, b, c):
+    x = numpipe.full((64.0, 64), 1.0, np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("full(shape, value, dtype): the value must be a number", kind=SpecError)
+def a_tile_of_texts(a, b, c):
+    x = numpipe.full((64, 64), "a", np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("astype: a tile's dtype is float32, float16, bfloat16 or int32, got int8: convert an array before the call",
+         kind=SpecError)
+def a_tile_of_int8(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).astype(np.int8)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'&' of a mask and an int literal: a mask combines with masks and bools", kind=SpecError)
+def a_mask_and_an_integer(a, b, c):
+    x = (numpipe.iota(64) < 3) & 1
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the tile is a mask: store mask.astype(np.int32), or what it chooses, np.where(mask, x, y)", kind=SpecError)
+def a_mask_that_is_stored(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = numpipe.iota((64, 64)) < 3
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="np.maximum(…) takes register tiles and numbers, got shared-memory tile and tile",
+         compiled="np.maximum(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16 and tile (64, 64) "
+                  "float32", kind=SpecError)
+def a_maximum_of_a_tile_in_shared_memory(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        x = np.maximum(y, numpipe.zeros((64, 64), np.float32))
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 # ---- blocks of arrays -----------------------------------------------------------------------------------------------
 @refused("b[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
 def a_whole_dimension_of_an_array(a, b, c):
@@ -160,6 +232,20 @@ def arithmetic_on_a_block_of_float16(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused(f"a register tile {REASON}")
+def a_block_where_a_tile_says(a, b, c):
+    x = b[ds(numpipe.iota(64), 64), ds(0, 64)]
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="ds(start, size): start must be an integer, got array: int(x) truncates a float, // divides integers",
+         compiled="ds(start, size): start must be an integer, got array 'b': int(x) truncates a float, // divides integers",
+         kind=SpecError)
+def a_block_where_an_array_says(a, b, c):
+    x = b[ds(b, 64), ds(0, 64)]
+    #     ^^^^^^^^^
+
+
 # ---- products with A from registers ---------------------------------------------------------------------------------
 @refused("wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of registers is that packed to 16 "
          "bits: write a.astype(b.dtype), which moves nothing between lanes", kind=SpecError)
@@ -182,6 +268,13 @@ def an_operand_of_another_type(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: the accumulator must be float32, got int32", kind=SpecError)
+def an_accumulator_of_integers(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        acc = numpipe.wgmma(numpipe.iota((64, 64)), y, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(compiled="'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, 0) "
@@ -243,6 +336,16 @@ def more_than_a_lane_has(a, b, c):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
+@refused(compiled="register budget: products in flight hold 128 registers a lane, 32 are there (64 of a compute lane, less 32 that "
+                  "ptxas keeps): it would serialise wgmma, register-pressure (C7512); use tiles of fewer columns, fewer compute "
+                  "warpgroups than num_compute_wgs=7, a smaller memory_registers than 40 or a wait before the next product is "
+                  "issued\n 128  acc: accumulator, float32 (64, 256), line {line}", kind=SpecError, num_compute_wgs=7)
+def more_than_a_lane_of_seven_warpgroups_has(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))(a):
+        acc = numpipe.wgmma(None, x.at[ds(0, 64), :], x.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 # ---- reductions -----------------------------------------------------------------------------------------------------
 @refused("sum: a float16 tile would be rounded at each step: use .astype(np.float32) first", kind=SpecError)
 def a_sum_of_float16(a, b, c):
@@ -268,6 +371,32 @@ def a_sum_of_a_mask(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused(simulated="sum(…) of register tiles: got shared-memory tile",
+         compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16", kind=SpecError)
+def a_sum_of_a_tile_in_shared_memory(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        x = np.sum(y, axis=1)
+        #   ^^^^^^^^^^^^^^^^^
+
+
+@refused("sum: of a tile (64,) there is a number, without axis= and keepdims=", kind=SpecError)
+def a_number_with_dimensions(a, b, c):
+    x = numpipe.full(64, 1.0, np.float32).sum(keepdims=True)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("any along an axis: mask.astype(np.int32).max(axis=1) is 1 where any is true", kind=SpecError)
+def a_vote_along_an_axis(a, b, c):
+    x = np.any(numpipe.iota((64, 64)) < 3, axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("partial_sum(tile) takes a float32 or int32 tile (M, N), got float32 (64,) (either layout)", kind=SpecError)
+def partial_sums_of_a_vector(a, b, c):
+    x = numpipe.partial_sum(numpipe.full(64, 1.0, np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), dtype='float32')")
 def a_sum_with_another_option(a, b, c):
     m = np.sum(numpipe.iota(64), dtype="float32")
@@ -289,6 +418,25 @@ def a_vote_that_steers_loads(a, b, c):
      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
             c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
+
+
+@refused(f"a reduction of a register tile {REASON}")
+def a_vote_that_a_loop_asks(a, b, c):
+    while np.any(numpipe.iota(64) < a.shape[0]):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+            c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
+
+
+MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
+
+
+@refused(simulated=f"{MASK} {REASON}", compiled=f", pipeline at {{file}}:{{line}}: in_specs[0] for 'b': index_map: {MASK} {REASON}")
+def a_mask_that_says_which_block(a, b, c):
+    mask = numpipe.iota(64) < 3
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (mask, k)),))(b):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
 
 
 @refused(simulated=f"a number that a vote decides {REASON}",
@@ -451,3 +599,93 @@ def a_sum_of_rows_and_columns(a, b, c):
 def a_row_as_a_column(a, b, c):
     x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one lies along rows (column layout): "
+         "write v[:, None], or numpipe.layout_cast(v, \"row\")", kind=SpecError)
+def a_column_beside_a_tile(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    y = x - x.max(axis=1)
+    #   ^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="layout_cast(tile, layout): tile must be a register tile, got int",
+         compiled="layout_cast(tile, layout): tile must be a register tile, got int32", kind=SpecError)
+def a_cast_of_a_number(a, b, c):
+    x = numpipe.layout_cast(3, "row")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: tiles (M, N) of numbers are cast, got bool (64, 64): cast what they are made of", kind=SpecError)
+def a_cast_of_a_mask(a, b, c):
+    x = numpipe.layout_cast(numpipe.iota((64, 64)) < 3, "coalesced")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- a variable that has two layouts: types are checked when a kernel is compiled ----------------------------------------
+@refused(compiled="`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (row layout) and tile "
+                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")")
+def a_vector_that_is_a_row_and_a_column(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    m = x.max(axis=0)
+    if a.shape[0] > 3:
+        m = x.max(axis=1)
+      # ^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = x - m
+
+
+@refused(compiled="`m = np.maximum(m, x.max(axis=1))` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (either "
+                  "layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")")
+def a_vector_that_a_loop_carries(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    m = numpipe.full(64, 0.0, np.float32)
+    for i in range(a.shape[0]):
+        m = np.maximum(m, x.max(axis=1))
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    m = m + 1.0
+    c[ds(0, 64), ds(0, 64)] = x - m[:, None]
+
+
+@refused(compiled="`x = numpipe.zeros((64, 64), np.float32)` cannot be compiled: 'x' has two layouts here, tile (64, 64) float32 "
+                  "(coalesced 4 layout) and tile (64, 64) float32 (accumulator layout): cast one: numpipe.layout_cast(x, "
+                  "\"accumulator\")")
+def a_tile_that_is_coalesced_sometimes(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
+    if a.shape[0] > 3:
+        x = numpipe.zeros((64, 64), np.float32)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = x
+
+
+@refused(compiled="`return x.max(axis=0)` cannot be compiled: it returns two layouts, tile (64,) float32 (column layout) and tile "
+                  "(64,) float32 (row layout): cast one: numpipe.layout_cast(x, \"row\")")
+def a_function_of_two_layouts(a, b, c):
+    def largest(x, n):
+        if n > 3:
+            return x.max(axis=0)
+          # ^^^^^^^^^^^^^^^^^^^^
+        return x.max(axis=1)
+
+    m = largest(numpipe.zeros((64, 64), np.float32), a.shape[0])  # called
+
+
+@refused(compiled="`m` cannot be compiled: a choice needs one layout, got tile (64,) float32 (row layout) and tile (64,) float32 "
+                  "(column layout): cast one: numpipe.layout_cast(x, \"column\")")
+def a_choice_of_two_layouts(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    m = x.max(axis=0) if a.shape[0] > 3 else x.max(axis=1)
+  # ^
+
+
+@refused(", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64,) float32 (either layout) and returned tile "
+         "(64,) float32 (column layout): a carry keeps its layout too: cast one: numpipe.layout_cast(x, \"column\")")
+def a_carry_that_changes_its_layout(a, b, c):
+    def body(indices, x, m):
+        return np.maximum(m, x[...].astype(np.float32).max(axis=1))
+
+    def compute(pipeline):
+        m = pipeline(numpipe.full(64, 0.0, np.float32))
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    numpipe.emit_pipeline_warp_specialized(body, grid=(1,), compute_context=compute,  # called
+                                           in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)

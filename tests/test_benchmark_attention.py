@@ -43,6 +43,36 @@ def test_shapes_masks_and_types_are_asked_for_and_others_refused(program: Any, c
         assert words in capsys.readouterr().err
 
 
+def test_the_ladder_has_every_rung_the_last_one_first_before_cudnn(program: Any, monkeypatch: pytest.MonkeyPatch,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    options = program.parse(["--ladder", "--masks", "full"])
+    assert program.cases(options) == [{"shape": "4,16,4096,128", "mask": "full", "dtype": "bf16"}]
+    monkeypatch.setattr(program, "Ours", lambda inputs, cfg: cfg)
+    monkeypatch.setattr(program, "Cudnn", lambda inputs: "cudnn")
+    inputs = type("Inputs", (), {"causal": False})()
+    calls = program.competitors(inputs, program.cases(options)[0], options.which)
+    assert calls.pop("cuDNN") == "cudnn" and list(reversed(calls.items())) == list(program.attention_ladder.RUNGS.items())
+    assert list(program.competitors(inputs, program.cases(options)[0], program.parse([]).which)) == [
+        "numpipe", "numpipe lazy", "cuDNN"]
+    for arguments, words in ((["--ladder", "--shapes", "1,8/2,128,64"], "as many heads"),
+                             (["--ladder", "--all"], "not allowed with")):
+        with pytest.raises(SystemExit):
+            program.parse(arguments)
+        assert words in capsys.readouterr().err
+
+
+def test_the_ladders_table_says_which_shape_mask_and_type(program: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = {}
+    monkeypatch.setattr(sys, "argv", ["attention.py", "--ladder", "--table", str(tmp_path / "table.md")])
+    monkeypatch.setattr(bench, "main", lambda name, cases, measure, *, tell, **_: told.update({name: tell([
+        row("top", "burst", 1.1, 1.1), row("first", "burst", 0.7, 0.7), row("cuDNN", "burst", 1.0, 1.0)])}) or 0)
+    assert program.main() == 0
+    lines = told["attention_ladder"].splitlines()
+    assert lines[0].startswith("| rung | 4,16,4096,128, full, bf16: TFLOPS, burst |")
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| first", "| top"]
+    assert (tmp_path / "table.md").read_text(encoding="utf8").splitlines() == lines
+
+
 def row(name: str, protocol: str, *ratio: float, shape: str = "4,16,4096,128") -> bench.Row:
     figure = bench.figure(list(ratio))
     return bench.Row({"shape": shape, "mask": "full", "dtype": "bf16"}, protocol, name, "cuDNN", 600.0, 600.0 / figure.median,

@@ -136,9 +136,11 @@ def test_what_is_told_stands_below_the_table(tmp_path: Path, capfd: pytest.Captu
     assert capfd.readouterr().out.endswith("1 row of x\n")
 
 
-def test_the_ladders_table_begins_with_the_first_rung_and_leaves_what_was_not_measured_empty(program: Any) -> None:
+def test_the_ladders_table_begins_with_the_first_rung_and_leaves_what_was_not_measured_empty(program: Any, tmp_path: Path) -> None:
     rows = [row("8,8,8", "burst", bench.figure([1.02]), "top", rate=812.4), row("8,8,8", "burst", bench.figure([0.31]), "first"),
             row("8,8,8", "alone", bench.figure([1.0]), "top"), row("8,8,8", "burst", bench.figure([1.0]), "cuBLAS")]
-    assert program.ladder(rows).splitlines() == [
+    text = program.ladders.told(rows, lambda case: case["shape"], tmp_path / "table.md")
+    assert text.splitlines() == [
         "| rung | 8,8,8: TFLOPS, burst | 8,8,8: ratio, burst | 8,8,8: ratio, alone |",
         "| --- | --- | --- | --- |", "| first | 700 | 0.31 |  |", "| top | 812 | 1.02 | 1.00 |"]
+    assert (tmp_path / "table.md").read_text(encoding="utf8") == text + "\n"

@@ -221,6 +221,28 @@ def test_spills_are_found():
     assert any(re.match(r"[1-9]\d* bytes of spills, [1-9]\d* bytes of stack", line) for line in found)
     assert any("C7511" in line for line in found)
     assert any(line.startswith("local memory: ") and "STL" in line for line in found)
+    assert any(re.match(r"waits that leave 0 groups .*: 8, 4 in the PTX: .*WARPGROUP\.DEPBAR", line) for line in found)
+    assert any(re.match(r"beginnings of groups .*: 8, 2 in the PTX: .*WARPGROUP\.ARRIVE", line) for line in found)
+
+
+@pytest.mark.parametrize(("line", "instead", "finding"), [
+    ("WARPGROUP.DEPBAR.LE gsb0, 0x0 ;", "{0}\n{0}", "waits that leave 0 groups of products in flight: 4, 3 in the PTX: "),
+    ("WARPGROUP.DEPBAR.LE gsb0, 0x0 ;", "WARPGROUP.DEPBAR.LE gsb0, 0x2 ;",
+     "waits that leave 2 groups of products in flight: 1, 0 in the PTX: "),
+    ("WARPGROUP.ARRIVE ;", "{0}\n{0}", "beginnings of groups of products: 2, 1 in the PTX: "),
+], ids=["one more", "another one", "a group more"])
+def test_a_wait_for_products_that_nobody_wrote_is_found(line, instead, finding):
+    whole = next(whole for whole in sass_text(PLAIN).splitlines() if line in whole)
+    new = instead.format(whole) if "{0}" in instead else whole.replace(line, instead)
+    found = gate.findings(broken(built(PLAIN), sass_=sass_text(PLAIN).replace(whole, new, 1)))
+    assert [each.partition("among them")[0] for each in found] == [finding]
+
+
+def test_an_unrolled_loop_has_its_waits_as_often_as_its_products():
+    once = [line for line in sass_text(PLAIN).splitlines() if re.search(r"HGMMA|WARPGROUP", line)]
+    assert list(gate.waits(gate.Sass("\n".join(once * 2)), ptx(PLAIN))) == []
+    waits = [line for line in once if "DEPBAR" in line]
+    assert len(list(gate.waits(gate.Sass("\n".join(once * 2 + waits)), ptx(PLAIN)))) == 1
 
 
 def test_a_kernel_without_launch_bounds_is_found(monkeypatch):

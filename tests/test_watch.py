@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -18,6 +19,7 @@ from hang_kernels import HANGS, arrays
 import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError
 from numpipe._watch import RECORD_BYTES, Record, control, records
+from numpipe.compile.stopping import gated
 from numpipe.launch.watch import failure, limit, told
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -33,7 +35,10 @@ def example(name: str) -> tuple[Any, tuple[ArrayType, ...]]:
             "copy_pipeline": (import_module("copy_pipeline").copy, (a,))}[name]
 
 
-def built_with(kernel: Any, args: Any, **params: Any) -> Any:
+@functools.cache
+def built(name: str, **params: Any) -> Any:
+    """An example, compiled with these parameters."""
+    kernel, args = example(name)
     return numpipe.Kernel(kernel.function, replace(kernel.options, compiler_params=CompilerParams(**params))).compiled(*args)
 
 
@@ -68,8 +73,7 @@ def test_default_builds_are_those_of_the_digest_and_hold_nothing_of_either(name:
 
 @pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
 def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str) -> None:
-    kernel, args = example(name)
-    debug, jitter = (built_with(kernel, args, **params) for params in ({"debug": True}, {"jitter": 3}))
+    debug, jitter = built(name, debug=True), built(name, jitter=3)
     assert debug.resources.clean and jitter.resources.clean
     ptx = debug.inspect("ptx")
     assert ptx.count("np_watch[") == 1 and "WAIT:" not in ptx
@@ -80,8 +84,56 @@ def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str)
         r"mbarrier\.(try_wait|arrive)|cp\.async\.bulk\.(tensor|commit|wait)|bar\.sync", line)]
     assert statements and all("nanosleep" in line for line in statements) and "np_watch" not in ptx
     if name == "copy_pipeline":
-        other = built_with(kernel, args, jitter=4).inspect("ptx")
+        other = built(name, jitter=4).inspect("ptx")
         assert plain(ptx) != plain(other) and plain(re.sub(r"drawn, \d+;", "", ptx)) == plain(re.sub(r"drawn, \d+;", "", other))
+
+
+COUNTED = re.compile(r"mbarrier\.arrive|cp(\.reduce)?\.async\.bulk\.tensor|st\.async")
+"""what mbarriers count, and copies out"""
+
+
+@pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
+def test_behind_a_wait_that_was_given_up_nothing_is_done_that_an_mbarrier_counts(name: str) -> None:
+    """On hardware an arrival that a phase does not miss is a trap, and the context is lost."""
+    statements = [line for line in built(name, debug=True).inspect("ptx").splitlines() if COUNTED.search(line)]
+    waits = [line for line in statements if "mbarrier.try_wait" in line]
+    others = [line for line in statements if line not in waits]
+    assert len(others) >= 3
+    for line in others:
+        gate, does = line.split("@np_go ")
+        assert COUNTED.match(does) and len(COUNTED.findall(line)) == 1 and "ld.volatile.shared.u32 np_word" in gate
+    for line in waits:  # each way on that is none of a phase's end sets the word; a record asks once for each mbarrier
+        before, aborted = line.split("ABORTED: ")
+        tell = before.split("TELL: ")[1]
+        stop = tell.partition(" mov.u32 active")[0]
+        assert stop.startswith("mov.u32 word, 1; st.volatile.shared.u32 [") and aborted.startswith(stop)
+        assert line.count("mbarrier.arrive") == 1 and "atom.shared.or.b32 number" in tell.partition("@own mbarrier.arrive")[0]
+
+
+def test_copies_follow_what_was_announced_for_them() -> None:
+    """Bytes that are announced and not copied would leave a phase that lacks bytes alone, where a record's arrival traps."""
+    announced = gated("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "$2")
+    copied = gated("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$4, $3}], [$2];", "$5")
+    stored = gated("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$3, $2}], [$1];", "$4")
+    assert announced is not None and copied is not None and stored is not None
+    assert "st.volatile.shared.u8 [np_warp+20], np_word; @np_go mbarrier" in announced and "[$2]" in announced
+    assert re.search(r"ld\.volatile\.shared\.u8 np_word, \[np_warp\+20\];.* setp\.eq\.or\.u32 np_go, np_word, 1, np_go; @np_go cp",
+                     copied)
+    assert "np_warp+" not in stored and "@np_go cp" in stored
+
+
+@pytest.mark.parametrize("statement", ["bar.sync $0, 128;", "cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.read 0;",
+                                       "st.volatile.shared.b32 [$0], $1;", "mbarrier.init.shared::cta.b64 [$0], $1;"])
+def test_what_others_wait_for_is_done_by_all(statement: str) -> None:
+    """So that the kernel ends: named barriers count threads, and step counters go from turn to turn."""
+    assert gated(statement, "$2") is None
+
+
+def test_a_predicated_arrival_keeps_its_predicate() -> None:
+    text = gated("{ .reg .pred chosen; setp.eq.u32 chosen, $1, 0; @chosen mbarrier.arrive.shared::cluster.b64 _, [$0]; }", "$2")
+    assert text is not None and "and.pred np_go, np_go, chosen; @np_go mbarrier.arrive.shared::cluster" in text
+    number = gated("{ .reg .pred np_scheduler; st.volatile.shared.b32 [$0], $1; }", "$2")
+    assert number is not None and "@np_go st.volatile.shared.b32 [$0], $1; }" in number
 
 
 @pytest.mark.parametrize("name", ["polling_for_ever", "a_warpgroup_that_stops_early"])
@@ -142,6 +194,16 @@ def test_records_become_the_report_of_the_simulator() -> None:
                     r"more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up", error)
     assert "has not released slot 1" in error and "restart the process" not in error
     assert "restart the process" in str(failure(built, found, False))
+
+
+def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
+    """In a cluster, where others may arrive still."""
+    unit = HANGS["a_slot_is_not_released"].compiled(*arrays()).unit
+    [plan] = unit.rings.values()
+    record = Record(0, (1, 0, 0), 0, plan.ready_at(0) + 8, 1)
+    report = told(unit, [record])
+    assert not report.barriers[0].known and "phase 1, what it misses is not known" in report.text
+    assert told(unit, [replace(record, state=state(1, 1))]).barriers[0].known
 
 
 def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:

@@ -3,16 +3,22 @@
     python examples/benchmarks/attention.py --out result.json                          # the rows that numpipe is judged by
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --all --out result.json    # every config, with turns and without
+    python examples/benchmarks/attention.py --ladder --out result.json --table result.md      # examples/attention_ladder.py
+    python examples/benchmarks/attention.py --peers pallas --out result.json                  # against Pallas, rows that it takes
 
 A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times the file holds the
 relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and
 on very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call
 leaves untouched or another time fills with other bits; and 20 repeats that are not bit-identical.
+
+Against Pallas, in float16, all are timed by JAX's timer of kernels (pallas_attention.py), under one load, in turn. With its first
+row each process times the first calls of new processes, which find nothing compiled (attention_compile.py): "cold" in the file.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import sys
 from collections.abc import Sequence
@@ -26,15 +32,21 @@ from numpipe.errors import TargetError
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
+import attention_compile
+import attention_ladder
+import ladders
 from gemm_competitors import DTYPES
 from gemm_suite import Goal
 
 import flash_attention
-from flash_attention import CONFIGS, FITTING, Config
+from flash_attention import CONFIGS, FITTING
 
 REFERENCE = "cuDNN"
 REPEATS = 20
 SAMPLED_ROWS = 128
+LADDER = ["4,16,4096,128"]
+PALLAS, PALLAS_GOAL, PALLAS_ROWS = "Pallas", Goal(1.05), 128
+"""its kernel's name, what to reach, and what positions must be a multiple of"""
 PEAKED = 24.0
 """what q is multiplied by, where few keys shall have all of the weight"""
 Goals = dict[str, Goal]
@@ -74,15 +86,18 @@ class Inputs:
 
 
 class Ours:
-    def __init__(self, inputs: Inputs, cfg: Config) -> None:
+    """A config, or a rung of the ladder."""
+
+    def __init__(self, inputs: Inputs, cfg: flash_attention.Config | attention_ladder.Config) -> None:
         import torch
 
         self.inputs, self.cfg = inputs, cfg
+        self.lazy = isinstance(cfg, flash_attention.Config) and cfg.lazy
         self.outs = [torch.empty_like(q) for q, _, _ in inputs.sets]
 
     def __call__(self, i: int) -> object:
         i %= len(self.outs)
-        return flash_attention.attention(*self.inputs.sets[i], causal=self.inputs.causal, cfg=self.cfg, out=self.outs[i])
+        return attention_ladder.attention(*self.inputs.sets[i], causal=self.inputs.causal, cfg=self.cfg, out=self.outs[i])
 
     def poison(self) -> None:
         for out in self.outs:
@@ -117,12 +132,15 @@ class Cudnn:
         self.outs = [None] * len(self.outs)
 
 
-def competitors(inputs: Inputs, case: dict[str, Any], all_configs: bool) -> dict[str, Ours | Cudnn]:
-    """Name -> competitor: what is chosen for exact results first, cuDNN last."""
+def competitors(inputs: Inputs, case: dict[str, Any], which: str) -> dict[str, Ours | Cudnn]:
+    """Name -> competitor: what is chosen for exact results, or the last rung, first, cuDNN last."""
     depth = flash_attention.shape_of(case["shape"])[4]
     names = FITTING[depth, inputs.causal]
-    if all_configs:
-        found: dict[str, Ours | Cudnn] = {
+    found: dict[str, Ours | Cudnn]
+    if which == "ladder":
+        found = {name: Ours(inputs, cfg) for name, cfg in reversed(attention_ladder.RUNGS.items())}
+    elif which == "all":
+        found = {
             f"numpipe {name}, {'turns' if turns else 'no turns'}": Ours(inputs, replace(CONFIGS[name], turns=turns))
             for name in names for turns in (True, False)}
     else:
@@ -135,7 +153,7 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     import torch
 
     inputs = Inputs(case, seed=process)
-    calls = competitors(inputs, case, options.all)
+    calls = competitors(inputs, case, options.which)
     for each in calls.values():
         each.poison()
         for i in range(len(inputs.sets)):
@@ -176,16 +194,50 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 
 
 def accurate(inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any]) -> dict[str, float]:
-    """The relative error of each on the first set; AssertionError for one of numpipe's that is too large."""
+    """The relative error of each on the first set; AssertionError for one that is too large, of Pallas for one that is absurd."""
     errors = {name: relative_error(inputs, each.outs[0]) for name, each in calls.items()}
     print(f"{case['shape']} {case['mask']} {case['dtype']}: relative error",
           ", ".join(f"{name} {error:.3e}" for name, error in errors.items()), flush=True)
     for name, each in calls.items():
-        most = 1.3 if isinstance(each, Ours) and each.cfg.lazy else 1.05
+        most = 2.0 if name == PALLAS else 1.3 if isinstance(each, Ours) and each.lazy else 1.05
         if not errors[name] <= most * errors[REFERENCE]:
             raise AssertionError(f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} {errors[REFERENCE]:.3e}, "
                                  f"{case}")
     return errors
+
+
+def measure_against_pallas(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The same with Pallas as the reference, by the times of kernels; and first calls of new processes."""
+    from pallas_attention import KernelTimer, Pallas
+
+    inputs = Inputs(case, seed=process)
+    calls: dict[str, Any] = competitors(inputs, case, "chosen") | {PALLAS: Pallas(inputs.sets, inputs.causal)}
+    pallas = calls[PALLAS].config
+    for each in calls.values():
+        each.poison()
+        for i in range(len(inputs.sets)):
+            each(i)
+    errors = accurate(inputs, calls, case)
+    samples = bench.compare(calls, reference=PALLAS, protocols=("interleaved",), plan=options.plan, timer=KernelTimer(),
+                            sensors=bench.sensors())
+    cold = new_processes(case, pallas.block_kv, pallas.max_concurrent_steps) if case == cases(options)[0] else {}
+    work = 1e-12 * flash_attention.flops(flash_attention.shape_of(case["shape"]), inputs.causal)
+    return bench.run_entry(process, case, work, samples, errors=errors, rotation_sets=len(inputs.sets), cold=cold,
+                           timer="CUPTI, durations of kernels, by jax.experimental.mosaic.gpu.profiler",
+                           configs={name: repr(getattr(each, "cfg", None) or pallas) for name, each in calls.items()
+                                    if name != REFERENCE})
+
+
+def new_processes(case: dict[str, Any], keys: int, steps: int) -> dict[str, Any]:
+    """Seconds of first calls, of numpipe's and of Pallas' kernel; a text where one fails: what was measured before is not lost."""
+    cold: dict[str, Any] = {}
+    for name, config in (("numpipe", ()), (PALLAS, (keys, steps))):
+        try:
+            cold[name] = attention_compile.cold(name, case, *config)
+        except RuntimeError as error:
+            cold[name] = str(error)
+        print(f"a new process, {name}: {cold[name]}", flush=True)
+    return cold
 
 
 def relative_error(inputs: Inputs, o: Any) -> float:
@@ -207,16 +259,16 @@ def relative_error(inputs: Inputs, o: Any) -> float:
 
 def verdict(rows: Sequence[bench.Row]) -> str:
     """What of `ROWS` was reached, a line for each of them, type and protocol: by the exact kernel, the aim by the better one."""
-    lines = [["shape", "mask", "type", "protocol", "ratio [95 %]", "must", "", "lazy", "aim", ""]]
-    found = {(row.case["shape"], row.case["mask"], row.case["dtype"], row.protocol, row.name): row for row in rows}
-    for (shape, mask, dtype, protocol, name), row in found.items():
-        goal = ROWS.get((shape, mask), {}).get(protocol)
-        lazy = found.get((shape, mask, dtype, protocol, "numpipe lazy"))
+    lines = [["shape", "mask", "type", "protocol", "against", "ratio [95 %]", "must", "", "lazy", "aim", ""]]
+    found = {(*(row.case[key] for key in ("shape", "mask", "dtype")), row.protocol, row.reference, row.name): row for row in rows}
+    for (shape, mask, dtype, protocol, reference, name), row in found.items():
+        goal = PALLAS_GOAL if reference == PALLAS else ROWS.get((shape, mask), {}).get(protocol)
+        lazy = found.get((shape, mask, dtype, protocol, reference, "numpipe lazy"))
         if name != "numpipe" or goal is None:
             continue
         best = [each for each in (row, lazy) if each is not None]
         reached = goal.aim is not None and any(each.ratio.reaches(goal.aim) for each in best)
-        lines.append([shape, mask, dtype, protocol, str(row.ratio), f"{goal.must:.2f}",
+        lines.append([shape, mask, dtype, protocol, reference, str(row.ratio), f"{goal.must:.2f}",
                       "met" if row.ratio.reaches(goal.must) else "missed",
                       "" if lazy is None else str(lazy.ratio), "" if goal.aim is None else f"{goal.aim:.2f}",
                       "" if goal.aim is None else "reached" if reached else "not reached"])
@@ -231,7 +283,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: the list)")
     parser.add_argument("--masks", type=listed, default=["full", "causal"], help="comma-separated, of: full, causal")
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--all", action="store_true", help="every config that fits, with turns and without")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", dest="which", action="store_const", const="all", default="chosen",
+                       help="every config that fits, with turns and without")
+    which.add_argument("--ladder", dest="which", action="store_const", const="ladder",
+                       help=f"each rung of examples/attention_ladder.py (default shape: {' '.join(LADDER)})")
+    parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
+    which.add_argument("--peers", dest="which", choices=["pallas"],
+                       help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel takes")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
     parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
@@ -244,24 +303,45 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         if unknown := set(getattr(options, name)) - set(known):
             parser.error(f"--{name} {sorted(unknown)}: choose from {sorted(known)}")
     try:
+        if options.which == "ladder":
+            options.shapes = options.shapes or LADDER
+            for shape in options.shapes:
+                attention_ladder.shape_of(shape)
         for shape in options.shapes or ():
             if (depth := flash_attention.shape_of(shape)[4]) not in flash_attention.DEPTHS:
                 parser.error(f"{shape}: a depth of {depth}: choose from {flash_attention.DEPTHS}")
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
+    if options.which == "pallas":
+        options.plan = replace(options.plan, rounds=12, work=8e-3)  # that timer takes long to set up
+        if importlib.util.find_spec("jax") is None:
+            parser.error("--peers pallas: JAX is not installed: pip install 'jax[cuda13]'")
+        if not cases(options):
+            parser.error(f"--peers pallas: its kernel takes positions that are a multiple of {PALLAS_ROWS}")
     return options
 
 
 def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     listed = [(shape, mask) for shape in options.shapes for mask in ("full", "causal")] if options.shapes else list(ROWS)
+    if options.which == "pallas":
+        return [{"shape": shape, "mask": mask, "dtype": "f16", "against": PALLAS} for shape, mask in listed
+                if mask in options.masks and flash_attention.shape_of(shape)[3] % PALLAS_ROWS == 0]
     return [{"shape": shape, "mask": mask, "dtype": dtype}
             for shape, mask in listed if mask in options.masks for dtype in options.dtype]
 
 
 def main() -> int:
     options = parse()
-    return bench.main("attention", cases(options), lambda process, case: measure(process, dict(case), options),
-                      processes=options.processes, out=options.out, method=vars(options.plan), tell=verdict)
+
+    def tell(rows: Sequence[bench.Row]) -> str:
+        if options.which == "ladder":
+            return ladders.told(rows, lambda case: f"{case['shape']}, {case['mask']}, {case['dtype']}", options.table)
+        return verdict(rows)
+
+    how = measure_against_pallas if options.which == "pallas" else measure
+    return bench.main("attention_ladder" if options.which == "ladder" else "attention", cases(options),
+                      lambda process, case: how(process, dict(case), options),
+                      processes=options.processes, out=options.out, method=vars(options.plan), tell=tell)
 
 
 if __name__ == "__main__":

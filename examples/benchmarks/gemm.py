@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
 import gemm_suite
+import ladders
 from gemm_competitors import DTYPES, PEERS, Competitor, Inputs, competitors
 
 SUITE = "square,shallow"
@@ -162,32 +163,13 @@ def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
             for shape in options.shapes for dtype in options.dtype]
 
 
-def ladder(rows: Sequence[bench.Row]) -> str:
-    """Markdown: rungs, from the first one up, and each product's TFLOPS after a pause and ratios to cuBLAS."""
-    shapes = list(dict.fromkeys(row.case["shape"] for row in rows))
-    names = [name for name in reversed(dict.fromkeys(row.name for row in rows)) if name != gemm_suite.REFERENCE]
-    heads = ["rung", *(f"{shape}: {what}" for shape in shapes for what in ("TFLOPS, burst", "ratio, burst", "ratio, alone"))]
-    found = {(row.name, row.case["shape"], row.protocol): row for row in rows}
-    lines = [heads, ["---"] * len(heads)]
-    for name in names:
-        cells = [name]
-        for shape in shapes:
-            burst, alone = (found.get((name, shape, protocol)) for protocol in ("burst", "alone"))
-            cells += [f"{burst.rate:.0f}" if burst else "", f"{burst.ratio.median:.2f}" if burst else "",
-                      f"{alone.ratio.median:.2f}" if alone else ""]
-        lines.append(cells)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def main() -> int:
     options = parse()
 
     def tell(rows: Sequence[bench.Row]) -> str:
         if options.against == "gemm":
             return gemm_suite.verdict(rows)
-        if options.table is not None:
-            options.table.write_text(ladder(rows) + "\n", encoding="utf8")
-        return ladder(rows)
+        return ladders.told(rows, lambda case: str(case["shape"]), options.table)
 
     return bench.main(options.against, cases(options), lambda process, case: measure(process, dict(case), options),
                       processes=options.processes, out=options.out, method=vars(options.plan),

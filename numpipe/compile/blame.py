@@ -12,12 +12,14 @@ import ast
 import dataclasses
 import re
 import sys
+from collections.abc import Callable
 from itertools import islice
 from types import FunctionType, TracebackType
 from typing import Any, TypeVar
 
 from .._unit import Unit
 from ..errors import CompileError, NumpipeError, Position, SimulationError
+from ..fragment.layouts import ACCUMULATOR, cast_for, said
 from ..reports import Line
 from .lift import Lifted
 from .nodes import walk
@@ -152,10 +154,27 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
         places[-1] = _attribute(places[-1], missing[1])
     if _STILL_IN_TUPLE.search(reason):
         reason += TUPLES
+    if laid := re.match(r"'(\w+)' has two layouts here", reason):
+        places[-1] = _bound(places[-1], laid[1], lifted)
     start, end = places[-1].columns
     more = " …" if places[-1].end_line > places[-1].line or end - start > LONGEST else ""
     what = f"`{places[-1].text[start:min(end, start + LONGEST)]}{more}`" if end > start else "it"
     return stamp(CompileError(f"{what} cannot be compiled: {reason}"), unit, lifted, places)
+
+
+def _bound(met: Position, name: str, lifted: Lifted) -> Position:
+    """Where a variable gets the type that does not fit: the last place that binds it before its types meet, or in the loop at
+    whose head they do."""
+    source = next((source for source in lifted.sources if source.covers(met.filename, met.line)), None)
+    if source is None:
+        return met
+    nodes = list(walk(source.parse()))
+    loop = next((node for node in nodes if isinstance(node, (ast.For, ast.While)) and node.lineno == met.line), None)
+    binds = [node for node in nodes if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and any(
+        isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store) for part in walk(node))]
+    inside = [node for node in binds if loop is not None and loop.lineno < node.lineno <= (loop.end_lineno or 0)]
+    found = inside or [node for node in binds if node.lineno <= met.line]
+    return source.position(max(found, key=lambda node: node.lineno)) if found else met
 
 
 def _attribute(called: Position, name: str) -> Position:
@@ -170,7 +189,27 @@ def _attribute(called: Position, name: str) -> Position:
 _SAID = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in flight", "pipeline": "pipeline",
          "bound": "nested function", "BlockSpec": "BlockSpec", "context": "context", "steps": "pipeline loop", "ring": "ring",
          "at": "view", "slots": "slots of a tile", "barriers": "barrier", "view": "view of an array", "omitted": "default"}
-_NUMBA_SAYS = (
+_TWO = r"tile\((\([\d, ]+\)), (\w+)(?:, ([\w ]+))?\)%stile\(\1, \2(?:, ([\w ]+))?\)"
+"""two types of tiles that differ in their layouts"""
+
+
+def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
+    """What a match of `_TWO` and something else means: BOTH types, and the CAST of the something, its last group."""
+    def told(found: re.Match[str]) -> str:
+        shape, dtype, *laid = found.groups()[:4]
+        one, other = (layout or ACCUMULATOR for layout in laid)
+        name = found[5] if found.re.groups > 4 else "x"
+        both = " and ".join(f"tile {shape} {dtype} ({layout} layout)" for layout in (one, other))
+        cast = f'numpipe.layout_cast({name}, "{cast_for(one, other)}")'
+        return message.replace("NAME", name).replace("BOTH", both).replace("CAST", cast)
+    return told
+
+
+_NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (rf"Cannot unify {_TWO % ' and '} for '\$[\w.]*'", _two_layouts("a choice needs one layout, got BOTH: cast one: CAST")),
+    (rf"Cannot unify {_TWO % ' and '} for '([\w$]+)[\w.]*'", _two_layouts("'NAME' has two layouts here, BOTH: cast one: CAST")),
+    (rf"Can't unify return type from the following types: {_TWO % ', '}\s*Return of[\s\S]*",
+     _two_layouts("it returns two layouts, BOTH: cast one: CAST")),
     (r"\('wrong tuple length for .*?: ', '(.*?)'\)", r"wrong tuple length: \1"),
     (r"Cannot unify (.+) and (.+) for '\$[\w.]*'", r"a choice needs one type, got \1 and \2: convert one side, float(n) or int(x)"),
     (r"Cannot unify (.+) and (.+) for '([\w$]+)[\w.]*'", r"'\3' is not of one type here (\1 and \2): "
@@ -184,7 +223,7 @@ _NUMBA_SAYS = (
     (r"The compiler failed to analyze the bytecode\. Variable '(\w+)' is not defined[\s\S]*",
      r"'\1' may have no value here yet: give it one before the loop"),
     (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
-    (r"\btile\((\([^()]*\)), (\w+)(?:, \w+)?\)", r"tile \1 \2"),
+    (r"\btile\((\([^()]*\)), (\w+)(?:, ([\w ]+))?\)", lambda found: said(found[1], found[2], found[3] or ACCUMULATOR)),
     (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )
@@ -199,8 +238,8 @@ def readable(text: str, unit: Unit) -> str:
     """Names of types, which tell Numba everything, as a user would say them."""
     text = re.sub(r",? ?defined at [^\n]*? \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
     text = re.sub(r"Literal\[\w+\]\(([^()]*)\)", r"\1", text)
-    for pattern, said in _NUMBA_SAYS:
-        text = re.sub(pattern, said, text)
+    for pattern, instead in _NUMBA_SAYS:
+        text = re.sub(pattern, instead, text)
     parts, start = [], 0
     while (found := _TYPE.search(text, start)) is not None:
         end, depth = found.end(), 1

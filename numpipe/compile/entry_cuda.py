@@ -40,6 +40,7 @@ from ..tile_scheduler_cuda import begin_scheduler
 from ..turns import begin_turns, finish_turns
 from ..turns_cuda import define_turns
 from .instrument import define_control
+from .stopping import rest
 
 I32 = nb.types.int32
 MEMORY_SUFFIX = "_memory_role"
@@ -119,7 +120,7 @@ def _start(unit: Unit) -> Op[..., Any]:
                     nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
                 nb.call(context, builder, fence.mbarrier_init, (), ())
                 if unit.params.debug:
-                    define_control(builder, smem(builder, 0))
+                    define_control(builder, smem(builder, 0), smem(builder, unit.barrier_room))
             if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
                 meet(context, builder, unit.params.debug)
             else:
@@ -170,6 +171,21 @@ def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:
         return nb.types.void(np_), codegen
 
     return Op(profile, typer)
+
+
+def _rest(unit: Unit) -> Op[..., Any]:
+    """With `CompilerParams.debug`: a CTA that gave up a wait ends when what it copies has landed."""
+    def at_end() -> None:
+        raise NotImplementedError("entry code only")
+
+    def typer(_context: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            rest(builder, smem(builder, unit.barrier_room))
+            return nb.nothing(context)
+
+        return nb.types.void(), codegen
+
+    return Op(at_end, typer)
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -233,6 +249,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
                   "    else:",
                   f"        inc({unit.compute_registers})"]
     lines += [" " * (8 if unit.warp_specialized else 4) + line for line in compute]
+    if unit.params.debug:
+        lines, ns["rest"] = [*lines, "    rest()"], _rest(unit)
     if unit.clustered:  # no CTA leaves while others arrive on its barriers
         lines += ["    arrive()", *["    drain_stores(compute_context())"] * late, "    leave()"]
         ns["arrive"], ns["leave"] = cluster.arrive, cluster.wait

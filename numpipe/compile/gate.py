@@ -14,6 +14,7 @@ memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases s
                        another CTA through global memory there is one, outside the loop of products
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
 tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
+waits                  waits for products that the source did not write: ptxas serialised them, or leaves fewer groups in flight
 roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream
                        pipelines
 registers              setmaxnreg with the values of the Unit
@@ -29,6 +30,7 @@ tensor maps            one by-value parameter, addressed and never read: a copy 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -198,6 +200,22 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
         yield f"no HGMMA {shape}, although the PTX has it"
 
 
+def waits(sass: Sass, ptx: str) -> Iterator[str]:
+    """No wait for products, and no beginning of a group of them, beyond those of the PTX, which has the source's and what
+    the pipelines derive from it. A copy of a piece of code, as of an unrolled loop, copies its waits with its products."""
+    copies = max(1, -(-len(sass.find("HGMMA")) // max(1, ptx.count("wgmma.mma_async"))))
+    written = Counter(int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx))
+    made = [(int(found[1], 16), instruction) for instruction in sass.find(r"WARPGROUP\.DEPBAR")
+            if (found := re.search(r"gsb0, (0x[0-9a-f]+)", instruction.text))]
+    for left, count in sorted(Counter(left for left, _ in made).items()):
+        if count > copies * written[left]:
+            example = next(instruction for other, instruction in made if other == left)
+            yield f"waits that leave {left} groups of products in flight: {count}, {written[left]} in the PTX: among them {example}"
+    begun, fences = sass.find(r"WARPGROUP\.ARRIVE"), ptx.count("wgmma.fence.sync.aligned")
+    if len(begun) > copies * fences:
+        yield f"beginnings of groups of products: {len(begun)}, {fences} in the PTX: among them {begun[0]}"
+
+
 def roles(built: Built, sass: Sass) -> Iterator[str]:
     """Loads by the memory role alone, within its registers; everything else by the compute role."""
     if not built.unit.warp_specialized:
@@ -309,5 +327,5 @@ def findings(built: Built) -> tuple[str, ...]:
     """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
     ptx, sass = built.inspect("ptx"), Sass(built.inspect("sass"))
     return (*resources(built), *entry_registers(built), *local_memory(sass), *memory_barriers(built, sass), *waterfalls(sass),
-            *tensor_cores(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
+            *tensor_cores(sass, ptx), *waits(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
             *tensor_maps(built, ptx))

@@ -4,7 +4,7 @@ All that waits for an mbarrier, arrives at one or starts a copy is a statement o
 statements, wherever they come from: the ring, a user's own barriers, intrinsics.
 
 debug   a wait gives up after a while (`_watch`): it records who waited for what, and sets a flag that makes every wait of the
-        kernel fall through from then on, so that the kernel ends
+        kernel fall through from then on, so that the kernel ends; what mbarriers count is left out behind such waits (`stopping`)
 jitter  each of these statements is preceded by a nanosleep of a random length, one time in four
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 from .. import _numba as nb
 from .. import _watch
 from .._unit import Unit
+from . import stopping
 
 _STATEMENT = re.compile(r'call (?P<type>\w+) asm sideeffect "(?P<text>[^"]*)", "(?P<constraints>[^"]*)"\((?P<args>.*)\) convergent')
 _TRANSITION = re.compile(
@@ -24,11 +25,12 @@ _TRANSITION = re.compile(
 _ADDRESS = f'i64 ptrtoint ([{_watch.CONTROL_BYTES // 8} x i64] addrspace(1)* @"{_watch.SYMBOL}" to i64)'
 _DECLARATION = f'@"{_watch.SYMBOL}" = external addrspace(1) global [{_watch.CONTROL_BYTES // 8} x i64]\n'
 
-# The parts of a wait that gives up. BAR is the mbarrier, PHASE the phase or its parity, WATCH the control block.
+# The parts of a wait that gives up. BAR is the mbarrier, PHASE the phase or its parity, WATCH the control block, WORDS the CTA's.
 _NAMES = """.reg .pred done, late, own; .reg .b32 parity, flag, lane, active, number, word; .reg .b64 now, end, at, state, place;"""
 # One lane of the warp records; the others go on, as all do, once the flag is set. What a phase lacks only an arrival tells (an
-# mbarrier's bytes do not hold it, on an H200), which changes it: that waits until all who wait have seen the flag.
-_TELL = """mov.u32 active, %lanemask_lt; activemask.b32 lane; and.b32 active, active, lane;
+# mbarrier's bytes do not hold it, on an H200), which changes it: that waits until all who wait have seen the flag, and is made once
+# for each mbarrier (`stopping` says why it is legal then).
+_TELL = """STOPPING mov.u32 active, %lanemask_lt; activemask.b32 lane; and.b32 active, active, lane;
 setp.ne.u32 own, active, 0; @own bra OUT;
 mov.u64 now, %globaltimer; st.relaxed.gpu.global.u64 [WATCH+24], now;
 fence.sc.gpu; mov.u32 word, 1; st.relaxed.gpu.global.u32 [WATCH+16], word;
@@ -41,12 +43,16 @@ mov.u32 word, %ctaid.z; st.volatile.global.u32 [at+16], word;
 mov.u32 word, %tid.x; st.volatile.global.u32 [at+20], word;
 ld.global.u32 word, [WATCH+32]; sub.u32 word, BAR, word; st.volatile.global.u32 [at+24], word;
 st.volatile.global.u32 [at+28], PHASE;
-mov.u64 end, %globaltimer; add.u64 end, end, SETTLING; mov.u32 word, 100000;
-LATER: nanosleep.u32 word; mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra LATER;
-mbarrier.arrive.shared::cta.b64 state, [BAR]; st.volatile.global.u64 [at+32], state;
+mov.u64 end, %globaltimer; add.u64 end, end, SETTLING; mov.u32 lane, 100000;
+LATER: nanosleep.u32 lane; mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra LATER;
+mov.u64 state, 0; ASKING st.volatile.global.u64 [at+32], state;
 fence.sc.sys; mov.u32 word, 1; st.volatile.global.u32 [at], word;"""
+# bit (word / 8) % 128 of TOLD
+_ASK = """shr.u32 lane, word, 3; and.b32 lane, lane, 31; mov.u32 active, 1; shl.b32 active, active, lane;
+shr.u32 word, word, 6; and.b32 word, word, 12; add.u32 word, word, WORDS; atom.shared.or.b32 number, [word+TOLD], active;
+and.b32 number, number, active; setp.eq.u32 own, number, 0; @own mbarrier.arrive.shared::cta.b64 state, [BAR];"""
 _PASSED = "mov.u64 now, %globaltimer; st.relaxed.gpu.global.u64 [WATCH+40], now;"
-_WAIT = """{ NAMES and.b32 parity, PHASE, 1;
+_WAIT = """{ NAMES and.b32 parity, PHASE, 1; ld.volatile.shared.u32 flag, [WORDS]; setp.ne.u32 late, flag, 0; @late bra ABORTED;
 mbarrier.try_wait.parity.shared::cta.b64 done, [BAR], parity; @done bra PASSED;
 ld.relaxed.gpu.global.u32 flag, [WATCH+16]; setp.ne.u32 late, flag, 0; @late bra ABORTED;
 mov.u64 now, %globaltimer; ld.global.u64 end, [WATCH+8]; add.u64 end, end, now;
@@ -54,7 +60,8 @@ AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [BAR], parity; @done bra P
 ld.relaxed.gpu.global.u32 flag, [WATCH+16]; setp.ne.u32 late, flag, 0; @late bra TELL;
 mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra AGAIN;
 TELL: TELLING bra OUT;
-ABORTED: ld.relaxed.gpu.global.u64 end, [WATCH+24]; add.u64 end, end, GRACE; mov.u64 now, %globaltimer;
+ABORTED: STOPPING ld.relaxed.gpu.global.u64 end, [WATCH+24]; setp.eq.u64 done, end, 0; @done bra OUT;
+add.u64 end, end, GRACE; mov.u64 now, %globaltimer;
 setp.gt.u64 late, now, end; @late trap; bra OUT;
 PASSED: PASSING
 OUT: }"""
@@ -64,7 +71,7 @@ ld.relaxed.gpu.global.u32 flag, [WATCH+16]; setp.ne.u32 late, flag, 0; @late bra
 ld.relaxed.gpu.global.u64 now, [WATCH+40]; ld.global.u64 end, [WATCH+8]; add.u64 end, end, now;
 mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra OUT;
 mov.u32 $0, 1; TELLING bra OUT;
-GIVEN: mov.u32 $0, 1; bra OUT;
+GIVEN: STOPPING mov.u32 $0, 1; bra OUT;
 PASSED: PASSING
 OUT: }"""
 
@@ -78,7 +85,7 @@ def instrument(unit: Unit, library: Any) -> None:
     """Put into a compiled kernel's IR what its parameters ask for."""
     params = unit.params
     if params.debug:
-        nb.rewrite_ir(library, _bounded)
+        nb.rewrite_ir(library, lambda text: _bounded(text, unit))
     if params.jitter is not None:
         seed = (params.jitter * 0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF
         sleep = " ".join(_SLEEP.replace("SEED", str(seed)).split())
@@ -96,36 +103,50 @@ def _jittered(found: re.Match[str], sleep: str) -> str | None:
     return found[0].replace(found["text"], sleep + found["text"], 1)
 
 
-def _bounded(text: str) -> str:
-    changed = _replaced(text, _give_up)
-    if changed == text or f'@"{_watch.SYMBOL}" =' in text:
+def _bounded(text: str, unit: Unit) -> str:
+    changed = _replaced(text, lambda found: _give_up(found, unit))
+    needed = "".join(line for line in (_DECLARATION, stopping.DECLARATION) if line.partition(" =")[0] + " =" not in text)
+    if changed == text or not needed:
         return changed
     head, newline, rest = changed.partition("\ntarget datalayout")
     line, end, body = rest.partition("\n")
-    return head + newline + line + end + _DECLARATION + body
+    return head + newline + line + end + needed + body
 
 
-def _give_up(found: re.Match[str]) -> str | None:
+def _give_up(found: re.Match[str], unit: Unit) -> str | None:
     statement, constraints, args = found["text"], found["constraints"], found["args"]
+    added = [("l", _ADDRESS), ("r", stopping.words(unit.barrier_room))]
     if "@!done bra WAIT" in statement:
-        bounded, names = _WAIT, {"BAR": "$0", "PHASE": "$1", "WATCH": "$2"}
-        constraints = constraints.replace("r,r", "r,r,l", 1)
+        bounded, names = _WAIT, {"BAR": "$0", "PHASE": "$1", "WATCH": "$2", "WORDS": "$3"}
     elif re.search(r"mbarrier\.(try|test)_wait", statement):
-        bounded, names = _TEST.replace("STATEMENT", statement), {"BAR": "$1", "PHASE": "$2", "WATCH": "$3"}
-        constraints = constraints.replace("=r,r,r", "=&r,r,r,l", 1)  # written before the operands are read for the last time
+        bounded, names = _TEST.replace("STATEMENT", statement), {"BAR": "$1", "PHASE": "$2", "WATCH": "$3", "WORDS": "$4"}
+        constraints = constraints.replace("=r", "=&r", 1)  # written before the operands are read for the last time
     else:
-        return None
-    bounded = bounded.replace("NAMES", _NAMES).replace("TELLING", _TELL).replace("PASSING", _PASSED)
-    names |= {name: str(getattr(_watch, name)) for name in ("CAPACITY", "RECORD_BYTES", "GRACE", "SETTLING")}
-    text = " ".join(re.sub(rf"\b({'|'.join(names)})\b", lambda name: names[name[1]], bounded).split())
-    return f'call {found["type"]} asm sideeffect "{text}", "{constraints}"({args}, {_ADDRESS}) convergent'
+        operands = [code for code in constraints.split(",") if not code.startswith("~")]
+        left_out = stopping.gated(statement, f"${len(operands)}")
+        if left_out is None:
+            return None
+        bounded, names, added = left_out, {}, added[1:]
+    names |= {"NAMES": _NAMES, "TELLING": _TELL, "STOPPING": stopping.STOP, "PASSING": _PASSED,
+              "ASKING": "" if unit.clustered else _ASK}
+    names |= {name: str(getattr(_watch, name)) for name in ("CAPACITY", "RECORD_BYTES", "GRACE", "SETTLING", "TOLD", "ANNOUNCED")}
+    for _ in range(3):  # parts have parts
+        bounded = re.sub(rf"\b({'|'.join(names)})\b", lambda name: names[name[1]], bounded)
+    text = " ".join(bounded.split())
+    codes = constraints.split(",")
+    last = next((number for number, code in enumerate(codes) if code.startswith("~")), len(codes))
+    codes[last:last] = [code for code, _ in added]
+    args = ", ".join([args, *(value for _, value in added)])
+    return f'call {found["type"]} asm sideeffect "{text}", "{",".join(codes)}"({args}) convergent'
 
 
-def define_control(builder: Any, base: Any) -> None:
-    """In the entry module: the control block, and the lane that initialises barriers tells it where shared memory begins."""
+def define_control(builder: Any, base: Any, words: Any) -> None:
+    """In the entry module: the control block, and the lane that initialises barriers tells it where shared memory begins; the CTA's
+    words."""
     kind = nb.ir.ArrayType(nb.i64, _watch.CONTROL_BYTES // 8)
     block = nb.ir.GlobalVariable(builder.module, kind, _watch.SYMBOL, addrspace=1)
     block.initializer, block.align = nb.ir.Constant(kind, None), 64
     address = builder.ptrtoint(block, nb.i64)
     nb.emit_asm(builder, nb.void, [address, base], "{ .reg .b64 now; st.global.u32 [$0+32], $1; mov.u64 now, %globaltimer; "
                 "st.relaxed.gpu.global.u64 [$0+40], now; }", "l,r,~{memory}")
+    stopping.define_words(builder, words, address)

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from .._machine import current
 from .._op import constant, op
 from ..errors import SpecError
 from .elementwise import form_of
+from .exchange import exchange, of_columns, of_rows, rows
 from .layouts import (
     ACCUMULATOR,
     COALESCED,
@@ -118,6 +118,17 @@ def said(form: Form, made: Form) -> str:
     return f"{form}{given} to {made.layout} layout"
 
 
+def _exchanged(form: Form, made: Form) -> tuple[Any, Any]:
+    """What the warps store, and load, for a cast that moves data; of a tile one panel of 64 rows, the others being like it."""
+    if len(form.shape) == 2:
+        panel = rows(panel_width(form if made.layout == ACCUMULATOR else made))
+        return panel, panel
+    count = form.shape[0]
+    if made.layout == COLUMN:  # of the columns, which all warps have, the first one stores them
+        return of_columns(count)[:1], of_rows(count)
+    return of_rows(count), of_columns(count)
+
+
 @op
 def cast(np_: Any, tile: Any, layout: Any, site: Any) -> Tile:
     """`layout_cast`, in a kernel of which `np_` is the context; `site` is its line."""
@@ -126,7 +137,5 @@ def cast(np_: Any, tile: Any, layout: Any, site: Any) -> Tile:
         return Tile(None, made.shape, made.dtype, made.layout)
     if nbytes:
         np_.unit.plan_exchange(nbytes, (str(site), said(tile.form, made)))
-        machine = current()
-        for _ in range(len(made.shape) % 2 + 1):  # before the stores, which others may still read; of vectors before the loads too
-            machine.bar_sync(1 + machine.warpgroup, 128)
+        exchange(np_, *_exchanged(tile.form, made), f"{CAST} of a register tile", apart=len(made.shape) == 2)
     return Tile(tile.value, made.shape, made.dtype, made.layout)

@@ -85,6 +85,27 @@ class Form:
             f" ({self.layout} layout)" if len(self.shape) == 1 or vector_of(self.layout) else "")
 
 
+def said(shape: object, dtype: object, layout: str) -> str:
+    """A tile's type as messages say it, with the layout where the shape does not tell.
+
+    >>> said((64,), "float32", COLUMN), said((64, 64), "float32", ACCUMULATOR)
+    ('tile (64,) float32 (column layout)', 'tile (64, 64) float32')
+    """
+    by_shape = not vector_of(layout) and ("(1, " in str(shape) or ", 1)" in str(shape))
+    return f"tile {shape} {dtype}" + ("" if layout == ACCUMULATOR or by_shape else f" ({layout} layout)")
+
+
+def cast_for(one: str, other: str) -> str:
+    """The layout that one of two tiles is best cast to, so that both have it: a vector in either layout has the other one's.
+
+    >>> cast_for(EITHER, COLUMN), cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
+    ('column', 'column', 'accumulator')
+    """
+    if vector_of(one) or vector_of(other):
+        return ACCUMULATOR
+    return one if other == EITHER else other
+
+
 def layout_of(shape: tuple[int, ...]) -> str:
     """The layout of a shape of two dimensions.
 

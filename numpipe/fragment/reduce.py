@@ -33,6 +33,7 @@ from .._op import op
 from ..errors import SpecError
 from ..inert import Inert
 from .elementwise import form_of, int32
+from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .tile import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, Tile
 
@@ -94,13 +95,12 @@ def reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> An
     nbytes = exchanged(tile.form, axis)
     if nbytes:
         np_.unit.plan_exchange(nbytes)
-    machine = current()
-    for _ in range(1 if operation in VOTES else 2 * bool(nbytes)):
-        machine.bar_sync(1 + machine.warpgroup, 128)
+        exchange(np_, *each_to_all(nbytes // 4), f"{operation} of a register tile")
+    if operation in VOTES:
+        machine = current()
+        return machine.bar_red(1 + machine.warpgroup, 128, operation, tile.value)
     with np.errstate(all="ignore"):
         found = FUNCTIONS[operation](tile.value, axis=axis, keepdims=bool(keepdims))
-    if operation in VOTES:
-        return bool(found)
     if tile.dtype == INT32 and operation == "sum":
         found = int32("sum", np.sum(tile.value, axis=axis, keepdims=bool(keepdims), dtype=np.int64))
     if made is None:

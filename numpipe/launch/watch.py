@@ -185,10 +185,11 @@ def told(unit: Any, records: list[_watch.Record], ended: bool = True) -> Report:
         waiting.append(Party(blocked_on(name, record.phase, wanted), warpgroup, role, cta, lines_of(unit, name),
                              ring and ring.name, slot, wanted, name, record.phase))
         before = barriers.get(record.address)
-        pending, missing = _lacks([r for r in records if (r.cta, r.address) == (cta, record.address)], record.phase)
+        asked = [r for r in records if (r.cta, r.address) == (cta, record.address) and r.state]
+        pending, missing = _lacks(asked, record.phase) if asked else (0, 0)
         barriers[record.address] = Barrier(
             name, record.phase, pending, count or pending, missing, waiters=(*(before.waiters if before else ()), warpgroup),
-            kind=kind, ring=ring and ring.name, slot=slot, step=step)
+            kind=kind, ring=ring and ring.name, slot=slot, step=step, known=bool(asked))
     others = len(by_cta) - 1
     where = (f"kernel {unit.kernel}, CTA {cta}" + (f" and {others} more" if others else "")
              + f": waits for mbarriers took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "

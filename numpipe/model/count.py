@@ -117,6 +117,9 @@ class Counter:
 
     def bar_arrive(self, barrier: int, threads: int) -> None: ...
 
+    def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
+        return bool(values.any() if operation == "any" else values.all())
+
     def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None: ...
 
     def bulk_commit(self) -> None: ...

@@ -283,6 +283,10 @@ class Warpgroup:
     def bar_sync(self, barrier: int, threads: int) -> None:
         named.sync(self, int(barrier), int(threads))
 
+    def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
+        named.sync(self, int(barrier), int(threads))
+        return bool(values.any() if operation == "any" else values.all())
+
     def bar_arrive(self, barrier: int, threads: int) -> None:
         named.arrive(self, int(barrier), int(threads))
 

@@ -36,7 +36,8 @@ SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbar
                 "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
                 "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_cluster", "cluster_arrive", "cluster_wait", "gmem_signal",
                 "gmem_await")
-"""Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not
+"""Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not `bar_red`, the barrier
+that a vote is: without it there is no answer either (on the GPU too the instruction that meets gives the result). Not
 griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
 OPERATIONS = (
     mbarrier.arrive, mbarrier.arrive_remote, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.wait, cluster.arrive,
@@ -47,13 +48,14 @@ OPERATIONS = (
 """The intrinsics that synchronise."""
 PASSED_ON = (
     "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit", "copies.commit_group", "copies.fence_and_meet",
-    "copies.meet", "copies.wait_stores", "fragment.mma.wgmma_wait", "fragment.order.before_access", "fragment.order.before_async",
+    "copies.meet", "copies.wait_stores", "fragment.exchange.exchange", "fragment.mma.wgmma_wait",
+    "fragment.order.before_access", "fragment.order.before_async",
     "multicast.arrive_at_peers", "order_tokens.await_token", "order_tokens.enter_turn", "order_tokens.leave_turn",
     "order_tokens.pass_token", "outputs.await_slot", "outputs.meet", "partials.await_signal", "partials.signal", "phases.arrive",
     "phases.arrive_at_peers", "phases.wait", "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release",
     "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products", "steps.await_released",
     "store_ring.await_staging", "store_ring.drain_stores")
-"""Helpers that synchronise and do nothing else."""
+"""Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "order_tokens.if_several", "order_tokens.over_tokens",
            "outputs.first_lane", "outputs.over_outputs", "refs.__getitem__",
            "refs.__setitem__", "ring.each", "steps.only_if", "steps.over")

@@ -163,6 +163,45 @@ def of_registers(x, y):
         y[ds(0, 64), ds(128, 64)] = wide - numpipe.layout_cast(wide.max(axis=0), "column")[:, None]
 
 
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def sums_of_columns(x, y):
+    wide = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = wide - wide.sum(axis=0) - wide.max(axis=0)
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def numbers_of_tiles(x, y):
+    wide = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = wide - wide.max() - wide.min(axis=1).sum()
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def casts_to_rows(x, y):
+    wide = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = wide - numpipe.layout_cast(wide.sum(axis=1), "row") - numpipe.layout_cast(wide.max(axis=1), "row")
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def casts_to_columns(x, y):
+    wide = x[ds(0, 64), ds(0, 64)]
+    first, second = wide.sum(axis=0), wide.max(axis=0)
+    y[ds(0, 64), ds(0, 64)] = wide - (numpipe.layout_cast(first, "column") + numpipe.layout_cast(second, "column"))[:, None]
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=1)
+def casts_of_tiles(x, y):
+    """Each warp keeps its rows of a panel; the sums that were exchanged before have been read by all."""
+    wide = x[ds(0, 64), ds(0, 64)]
+    total = wide.sum()
+    again = numpipe.layout_cast(numpipe.layout_cast(wide, "coalesced"), "accumulator")
+    y[ds(0, 64), ds(0, 64)] = again - total - again.max()
+
+
+EXCHANGES = {"sums of columns": (sums_of_columns, 2), "numbers of tiles": (numbers_of_tiles, 2),
+             "casts to rows": (casts_to_rows, 2), "casts to columns": (casts_to_columns, 4), "casts of tiles": (casts_of_tiles, 3)}
+"""Kernels whose warps exchange values through shared memory, and how many lines of numpipe meet for that."""
+
+
 def unused(ready: bool, consumed: bool) -> Any:
     @numpipe.kernel(num_compute_wgs=1)
     def sums(a, b, y):
@@ -194,6 +233,7 @@ alone = numpipe.kernel(output_kernels.alone.function, num_compute_wgs=2,
 run("outputs of one slot of each warpgroup, bare", alone, A[:128], out(128, 320), slots=1)
 run("barriers by hand", by_hand, out(64, 192, dtype=F32))
 run("products of registers", of_registers, A[:64], out(64, 192, dtype=F32))
+run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dtype=F32))
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 for consumed in (False, True):
     run(f"an operand that is not used, {consumed}", unused(True, consumed), A[:64], B, out(64, 64, dtype=F32))

@@ -1,7 +1,7 @@
 """Every operation that synchronises, in numpipe and its examples, left out one at a time: each is missed, and reported.
 
 What is left out on the simulated machine is found as some kernel runs (`removal_kernels`), or named below with what makes it
-redundant, or beyond the simulator (`NOT_MODELLED`). Two things are beyond the survey. The kernel's entry (mbarrier.init, its
+redundant. Two things are beyond the survey. The kernel's entry (mbarrier.init, its
 fence, the barrier of the CTA) is no call of an operation: the simulator's barriers appear as the entry leaves them. And the lanes
 of a simulated warp are never apart, where the GPU's meet behind each access to a tile (bar.warp.sync).
 """
@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from hazards.removal import LOOP, Place, places_of, without, written
-from hazards.removal_kernels import RUNS
-from numpipe.errors import SimulationError
+from hazards.removal_kernels import EXCHANGES, RUNS
+from numpipe.errors import PipelineRace, SimulationError
 
 SEEDS = (None, 1)
 HINT = ("setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous Instructions: setmaxnreg). Who does "
@@ -32,8 +32,6 @@ REDUNDANT = {
         "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
         "body by lanes, ends with one of its own, so that nothing is left for this one to order",
 }
-NOT_MODELLED = {"bar_sync < fragment.reduce.reduced", "bar_sync < fragment.conversions.cast"}
-"""The simulator takes NumPy's result for what warps exchange through shared memory: it moves no bytes for a barrier to order."""
 SEEN_IN_THE_RESULT = {"mbar_wait < ring.await_consumed < steps.await_released < steps.await_empty < steps.finish_loads"}
 """CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and does not keep the promise. In an
 order in which the slots happen to be free by then it is kept all the same."""
@@ -115,12 +113,31 @@ def test_a_place_that_no_kernel_comes_to_is_seen() -> None:
 def test_every_removal_is_reported(survey: Survey) -> None:
     found = {place: survey.found(place) for place in survey.places}
     silent = {place.name for place, by in found.items() if not by.run}
-    assert silent == set(REDUNDANT) | NOT_MODELLED, sorted(map(str, silent ^ set(REDUNDANT)))
+    assert silent == set(REDUNDANT), sorted(map(str, silent ^ set(REDUNDANT)))
     assert len(REDUNDANT) <= 5
     assert {place.name for place, by in found.items() if by.run and not by.hazard} == SEEN_IN_THE_RESULT
     for place, by in found.items():
         for seed in SEEDS if by.run else ():
             assert survey.missed(place, by.run, seed) is not None, f"{place} in {by.run}, seed {seed}"
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_each_kind_of_exchange_has_the_barriers_that_it_needs(name: str) -> None:
+    """Reductions and layout casts through shared memory: before the bytes of the last one are written, and before they are read."""
+    kernel, barriers = EXCHANGES[name]
+    x = np.random.default_rng(0).integers(-3, 4, (64, 64)).astype(np.float32)
+
+    def run(seed: int | None = None) -> None:
+        kernel.simulate(x, np.zeros((64, 64), np.float32), seed=seed)
+
+    places = [place for place in places_of(run)[0] if place.calls[0].startswith("fragment.exchange.")]
+    assert len(places) == barriers
+    for place in places:
+        for seed in SEEDS:
+            with without(place), pytest.raises(PipelineRace) as caught:
+                run(seed)
+            assert caught.value.report is not None and caught.value.report.hazard == "unordered-accesses"
+            assert "of a register tile" in str(caught.value) and "removal_kernels.py" in str(caught.value)
 
 
 @pytest.mark.soak

@@ -1,0 +1,125 @@
+"""Attention by Pallas' Hopper kernel (jax.experimental.pallas.ops.gpu.attention_mgpu), and the timer that JAX has for kernels.
+
+That timer (jax.experimental.mosaic.gpu.profiler) asks CUPTI for the durations of the kernels themselves, whoever launched them:
+what passes between two kernels, as between two calls of a JAX program, does not count. Here it times all competitors. Imports jax.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU's memory belongs to the others too
+
+import jax
+import torch
+from jax.experimental.mosaic.gpu import profiler
+from jax.experimental.pallas.ops.gpu import attention_mgpu
+
+from numpipe import bench
+from numpipe.bench.timer import Competitor, launch
+
+KNOWN = Path(tempfile.gettempdir()) / f"pallas_attention_{os.getppid()}.json"
+"""what the sweep of an earlier process of this run has found"""
+SPACE = tuple(itertools.product((64, 128, 256), (2, 3, 4)))
+"""rows of K and V in a step, steps at once; it has two compute warpgroups, of 64 rows of Q each"""
+
+
+class Kernels:
+    """Calls of a competitor, waited for. It looks like a function that JAX compiled, so that JAX's timer calls it as it is."""
+
+    def __init__(self, competitor: Competitor, first: int, calls: int) -> None:
+        self.competitor, self.first, self.calls = competitor, first, calls
+
+    def __call__(self) -> None:
+        launch(self.competitor, self.first, self.calls)
+        if hasattr(self.competitor, "wait"):
+            self.competitor.wait()
+        torch.cuda.synchronize()
+
+    def trace(self) -> None:
+        raise NotImplementedError
+
+    lower = trace
+
+
+class KernelTimer(bench.EventTimer):
+    """JAX's timer in place of CUDA events. It makes the calls twice, and times the second time."""
+
+    def measure(self, competitor: Competitor, calls: int, first: int) -> float:
+        _, kernels = profiler.measure(Kernels(competitor, first, calls), aggregate=False)()
+        if not kernels or len(kernels) % calls:
+            raise RuntimeError(f"JAX's timer saw {len(kernels or ())} kernels in {calls} calls of {competitor}: {kernels}")
+        return 1e-3 * sum(milliseconds for _, milliseconds in kernels) / calls
+
+    def seconds(self, handle: float) -> float:
+        return handle
+
+    def megahertz(self, handle: float) -> None:
+        """Not known."""
+
+
+class Pallas:
+    """The kernel with the best configuration of a sweep, on sets of (q, k, v) of PyTorch's, (B, H, S, D), in turn.
+
+    It takes (B, S, H, D), of which this makes copies. Raises ValueError, with what was said of each, where no configuration runs.
+    """
+
+    def __init__(self, sets: Sequence[Sequence[Any]], causal: bool) -> None:
+        self.causal = causal
+        self.sets = [[jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in each] for each in sets]
+        self.results: list[Any] = [None] * len(sets)
+        self.config = self._best()
+        self.function = compiled(self.config)
+
+    def __call__(self, i: int) -> None:
+        i %= len(self.sets)
+        self.results[i] = self.function(*self.sets[i])
+
+    def wait(self) -> None:
+        jax.block_until_ready([result for result in self.results if result is not None])
+
+    @property
+    def outs(self) -> list[Any]:
+        """The newest result of each set as (B, H, S, D), None for one that was not called."""
+        self.wait()
+        return [None if result is None else torch.from_dlpack(result).transpose(1, 2) for result in self.results]
+
+    def poison(self) -> None:
+        """Results are new arrays each time: what is there is forgotten."""
+        self.results = [None] * len(self.sets)
+
+    def _best(self) -> attention_mgpu.TuningConfig:
+        known = json.loads(KNOWN.read_text(encoding="utf8")) if KNOWN.exists() else {}
+        key = str(([x.shape for x in self.sets[0]], str(self.sets[0][0].dtype), self.causal))
+        if key not in known:
+            times, refused = {}, []
+            for keys, steps in SPACE:
+                try:
+                    function = compiled(tuning(keys, steps, self.causal))
+                    measured = profiler.measure(function, iterations=5)(*self.sets[0])[1]
+                    times[keys, steps] = statistics.median(measured or [])
+                except Exception as error:  # sizes that it does not divide, more shared memory than there is
+                    refused.append(f"{keys} keys, {steps} steps: {type(error).__name__}: {str(error)[:200]}")
+            print(f"Pallas: ms of (keys, steps) {times}", *refused, sep="\n  ", flush=True)
+            if not times:
+                raise ValueError("no configuration of Pallas' attention runs: " + "; ".join(refused))
+            known[key] = min(times, key=times.__getitem__)
+            KNOWN.write_text(json.dumps(known), encoding="utf8")
+        keys, steps = known[key]
+        return tuning(keys, steps, self.causal)
+
+
+def tuning(keys: int, steps: int, causal: bool) -> attention_mgpu.TuningConfig:
+    return attention_mgpu.TuningConfig(block_q=64, block_kv=keys, max_concurrent_steps=steps, causal=causal)
+
+
+def compiled(config: attention_mgpu.TuningConfig) -> Any:
+    """The kernel as a function of q, k and v, compiled when it is called."""
+    return jax.jit(lambda q, k, v: attention_mgpu.attention(q, k, v, config))
