@@ -117,7 +117,8 @@ def ptx(name: str) -> str:
     return built(name).inspect("ptx")
 
 
-each_kernel = pytest.mark.parametrize("name", CASES)
+SOAK = ("examples/gemm.py bf16", "3 slots, f16")  # "b N-major" is of bfloat16 too, and "delay_release 1" of the same kernel
+each_kernel = pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak) if name in SOAK else name for name in CASES])
 PLAIN = "1 compute warpgroup"  # small, and compiled anyway: what the tests of broken code start from
 
 
