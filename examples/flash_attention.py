@@ -44,6 +44,7 @@ class Config:
     dynamic    CTAs take tiles from a counter, the longest first: of use where tiles differ, that is with a causal mask
     registers  of each lane of the memory role
     early      keys whose exponentials come before the wait for the product with V, which ptxas would move up; None: as it likes
+    q_slots    tiles of Q in shared memory at once: with two, the next one is on its way while one is in use
     """
 
     keys: int = 128
@@ -52,6 +53,7 @@ class Config:
     lazy: bool = False
     turns: bool = True
     early: int | None = None
+    q_slots: int = 1
     dynamic: bool = True
     registers: int = 40
 
@@ -61,13 +63,13 @@ class Config:
 
 
 CONFIGS = {
-    "2 warpgroups, 128 keys": Config(early=32),
-    "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False),
+    "2 warpgroups, 128 keys": Config(early=32, q_slots=2),
+    "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False, early=32, q_slots=2),
     "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, turns=False, dynamic=False, registers=32),
-    "3 warpgroups, 128 keys": Config(128, 3, registers=32),
-    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, registers=32),
-    "2 warpgroups, 64 keys": Config(64),
-    "2 warpgroups, 64 keys, lazy": Config(64, lazy=True),
+    "3 warpgroups, 128 keys": Config(128, 3, early=32, q_slots=2, registers=32),
+    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, q_slots=2, registers=32),
+    "2 warpgroups, 64 keys": Config(64, early=32),
+    "2 warpgroups, 64 keys, lazy": Config(64, lazy=True, early=32),
 }
 FITTING = {
     **{(64, causal): ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy") for causal in (False, True)},
@@ -111,18 +113,14 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
     """The kernel for a config and a form."""
     by_head, order = form.layout == "bhsd", "products" if cfg.turns else None
     rows_of_q, keys_of_k = ((None, None, n, form.depth) if by_head else (None, n, None, form.depth) for n in (cfg.rows, cfg.keys))
-
     @numpipe.kernel(
         out_type=lambda q: form.results(q), without=() if form.sums else "lse", grid=numpipe.persistent(), num_compute_wgs=cfg.wgs,
         wg_axis="wg", memory_registers=cfg.registers, compiler_params=CompilerParams(approx_math=True))
     def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
         """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`: heads that take turns."""
         wg = numpipe.axis_index("wg")
-        heads, keys = q.shape[form.heads], k.shape[form.positions]
-        blocks = cdiv(q.shape[form.positions], cfg.rows)
-        rise = RISE / scale
-        for above, turn, below in numpipe.tiles(
-                q.shape[0] * heads // group, blocks, group, dynamic=form.causal and cfg.dynamic):
+        heads, keys, blocks = q.shape[form.heads], k.shape[form.positions], cdiv(q.shape[form.positions], cfg.rows)
+        for above, turn, below in numpipe.tiles(q.shape[0] * heads // group, blocks, group, dynamic=form.causal and cfg.dynamic):
             b = (above * group + below) // heads
             h = above * group + below - b * heads
             hk = h // (heads // k.shape[form.heads])  # several heads of queries have one of keys and values
@@ -130,76 +128,81 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
             first = i * cfg.rows + wg * 64
             steps = cdiv(min(keys, max(0, (i + 1) * cfg.rows + diagonal)) if form.causal else keys, cfg.keys)
             whole = min(keys, max(0, i * cfg.rows + diagonal + 1)) if form.causal else keys  # keys that all rows of the tile see
-            masked = max(1, steps - whole // cfg.keys)
-            queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, manual_consumed_barriers=True, in_specs=(
-                BlockSpec(rows_of_q, lambda _: (b, h, i, 0) if by_head else (b, i, h, 0)),))
+            cut = min(steps, max(1, steps - whole // cfg.keys))  # steps with a mask
             top = numpipe.layout_cast(numpipe.full(64, -np.inf, np.float32), "column")
             total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, form.depth), np.float32)
 
-            def softmax(s, acc, top, total):  # -> the product so far in units of the new maxima, P, maxima, sums
-                risen = not cfg.lazy or np.any(numpipe.partial_max(s) > (top + rise)[:, None])
+            def softmax(s, acc, top, total, v_consumed, guarded):  # -> the product in units of the new maxima, P, maxima, sums
+                risen = not cfg.lazy or np.any(numpipe.partial_max(s) > (top + RISE / scale)[:, None])
                 change = numpipe.layout_cast(numpipe.full(64, 1.0, np.float32), "column")
                 if risen:
                     new = np.maximum(top, s.max(axis=1))
-                    change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale))
+                    change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale) if guarded else (top - new) * scale)
                     total = total * change[:, None]
                     top = new
-                offset = np.where(top == -np.inf, 0.0, top * -scale)  # e = 0 in rows where all is masked
+                offset = np.where(top == -np.inf, 0.0, top * -scale) if guarded else top * -scale  # e = 0 where all is masked
 
                 def exponentials(x, first_column):
                     x = np.exp2(numpipe.fma(x, scale, offset[:, None]))
                     if cfg.early and first_column == 0:
-                        numpipe.schedule_fence()
+                        numpipe.schedule_fence(after=x)
                     return x
 
                 e = numpipe.map_columns(exponentials, s, cfg.early or cfg.keys)
                 total = total + numpipe.partial_sum(e)
                 acc = numpipe.wgmma_wait(acc)
+                numpipe.barrier_arrive(v_consumed)
                 p = e.astype(q.dtype)  # only now: its registers would be those that the product reads
                 if risen:
                     acc = acc * change[:, None]
                 return acc, p, top, total
 
+            def at(head, i):
+                return (b, head, i, 0) if by_head else (b, i, head, 0)
+
+            def kv(step):  # from the last block of keys to the first: the scores of one, the product of that before
+                return (BlockSpec(keys_of_k, lambda j: at(hk, steps - 1 - step - j), buffer_count=cfg.slots),
+                        BlockSpec(keys_of_k, lambda j: at(hk, steps - step - j), buffer_count=cfg.slots))
+
+            q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=cfg.q_slots)
+            queries = numpipe.pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
+            # On the same slots: blocks with masks, others, the last product; V of the first step and K of the last lie outside
+            head = numpipe.pipeline(grid=(cut,), in_specs=kv(0), manual_ready_barriers=True, manual_consumed_barriers=True)
+            mid = numpipe.pipeline(grid=(steps - cut,), in_specs=kv(cut), manual_ready_barriers=True, manual_consumed_barriers=True)
+            last = numpipe.pipeline(grid=(1,), in_specs=kv(steps), manual_ready_barriers=True, manual_consumed_barriers=True)
+            slots = head.get_allocations(k, v)
             for _, (q_tile,), (q_consumed,) in queries(q):
                 p = numpipe.full((64, cfg.keys), 0.0, np.float32).astype(q.dtype)
-                # From the last block of keys to the first: a step has the scores of a block and the product of the block before,
-                # so V of the first step, and K of the last one, is beyond the array's ends
-                pipe = numpipe.pipeline(
-                    grid=(steps + 1,), max_concurrent_steps=cfg.slots, manual_ready_barriers=True, manual_consumed_barriers=True,
-                    in_specs=(BlockSpec(keys_of_k, lambda j: (b, hk, steps - 1 - j, 0) if by_head else (b, steps - 1 - j, hk, 0)),
-                              BlockSpec(keys_of_k, lambda j: (b, hk, steps - j, 0) if by_head else (b, steps - j, hk, 0))))
-                for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in pipe(k, v):
-                    seen_by_all = (j >= masked) & (j < steps)
+                for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in head(k, v):
                     numpipe.barrier_wait(k_ready)
-                    if seen_by_all:
-                        with numpipe.turn(order):
-                            s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
-                            numpipe.barrier_wait(v_ready)
-                            acc = numpipe.wgmma(acc, p, v_tile)
-                        s = numpipe.wgmma_wait(s)  # the product with V stays in flight
-                        numpipe.barrier_arrive(k_consumed)
-                        acc, p, top, total = softmax(s, acc, top, total)
-                    elif j < steps:
-                        with numpipe.turn(order):
-                            s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
-                            numpipe.barrier_wait(v_ready)
-                            if j > 0:
-                                acc = numpipe.wgmma(acc, p, v_tile)
-                                s = numpipe.wgmma_wait(s)
-                            else:
-                                s = numpipe.wgmma_wait(s)
-                        numpipe.barrier_arrive(k_consumed)
-                        column = numpipe.iota(cfg.keys) + (steps - 1 - j) * cfg.keys
-                        there = column < keys
-                        if form.causal:
-                            there = there & (column <= (numpipe.iota(64) + (first + diagonal))[:, None])
-                        acc, p, top, total = softmax(np.where(there, s, -np.inf), acc, top, total)
-                    else:  # all scores are there: the last product
-                        numpipe.barrier_arrive(q_consumed)
-                        numpipe.barrier_arrive(k_consumed)
+                    with numpipe.turn(order):
+                        s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
                         numpipe.barrier_wait(v_ready)
-                        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
+                        if j > 0:
+                            acc = numpipe.wgmma(acc, p, v_tile)
+                            s = numpipe.wgmma_wait(s)
+                        else:
+                            s = numpipe.wgmma_wait(s)
+                    numpipe.barrier_arrive(k_consumed)
+                    column = numpipe.iota(cfg.keys) + (steps - 1 - j) * cfg.keys
+                    there = column < keys
+                    there = there & (column <= (numpipe.iota(64) + (first + diagonal))[:, None]) if form.causal else there
+                    acc, p, top, total = softmax(np.where(there, s, -np.inf), acc, top, total, v_consumed, True)
+                for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in mid(k, v, allocations=slots):
+                    numpipe.barrier_wait(k_ready)
+                    with numpipe.turn(order):
+                        s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
+                        numpipe.barrier_wait(v_ready)
+                        acc = numpipe.wgmma(acc, p, v_tile)
+                    s = numpipe.wgmma_wait(s)  # the product with V stays in flight
+                    numpipe.barrier_arrive(k_consumed)
+                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
+                numpipe.barrier_arrive(q_consumed)
+                for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in last(k, v, allocations=slots):
+                    numpipe.barrier_arrive(k_consumed)
+                    numpipe.barrier_wait(v_ready)
+                    acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
                     numpipe.barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
@@ -212,7 +215,7 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
 
 def choose(depth: int, causal: bool = False, exact: bool = True) -> Config:
     """The config for a depth: the first of `FITTING`, or the second."""
-    return CONFIGS[FITTING[depth, causal][0 if exact else 1]]
+    return CONFIGS[FITTING[depth, causal][not exact]]
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None, layout: str = "bhsd",
@@ -260,11 +263,9 @@ def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: b
 
 def _turns(heads: int, sharing: int, size: int) -> int:
     """The most heads whose keys and values, `size` bytes each, stay in L2, that leave no smaller rest."""
-    most = max(1, min(heads, L2 // max(size, 1) * sharing))
-    return next((count for count in range(most, 0, -1) if heads % count == 0), 1)
+    return next(n for n in range(max(1, min(heads, L2 // max(size, 1) * sharing)), 0, -1) if heads % n == 0)
 
 
-# ---- running it
 Shape = tuple[int, int, int, int, int]  # batches, heads, heads of keys, positions, depth
 
 
@@ -336,7 +337,6 @@ def main() -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of all arrays (default: %(default)s)")
     parser.add_argument("--causal", action="store_true", help="query i sees keys 0…i")
     options = parser.parse_args()
-
     choice = launch.choose_target(options.target)
     print(f"target: {choice.target} ({choice.why})")
     for text, shape in options.shape or [(s, shape_of(s)) for s in (GPU_SHAPES if choice.target == "gpu" else SIM_SHAPES)]:

@@ -235,13 +235,14 @@ def check_compute(where: str, compute: Facts | None, given: object, coroutine: b
 # ---- shared memory for other pipelines
 @op
 def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
-    """``emit_pipeline_warp_specialized(...).get_allocations(arrays)``."""
+    """``pipeline.get_allocations(arrays)``, of an emitted one or of one for a loop."""
     emitted = pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None
-    if not isinstance(emitted, Emitted):
-        raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {type(pipeline).__name__}")
-    check_shared(emitted.pipe.where, emitted.pipe.single)
-    check_arrays(emitted.pipe, refs)
-    return Allocations(shared_plans(emitted.pipe, emitted.pipe.np.unit, leaves(refs)))
+    pipe = emitted.pipe if isinstance(emitted, Emitted) else pipeline
+    if not isinstance(pipe, Pipeline):
+        raise SpecError(f"get_allocations(…) is of a pipeline, got {type(pipeline).__name__}")
+    check_shared(pipe.where, pipe.single)
+    check_arrays(pipe, refs)
+    return Allocations(shared_plans(pipe, pipe.np.unit, leaves(refs)))
 
 
 # ---- the pipeline runs

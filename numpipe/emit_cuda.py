@@ -110,12 +110,13 @@ def _state(ty: Any) -> Any:
 @cuda_meaning(source.get_allocations)
 def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
     emitted = pipeline.captures if isinstance(pipeline, BoundType) else None
-    if not isinstance(emitted, EmittedType):
-        raise SpecError(f"get_allocations(…) is of an emitted pipeline, got {nb.unliteral(pipeline)}")
+    pipe = emitted.pipe if isinstance(emitted, EmittedType) else pipeline
+    if not isinstance(pipe, PipelineType):
+        raise SpecError(f"get_allocations(…) is of a pipeline, got {nb.unliteral(pipeline)}")
     arrays = nb.types.Tuple(list(refs))
-    check_shared(emitted.where, emitted.pipe.single)
-    check_arrays(emitted.pipe, arrays)
-    result = AllocationsType(shared_plans(emitted.pipe, emitted.pipe.context.unit, leaves(arrays)))
+    check_shared(pipe.where, pipe.single)
+    check_arrays(pipe, arrays)
+    result = AllocationsType(shared_plans(pipe, pipe.context.unit, leaves(arrays)))
     return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
 
 

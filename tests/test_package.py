@@ -114,7 +114,7 @@ LAYERS = (
     {"specs", "trees", "params", "transforms", "_layout", "_block", "_cluster", "_format"}, {"allocations", "_budget"},
     {"_plans", "_schedule", "_axes", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division", "approximate"}, {"arith"},
     {"refs", "numbers", "lanes", "multicast", "debug", "profiling", "functions", "closure",
-     "order_tokens", "schedule_fences"}, {"fragment"},
+     "order_tokens"}, {"fragment"}, {"schedule_fences"},
     {"ring", "chains", "turns", "orders"}, {"store_ring", "steps", "outputs", "number_ring"}, {"tile_scheduler"},
     {"shared", "views", "boxes", "programs", "snake"}, {"phases", "registers"}, {"copies"},
     {"barriers", "single"}, {"store", "load", "atomics", "pipelines", "tile_loop", "per_lane"}, {"splits"},

@@ -39,12 +39,18 @@ class Loops(SplitLoops, DynamicTiles):
 
     def _bound_by(self, target: ast.AST, function: Any, operation: str) -> bool:
         """Whether a name is bound to a call of `function`, which may have been rewritten to `operation`."""
+        made = self._bound_to([target])
+        called = None if made is None else made.func
+        return called is not None and (self.value(called) is function or (isinstance(called, ast.Name) and called.id == operation))
+
+    def _bound_to(self, places: list[ast.AST]) -> ast.Call | None:
+        """The call that a name is bound to, by one assignment."""
         for scope, _ in self.scopes:
             for node in walk(scope):
-                if isinstance(node, ast.Assign) and target in node.targets and isinstance(node.value, ast.Call):
-                    called = node.value.func
-                    return self.value(called) is function or (isinstance(called, ast.Name) and called.id == operation)
-        return False
+                if isinstance(node, ast.Assign) and len(places) == 1 and places[0] in node.targets and isinstance(
+                        node.value, ast.Call):
+                    return node.value
+        return None
 
     def _emitted_call(self, node: ast.Call) -> bool:
         """Whether a call, already rewritten, runs an emitted pipeline: made in place or bound to a name."""
@@ -117,8 +123,9 @@ class Loops(SplitLoops, DynamicTiles):
         unpacked = self._unpacks(node.target, len(node.iter.args))
         targets = {n.id for n in walk(node.target) if isinstance(n, ast.Name)}
         carried = self._carried(node, targets)
-        arrays = ast.copy_location(ast.Tuple(list(node.iter.args), ast.Load()), node.iter)
-        if node.iter.keywords or any(isinstance(a, ast.Starred) for a in node.iter.args):
+        shared = [k.value for k in node.iter.keywords if k.arg == "allocations"]
+        arrays = ast.copy_location(ast.Tuple([*node.iter.args, *shared], ast.Load()), node.iter)
+        if len(shared) != len(node.iter.keywords) or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.error(node.iter, "a pipeline is called on its arrays by position")
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
         facts: list[ast.expr] = [literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)]
@@ -225,21 +232,34 @@ class Loops(SplitLoops, DynamicTiles):
             self.error(node.orelse[0], "a pipeline loop has no 'else'")
 
     def _not_itself(self, node: ast.For) -> None:
-        """Inside a pipeline's loop another loop over it, and over the same arrays, would use the same slots."""
+        """Inside a pipeline's loop another loop over it, and over the same arrays, would use the same slots; so would one with
+        its allocations, or one that has the same ones."""
         assert isinstance(node.iter, ast.Call)
-        made, own = node.iter.func, ast.dump(node.iter)
+        made, own, slots = node.iter.func, ast.dump(node.iter), self._slots(node.iter)
         if not isinstance(made, ast.Name) or len(self._binds(made.id)) != 1:
             return
 
         def visit(parent: ast.AST) -> None:
             for child in children(parent):
-                if isinstance(child, ast.For) and ast.dump(child.iter) == own:
+                if isinstance(child, ast.For) and isinstance(child.iter, ast.Call) and (
+                        ast.dump(child.iter) == own or (slots is not None and self._slots(child.iter) == slots
+                        and bool(child.iter.keywords or node.iter.keywords))):
                     self.error(child.iter, f"{ast.unparse(child.iter)} runs inside its own loop of line {node.lineno}, on the same "
                                            "slots, which are in use until that one ends: make a second pipeline for it")
                 if not isinstance(child, (ast.FunctionDef, ast.Lambda)):
                     visit(child)
 
         visit(ast.Module(node.body, []))
+
+    def _slots(self, call: ast.Call) -> str | None:
+        """The name of the pipeline whose slots a loop uses: its own, or that whose ``get_allocations`` it is given."""
+        shared = next((k.value for k in call.keywords if k.arg == "allocations"), None)
+        given = self._bound_to(self._binds(shared.id)) if isinstance(shared, ast.Name) else shared
+        if shared is None:
+            source = call.func
+        else:  # as it is written, or as an operation
+            source = getattr(getattr(given, "func", None), "value", None) or next(iter(getattr(given, "args", ())), None)
+        return source.id if isinstance(source, ast.Name) else None
 
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
         """Names re-bound in the loop and bound before it: among them the accumulators in flight at its end."""
@@ -269,18 +289,22 @@ class Loops(SplitLoops, DynamicTiles):
         def mentions(node: ast.AST) -> bool:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
 
-        def begins(loop: ast.For) -> bool:
-            first = next((s for s in loop.body if mentions(s)), None)
+        def begins(body: list[ast.stmt]) -> bool:
+            first = next((s for s in body if mentions(s)), None)
+            if isinstance(first, ast.With):
+                return begins(first.body)
             return isinstance(first, ast.Assign) and not mentions(first.value)
 
         def rewritten(made: ast.AST) -> bool:
             return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_steps"
 
         scope = self.scopes[-1][0]
-        loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and begins(loop) and (
+        loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and begins(loop.body) and (
             rewritten(loop.iter) or self._pipeline_call(loop.iter))]
         inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
-        return all(id(n) in inside for n in walk(scope)
+        other = {id(n) for f in walk(scope) if isinstance(f, ast.FunctionDef) and f is not scope
+                 and any(a.arg == name for a in f.args.args) for n in walk(f)}  # a parameter that is called so
+        return all(id(n) in inside | other for n in walk(scope)
                    if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
 
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
