@@ -235,17 +235,19 @@ class Loops(SplitLoops, DynamicTiles):
         """Inside a pipeline's loop another loop over it, and over the same arrays, would use the same slots; so would one with
         its allocations, or one that has the same ones."""
         assert isinstance(node.iter, ast.Call)
-        made, own, slots = node.iter.func, ast.dump(node.iter), self._slots(node.iter)
+        made, own, slots, keywords = node.iter.func, ast.dump(node.iter), self._slots(node.iter), node.iter.keywords
         if not isinstance(made, ast.Name) or len(self._binds(made.id)) != 1:
             return
 
         def visit(parent: ast.AST) -> None:
             for child in children(parent):
-                if isinstance(child, ast.For) and isinstance(child.iter, ast.Call) and (
-                        ast.dump(child.iter) == own or (slots is not None and self._slots(child.iter) == slots
-                        and bool(child.iter.keywords or node.iter.keywords))):
+                if isinstance(child, ast.For) and ast.dump(child.iter) == own:
                     self.error(child.iter, f"{ast.unparse(child.iter)} runs inside its own loop of line {node.lineno}, on the same "
                                            "slots, which are in use until that one ends: make a second pipeline for it")
+                if isinstance(child, ast.For) and isinstance(child.iter, ast.Call) and slots == self._slots(child.iter) and (
+                        child.iter.keywords or keywords):
+                    self.error(child.iter, f"{ast.unparse(child.iter)} runs inside the loop of line {node.lineno}, whose slots it "
+                                           "has: they are in use until that one ends; let it have its own")
                 if not isinstance(child, (ast.FunctionDef, ast.Lambda)):
                     visit(child)
 
