@@ -126,8 +126,11 @@ class _Printed:
 
     functions = ()
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, module: Any) -> None:
+        self.text = str(module)
+        for function in module.functions:  # apart, its instructions are freed at once, not by the garbage collector
+            for block in function.blocks:
+                block.instructions.clear()
 
     def __str__(self) -> str:
         return self.text
@@ -149,7 +152,7 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
         kernel.dispatcher = dispatcher_
         library = kernel._codelibrary
         for part in (library, *library.linking_libraries):
-            part._module = _Printed(str(part._module))
+            part._module = _Printed(part._module)
     return kernel
 
 
