@@ -66,8 +66,8 @@ CONFIGS = {
     "2 warpgroups, 128 keys": Config(early=32, q_slots=2),
     "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False, early=32, q_slots=2),
     "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, turns=False, dynamic=False, registers=32),
-    "3 warpgroups, 128 keys": Config(128, 3, early=32, q_slots=2, registers=32),
-    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, q_slots=2, registers=32),
+    "3 warpgroups, 128 keys": Config(128, 3, early=32, registers=32),
+    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, registers=32),
     "2 warpgroups, 64 keys": Config(64, early=32),
     "2 warpgroups, 64 keys, lazy": Config(64, lazy=True, early=32),
 }
@@ -128,7 +128,7 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
             first = i * cfg.rows + wg * 64
             steps = cdiv(min(keys, max(0, (i + 1) * cfg.rows + diagonal)) if form.causal else keys, cfg.keys)
             whole = min(keys, max(0, i * cfg.rows + diagonal + 1)) if form.causal else keys  # keys that all rows of the tile see
-            cut = min(steps, max(1, steps - whole // cfg.keys))  # steps with a mask
+            rest = max(0, min(steps - 1, whole // cfg.keys))  # steps without a mask
             top = numpipe.layout_cast(numpipe.full(64, -np.inf, np.float32), "column")
             total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, form.depth), np.float32)
@@ -161,16 +161,17 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
             def at(head, i):
                 return (b, head, i, 0) if by_head else (b, i, head, 0)
 
-            def kv(step):  # from the last block of keys to the first: the scores of one, the product of that before
-                return (BlockSpec(keys_of_k, lambda j: at(hk, steps - 1 - step - j), buffer_count=cfg.slots),
-                        BlockSpec(keys_of_k, lambda j: at(hk, steps - step - j), buffer_count=cfg.slots))
+            def kv(end):  # from block end - 1 of keys to the first: the scores of one, the product of that before
+                return (BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=cfg.slots),
+                        BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=cfg.slots))
 
             q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=cfg.q_slots)
             queries = numpipe.pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # On the same slots: blocks with masks, others, the last product; V of the first step and K of the last lie outside
-            head = numpipe.pipeline(grid=(cut,), in_specs=kv(0), manual_ready_barriers=True, manual_consumed_barriers=True)
-            mid = numpipe.pipeline(grid=(steps - cut,), in_specs=kv(cut), manual_ready_barriers=True, manual_consumed_barriers=True)
-            last = numpipe.pipeline(grid=(1,), in_specs=kv(steps), manual_ready_barriers=True, manual_consumed_barriers=True)
+            head = numpipe.pipeline(
+                grid=(steps - rest,), in_specs=kv(steps), manual_ready_barriers=True, manual_consumed_barriers=True)
+            main = numpipe.pipeline(grid=(rest,), in_specs=kv(rest), manual_ready_barriers=True, manual_consumed_barriers=True)
+            tail = numpipe.pipeline(grid=(1,), in_specs=kv(0), manual_ready_barriers=True, manual_consumed_barriers=True)
             slots = head.get_allocations(k, v)
             for _, (q_tile,), (q_consumed,) in queries(q):
                 p = numpipe.full((64, cfg.keys), 0.0, np.float32).astype(q.dtype)
@@ -185,11 +186,10 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                         else:
                             s = numpipe.wgmma_wait(s)
                     numpipe.barrier_arrive(k_consumed)
-                    column = numpipe.iota(cfg.keys) + (steps - 1 - j) * cfg.keys
-                    there = column < keys
-                    there = there & (column <= (numpipe.iota(64) + (first + diagonal))[:, None]) if form.causal else there
+                    key = numpipe.iota(cfg.keys) + (steps - 1 - j) * cfg.keys
+                    there = (key < keys) & (key <= (numpipe.iota(64) + (first + diagonal))[:, None]) if form.causal else key < keys
                     acc, p, top, total = softmax(np.where(there, s, -np.inf), acc, top, total, v_consumed, True)
-                for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in mid(k, v, allocations=slots):
+                for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(k, v, allocations=slots):
                     numpipe.barrier_wait(k_ready)
                     with numpipe.turn(order):
                         s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -199,7 +199,7 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                     numpipe.barrier_arrive(k_consumed)
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
                 numpipe.barrier_arrive(q_consumed)
-                for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in last(k, v, allocations=slots):
+                for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(k, v, allocations=slots):
                     numpipe.barrier_arrive(k_consumed)
                     numpipe.barrier_wait(v_ready)
                     acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
