@@ -147,10 +147,19 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
             _told.clear()
         dispatcher_.overloads[tuple(argtypes)] = kernel
         kernel.dispatcher = dispatcher_
-        library = kernel._codelibrary
-        for part in (library, *library.linking_libraries):
-            part._module = _Printed(str(part._module))
+        _print_modules(kernel._codelibrary)
     return kernel
+
+
+def _print_modules(library: Any) -> None:
+    """The text of each module of a kernel, once: Numba prints that of a function as often as there are ways by which it is called."""
+    libraries, met = [library], {library}
+    for one in libraries:
+        one._module = _Printed(str(one._module))
+        new = [other for other in one._linking_libraries if other not in met]
+        met.update(new)
+        libraries += new
+    library._llvm_strs = [str(one._module) for one in libraries]
 
 
 def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
