@@ -49,6 +49,11 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
         return self.passes_turn and any(self.manual)
 
     @property
+    def passed(self) -> list[Any]:
+        """The types of the arrays that bodies are given as they are: of others nothing but their type is asked for in a loop."""
+        return [array for array, place in zip(self.arrays, self.places, strict=True) if place is None]
+
+    @property
     def grid(self) -> Any:
         return nb.types.UniTuple(I32, self.rank)
 
@@ -69,7 +74,7 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
 class _LoopModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: LoopType) -> None:
         super().__init__(manager, fe_type, [("np", fe_type.context), ("rings", nb.types.Tuple(fe_type.rings)),
-                                            ("arrays", nb.types.Tuple(fe_type.arrays)), ("grid", fe_type.grid), ("total", I32),
+                                            ("passed", nb.types.Tuple(fe_type.passed)), ("grid", fe_type.grid), ("total", I32),
                                             ("steps", I32), ("outs", nb.types.Tuple(fe_type.outs))])
 
 
@@ -181,9 +186,9 @@ def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
         for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
             slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
             held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
-        given = [builder.extract_value(value.arrays, number) if place is None else
-                 builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
-                 for number, place in enumerate(loop.places)]
+        passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
+        given = [next(passed) if place is None else builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
+                 for place in loop.places]
         return build_value(context, builder, loop.tiles, iter(given))
 
     return loop.tiles(loop, steps), codegen
