@@ -157,14 +157,14 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: in
     arrays = leaves(refs)
     check_arrays(pipe, refs)
     source.check_inner(pipe.where, pipe.unequal, nested)
-    rings, loads = [], len(pipe.rings)
+    rings, loads, loading = [], len(pipe.rings), pipe.context.role == "memory" and not pipe.single
     for number, (plan, group) in enumerate(source.plan_rings(pipe, pipe.context.unit, arrays, shared)):
         if not pipe.single:
             pipe.context.unit.met[pipe.context.role].add(plan.name)
         rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank,
-                              source.waited_parts(pipe, group, waited),
-                              number >= loads or pipe.single or pipe.context.role == "memory"))
+                              () if loading else source.waited_parts(pipe, group, waited),
+                              loading or number >= loads or pipe.single))
     loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
                     pipe.manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last),
                     turns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -25,15 +26,17 @@ class RingType(nb.types.Type):  # type: ignore[misc]
     """A load ring of one role in a loop: the plan, the arrays, and what every step waits for (`Ring.waited`), in the type; the grid,
     the steps and the ring's counter when the loop begins in the value.
 
-    Who copies has the address of the tensor maps and the index maps (with their captures) beside them. Others do without: loops on
-    one ring then have one type, and what they do is compiled once, with few arguments.
+    Who copies has the address of the tensor maps and the index maps (with their captures) beside them, others do without. What only
+    messages say of a ring does not tell types apart. So pipelines on one ring have one type of it, and what they do with it is
+    compiled once, with few arguments.
     """
 
     def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int,
                  waited: tuple[int, ...] = (), copies: bool = True) -> None:
         self.context, self.plan, self.refs, self.rank, self.waited, self.copies = context, plan, refs, rank, waited, copies
         self.index_maps = index_maps if copies else nb.types.Tuple(())
-        super().__init__(name=f"ring({context}, {plan.index}, {plan}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
+        unnamed = dataclasses.replace(plan, name="", labels=())
+        super().__init__(name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
 
 
 @nb.register_model(RingType)
