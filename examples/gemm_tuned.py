@@ -39,8 +39,7 @@ class Config:
     tk        depth of a step
     slots     steps in shared memory at once; None: as many as fit beside the staging panels
     schedule  "cooperative" or "pingpong"
-    panels    staging panels (64 x 64 elements, 8 KB) of each compute warpgroup for tiles on their way out, 1…8; None: what `slots`
-              leaves, up to a tile's
+    panels    staging panels (64 x 64 elements, 8 KB) of a compute warpgroup for tiles on their way out, 1…8; None: up to a tile's
     group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
     cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them; with split="cluster" along K
@@ -99,9 +98,10 @@ CONFIGS = {
     "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
     "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1, skinny=True),
     "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1, skinny=True),
+    "skinny 128x64 split 2 in a cluster": Config(128, 64, slots=7, panels=1, split="cluster", cluster=2, skinny=True),
 }
 """What each is good for: many steps, and the least power; few steps; large products; equal sides; rows that L2 serves badly; one
-tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns, where reading the other operand takes all the time."""
+tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns (two), where reading the other operand takes all the time."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ I32 = nb.types.int32
 
 
 class RingType(nb.types.Type):  # type: ignore[misc]
-    """A load ring of one role in a loop: the plan, the arrays, and what every step waits for (`Ring.waited`), in the type; the grid,
-    the steps and the ring's counter when the loop begins in the value.
+    """A load ring of one role in a loop: the plan, the arrays, and what every step waits for (`Ring.waited`), in the type; the
+    grid, the steps and the ring's counter when the loop begins in the value.
 
     Who copies has the address of the tensor maps and the index maps (with their captures) beside them, others do without. What only
     messages say of a ring does not tell types apart. So pipelines on one ring have one type of it, and what they do with it is

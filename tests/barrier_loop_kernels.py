@@ -60,6 +60,52 @@ def nested(a, b, c):
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
+def in_parts(q, k, v, o):
+    """`rotated` over tiles of q, in three loops on the same slots: the first step, those between, the last product."""
+    wg = numpipe.axis_index("wg")
+    blocks = k.shape[0] // 64
+    for m, _ in numpipe.tiles(q.shape[0] // 128, 1):
+        def specs(step):
+            return (BlockSpec((64, 64), lambda j: (step + j, 0), buffer_count=2),
+                    BlockSpec((64, 64), lambda j: (step + j - 1, 0), buffer_count=2))
+
+        first = numpipe.pipeline(grid=(1,), in_specs=specs(0), manual_ready_barriers=True, manual_consumed_barriers=True)
+        between = numpipe.pipeline(grid=(blocks - 1,), in_specs=specs(1), manual_ready_barriers=True, manual_consumed_barriers=True)
+        last = numpipe.pipeline(grid=(1,), in_specs=specs(blocks), manual_ready_barriers=True, manual_consumed_barriers=True)
+        slots = first.get_allocations(k, v)
+        acc = numpipe.zeros((64, 64), np.float32)
+        queries = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 64), lambda _: (m, 0), buffer_count=2),))
+        for _, (q_tile,) in queries(q):
+            p = numpipe.full((64, 64), 0.0, np.float32).astype(q.dtype)
+            for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in first(k, v):
+                numpipe.barrier_wait(v_ready)
+                numpipe.barrier_arrive(v_consumed)
+                numpipe.barrier_wait(k_ready)
+                s = numpipe.wgmma_wait(numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T))
+                numpipe.barrier_arrive(k_consumed)
+                p = s.astype(q.dtype)
+            for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in between(k, v, allocations=slots):
+                numpipe.barrier_wait(k_ready)
+                with numpipe.turn("products"):
+                    s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
+                    numpipe.barrier_wait(v_ready)
+                    acc = numpipe.wgmma(acc, p, v_tile)
+                s = numpipe.wgmma_wait(s)
+                numpipe.barrier_arrive(k_consumed)
+                numpipe.schedule_fence(after=s)
+                acc = numpipe.wgmma_wait(acc)
+                numpipe.barrier_arrive(v_consumed)
+                p = s.astype(q.dtype)
+            for _, (_, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in last(k, v, allocations=slots):
+                numpipe.barrier_wait(k_ready)
+                numpipe.barrier_arrive(k_consumed)
+                numpipe.barrier_wait(v_ready)
+                acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
+                numpipe.barrier_arrive(v_consumed)
+        o[ds(m * 128 + wg * 64, 64), ds(0, 64)] = acc
+
+
+@numpipe.kernel(grid=1, num_compute_wgs=2)
 def held(a, b, c):
     """b changes with every second step only: arriving does nothing but in the last step that uses a block."""
     wg = numpipe.axis_index("wg")
@@ -133,6 +179,9 @@ def cases() -> dict[str, Case]:
     return {
         "rotated": Case(rotated, (q, k, v), np.asarray(sum(blocks))),
         "rotated, fewer steps": Case(rotated, (q, k, v), fewer, (("less", 2),)),
+        "in parts": Case(in_parts, (np.concatenate([q, 1 - q]), k, v), np.concatenate([
+            sum(blocks), (1 - wide[0]) @ wide[1].T @ wide[2]])),
+        "in parts, none between": Case(in_parts, (q, k[:64], v[:64]), blocks[0]),
         "nested": Case(nested, (a, a[:, :64].copy()), of_rows),
         "held": Case(held, (a[:128, :128].copy(), b[:64]), (both[:, 0] + both[:, 1]) @ wide[4][:64, :64].T),
         "turns": Case(product("pingpong", delay=1), (a, b), exact),

@@ -7,16 +7,11 @@ sum over its steps, without one every step stores its own product. Numbers are s
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import importlib.util
-import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from source_modules import module_of
 
 TK = 16
 
@@ -142,23 +137,9 @@ def expected(plan: Plan, arrays: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(found) if found else np.zeros((0, 64))
 
 
-@functools.cache
-def folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="barrier_plans")
-
-
 def load(text: str) -> Any:
-    """The kernel of a source, as a module of a real file: kernels are rewritten from their source."""
-    name = "barriers_" + hashlib.sha1(text.encode()).hexdigest()[:12]
-    if name not in sys.modules:
-        path = Path(folder().name) / f"{name}.py"
-        path.write_text(text, encoding="utf8")
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules[name] = module
-    return sys.modules[name].kernel
+    """The kernel of a source."""
+    return module_of(text, "barriers").kernel
 
 
 def check(plan: Plan, tiles: int, steps: int, **how: Any) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from numpipe.launch import driver
+from numpipe import launch
+from numpipe.launch import device, driver
 
 
 class FakeDriver:
@@ -246,3 +247,25 @@ def view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: 
     raw = np.frombuffer((ctypes.c_uint8 * extent).from_address(address), np.uint8)
     return np.lib.stride_tricks.as_strided(raw.view(dtype) if extent % np.dtype(dtype).itemsize == 0 else raw, shape,
                                            strides)
+
+
+def raising(error: Exception) -> Callable[[], Any]:
+    """In the place of what opens the driver."""
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+@contextlib.contextmanager
+def pretended(monkeypatch: Any, machines: Mapping[str, Callable[[], Any]]) -> Iterator[Callable[[str], None]]:
+    """Gives a function that makes this one of `machines`, which are what opens the driver; the wheels are for CUDA 13."""
+    def become(name: str) -> None:
+        monkeypatch.setattr(driver, "_opened", None)
+        monkeypatch.setattr(driver, "_open", machines[name])
+        launch.gpu_state.cache_clear()
+
+    monkeypatch.delenv(device.VARIABLE, raising=False)
+    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
+    yield become
+    launch.gpu_state.cache_clear()

@@ -657,14 +657,14 @@ def a_tile_that_is_coalesced_sometimes(a, b, c):
     c[ds(0, 64), ds(0, 64)] = x
 
 
-@refused(compiled="`return x.max(axis=0)` cannot be compiled: it returns two layouts, tile (64,) float32 (column layout) and tile "
-                  "(64,) float32 (row layout): cast one: numpipe.layout_cast(x, \"row\")")
+@refused(compiled="`return x.max(axis=1)` cannot be compiled: it returns two layouts, tile (64,) float32 (row layout) and tile "
+                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(x, \"column\")")
 def a_function_of_two_layouts(a, b, c):
     def largest(x, n):
         if n > 3:
             return x.max(axis=0)
-          # ^^^^^^^^^^^^^^^^^^^^
         return x.max(axis=1)
+      # ^^^^^^^^^^^^^^^^^^^^
 
     m = largest(numpipe.zeros((64, 64), np.float32), a.shape[0])  # called
 

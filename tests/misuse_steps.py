@@ -206,6 +206,29 @@ def a_pipeline_inside_itself(a, b, c):
             pass
 
 
+@refused("second(a, allocations=shared) runs inside the loop of line {line-1}, whose slots it has: they are in use until that one "
+         "ends; let it have its own")
+def a_loop_inside_another_one_on_its_slots(a, b, c):
+    first = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    second = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    shared = first.get_allocations(a)
+    for _, (x,) in first(a):
+        for _, (y,) in second(a, allocations=shared):
+        #              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+            pass
+
+
+@refused(", pipeline at {file}:{line-2}: allocations of a @ {file}:{line-3} have other slots than this pipeline, a @ "
+         "{file}:{line-2}: 2, and it needs 3; pipelines that share them have the same", kind=SpecError)
+def a_loop_on_fewer_slots_than_it_needs(a, b, c):
+    first = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), buffer_count=2),))
+    second = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), buffer_count=3),))
+    shared = first.get_allocations(a)
+    for _, (x,) in second(a, allocations=shared):
+    #              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
 @refused(", pipeline at {file}:{line-4}: it runs inside the pipeline at {file}:{line+2}, on the same slots, which are in use until "
          "that one ends: the inner one must be a pipeline of its own, with its own allocations", kind=SpecError)
 def shared_allocations_inside(a, b, c):

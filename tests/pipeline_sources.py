@@ -7,21 +7,16 @@ Arrays that are read are larger too, with numbers in what must not be read.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import importlib.util
 import itertools
 import math
 import re
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pipeline_plans import Plan
+from source_modules import module_of
 
 POISON = -77.0
 Env = dict[str, int]
@@ -477,24 +472,9 @@ def tile_of(plan: Plan, blocks: dict[str, np.ndarray], rows: slice, env: Env) ->
 
 
 # ---- run ----------------------------------------------------------------------------------------------------------------
-@functools.cache
-def folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="pipeline_plans")
-
-
 def load(plan: Plan) -> Any:
-    """The kernel, from a module of a real file: kernels are rewritten from their source."""
-    text = source(plan)
-    name = "pipeline_" + hashlib.sha1(text.encode()).hexdigest()[:12]
-    if name not in sys.modules:
-        path = Path(folder().name) / f"{name}.py"
-        path.write_text(text, encoding="utf8")
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules[name] = module
-    return sys.modules[name].kernel
+    """The kernel of a plan."""
+    return module_of(source(plan), "pipeline").kernel
 
 
 def copied(arguments: list[Any]) -> list[Any]:

@@ -35,11 +35,13 @@ def named(manual: tuple[bool, bool]) -> str:
 
 
 # ---- right ---------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("wgs", [1, 2])
-@pytest.mark.parametrize("slots, delay", RINGS)
-@pytest.mark.parametrize("manual", MANUAL, ids=named)
+@pytest.mark.parametrize("manual, slots, delay, wgs", [
+    pytest.param(manual, *ring, wgs, id=f"{named(manual)}-{ring[0]}-{ring[1]}-{wgs}",
+                 marks=[] if (MANUAL.index(manual) + sum(ring) + wgs) % 2 else pytest.mark.soak)
+    for manual in MANUAL for ring in RINGS for wgs in (1, 2)])
 def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots: int, delay: int, wgs: int) -> None:
-    """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
+    """Tiles are chained on one ring, with numbers of steps below and above slots and delay. Each ring runs with each set of
+    barriers, for one warpgroup or for two; the other number with ``-m soak``."""
     for steps in range(7):
         carry = bool((steps + slots) % 2)
         plan = Plan(*manual, slots, delay, wgs, carry, operands=2 + slots % 2)

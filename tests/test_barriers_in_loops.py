@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from barrier_loop_kernels import cases, rotated
+from barrier_loop_kernels import cases, in_parts, rotated
 from barrier_plans import Plan, inputs, load, source
 
 import numpipe
@@ -47,6 +47,17 @@ def test_the_next_k_is_loaded_while_v_is_in_use() -> None:
     released = min(event.start for event in trace.of("note") if event.details["event"] == "release"
                    and event.details.get("operand") == 1)
     assert loaded[2] < released
+
+
+def test_loops_on_the_same_slots_go_on_with_one_ring() -> None:
+    """Loads of a later loop, and of the next tile, begin while the one before still computes: the ring is one, with one counter."""
+    case, trace = cases()["in parts"], numpipe.Trace()
+    case.check(lambda *args: in_parts.simulate(*args, trace=trace))
+    fills = [event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"
+             and event.details.get("operand") == 0 and "k, v @" in event.details["ring"]]
+    assert fills == list(range(2 * 4))
+    assert len([line for line in str(in_parts.inspect("resources", *case.inputs, np.empty((256, 64), np.float32))).splitlines()
+                if "2 slots x 8192 B" in line and "'array[…] = tile'" not in line]) == 2  # of k and of v
 
 
 # ---- what is waited for once is not waited for again

@@ -21,7 +21,7 @@ from numpipe import SimulationError
 from numpipe.compile import gate
 from numpipe.compile.build import toolchain
 
-ALWAYS = 3
+ALWAYS = 2
 """arrays that are run each time: a pair of choices meets in each of them, in other company; the others with ``-m soak``"""
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from launch_fakes import CudaArray, FakeDriver
+from launch_fakes import CudaArray, FakeDriver, pretended, raising
 
 import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError, TargetError, ds, launch
 from numpipe.compile import build
-from numpipe.launch import device, driver
+from numpipe.launch import driver
 
 A = np.ones((128, 64), np.float16)
 B = np.ones((64, 64), np.float16)
@@ -343,32 +343,18 @@ def test_a_grid_that_does_not_fit(call: Any, grid: Any, part: str) -> None:
 
 
 # ---- targets ----------------------------------------------------------------------------------------------------------
-def failing(error: Exception) -> Callable[[], Any]:
-    def fail() -> Any:
-        raise error
-
-    return fail
-
-
 MACHINES: dict[str, Callable[[], Any]] = {
-    "no driver": failing(driver.DriverMissing("libcuda was not found (DynamicLibNotFoundError)")),
+    "no driver": raising(driver.DriverMissing("libcuda was not found (DynamicLibNotFoundError)")),
     "A100": lambda: FakeDriver(1, gpus=(("NVIDIA A100", (8, 0)),)),
-    "broken": failing(driver.DriverError("cuInit", 999, "CUDA_ERROR_UNKNOWN")),
+    "broken": raising(driver.DriverError("cuInit", 999, "CUDA_ERROR_UNKNOWN")),
     "CUDA 12": lambda: FakeDriver(1, version=12080),
 }
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    def become(name: str) -> None:
-        monkeypatch.setattr(driver, "_opened", None)
-        monkeypatch.setattr(driver, "_open", MACHINES[name])
-        launch.gpu_state.cache_clear()
-
-    monkeypatch.delenv(device.VARIABLE, raising=False)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    yield become
-    launch.gpu_state.cache_clear()
+    with pretended(monkeypatch, MACHINES) as become:
+        yield become
 
 
 @pytest.mark.parametrize("name, part", [

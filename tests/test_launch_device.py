@@ -8,20 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from launch_fakes import FakeDriver
+from launch_fakes import FakeDriver, pretended, raising
 
 from numpipe import __main__ as command
 from numpipe import launch
 from numpipe.errors import SpecError, TargetError
 from numpipe.launch import device, driver
-
-
-def raising(error: Exception) -> Callable[[], Any]:
-    def fail() -> Any:
-        raise error
-
-    return fail
-
 
 MACHINES: dict[str, Callable[[], Any]] = {
     "ok": lambda: FakeDriver(2, gpus=(("NVIDIA A100", (8, 0)), ("NVIDIA H200", (9, 0)))),
@@ -40,17 +32,8 @@ MACHINES: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Pretend to be on a machine; the wheels are for CUDA 13."""
-
-    def become(name: str) -> None:
-        monkeypatch.setattr(driver, "_opened", None)
-        monkeypatch.setattr(driver, "_open", MACHINES[name])
-        launch.gpu_state.cache_clear()
-
-    monkeypatch.delenv(device.VARIABLE, raising=False)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    yield become
-    launch.gpu_state.cache_clear()
+    with pretended(monkeypatch, MACHINES) as become:
+        yield become
 
 
 def test_the_first_hopper_gpu_is_found_among_others(machine: Callable[[str], None]) -> None:

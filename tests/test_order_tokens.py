@@ -141,6 +141,17 @@ def above_the_last_wait(code: Sass) -> int:
     return sum(instruction.opcode.startswith("FMNMX") for instruction in loop[:last])
 
 
+def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
+    """The wait for the second product stays behind the store that is never made; there is no branch for it."""
+    case = cases()["in parts"]
+    code = Sass(case.kernel.inspect("sass", *case.inputs, np.empty((256, 64), np.float32)))
+    [store] = [store for store in code.find("STS$") if code.innermost(store)]
+    loop = code.innermost(store)
+    assert store.predicate and max(n for n, i in enumerate(loop) if i.opcode.startswith("WARPGROUP.DEPBAR")) > loop.index(store)
+    assert sum(i.opcode.startswith("HGMMA") for i in loop) == 8
+    assert sum(i.opcode == "BRA" for i in loop) == 3  # two waits for tiles, and the loop's own
+
+
 @pytest.mark.soak
 def test_without_a_fence_a_wait_moves_up() -> None:
     """`numpipe.schedule_fence` is what keeps it: the same products, without."""

@@ -7,13 +7,9 @@ tries n plans, other ones each time (100 fixed ones otherwise).
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import math
 import os
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -21,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from kernels_for_tests import BF16, F16, F32, SMALL, by_trip_count, operands
+from source_modules import module_of
 
 from numpipe import Trace, cdiv
 from numpipe._budget import SMEM_BYTES
@@ -282,33 +279,16 @@ def finish(plan: Plan, acc: np.ndarray) -> np.ndarray:
     return acc
 
 
-def load(plan: Plan, folder: Path) -> ModuleType:
-    """The plan's source as a module of a real file: kernels are rewritten from their source."""
-    text = source(plan)
-    name = "random_" + hashlib.sha1(text.encode()).hexdigest()[:12]
-    if name not in sys.modules:
-        path = folder / f"{name}.py"
-        path.write_text(text, encoding="utf8")
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+def load(plan: Plan) -> ModuleType:
+    return module_of(source(plan), "random")
 
 
-def check(plan: Plan, folder: Path, seed: int | None) -> None:
-    kernel = load(plan, folder).kernel
+def check(plan: Plan, seed: int | None) -> None:
+    kernel = load(plan).kernel
     arrays = inputs(plan, 0 if seed is None else seed)
     kernel.simulate(*arrays, BIAS, seed=seed)
     wrong = np.argwhere(arrays[-1] != expected(plan, arrays))
     assert not len(wrong), f"{len(wrong)} elements are wrong, the first at {wrong[0]}"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    yield tmp_path_factory.mktemp("random_pipelines")
-    for name in [n for n in sys.modules if n.startswith("random_") and len(n) == 19]:
-        del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
@@ -319,10 +299,10 @@ def simulated_only(monkeypatch):
 @given(plan=plans(), seed=st.integers(0, 2**16))
 @settings(max_examples=SOAK or 30, derandomize=not SOAK, deadline=None, database=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_any_pipeline_computes_what_numpy_does_in_any_schedule(plan, seed, folder):
+def test_any_pipeline_computes_what_numpy_does_in_any_schedule(plan, seed):
     note(source(plan))
-    check(plan, folder, None)
-    check(plan, folder, seed)
+    check(plan, None)
+    check(plan, seed)
 
 
 CHOSEN = {
@@ -338,22 +318,22 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_chosen_plans_compute_what_numpy_does(name, folder):
+def test_chosen_plans_compute_what_numpy_does(name):
     for seed in (None, 1, 2):
-        check(CHOSEN[name], folder, seed)
+        check(CHOSEN[name], seed)
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("name", CHOSEN)
-def test_chosen_plans_pass_the_build_gate(name, folder):
+def test_chosen_plans_pass_the_build_gate(name):
     plan = CHOSEN[name]
-    assert gate.findings(load(plan, folder).kernel.compiled(*inputs(plan, 0), BIAS)) == ()
+    assert gate.findings(load(plan).kernel.compiled(*inputs(plan, 0), BIAS)) == ()
 
 
 @pytest.mark.parametrize("wrong", [
     {"shape": (200, 150, 250)}, {"epilogue": ()}, {"trips": (1, 2, 4)}, {"operands": 2}, {"loop": Loop(tk=64, rank=1)},
 ])
-def test_a_kernel_that_computes_something_else_is_told_apart(wrong, folder):
+def test_a_kernel_that_computes_something_else_is_told_apart(wrong):
     """The reference of one plan against the kernel of a slightly different one."""
     plan = CHOSEN["nested, steered, delayed"]
     other = replace(plan, **wrong)
@@ -361,7 +341,7 @@ def test_a_kernel_that_computes_something_else_is_told_apart(wrong, folder):
     given_ = [x for x in arrays if plan.operands == other.operands or x is not arrays[2]]
     if other.shape != plan.shape:
         given_ = [x[:, :other.shape[2]] for x in given_[:-1]] + given_[-1:]
-    load(other, folder).kernel.simulate(*given_, BIAS)
+    load(other).kernel.simulate(*given_, BIAS)
     assert not np.array_equal(arrays[-1], expected(plan, arrays))
 
 
@@ -391,8 +371,8 @@ def test_a_ring_goes_on_over_tiles_of_unequal_trip_counts(counts, slots, delay):
             assert filled == list(range(sum(counts[cta::2])))
 
 
-def test_the_first_store_may_run_before_the_first_step_of_an_inner_ring(folder):
+def test_the_first_store_may_run_before_the_first_step_of_an_inner_ring():
     """The simulator meets rings as they run; the staging it has chosen by then must leave room for those it meets later."""
     plan = Plan((200, 40, 300), rows=128, tn=40, loop=Loop(tk=128), nested=Loop(), trips=(1, 0, 2))
     for seed in range(10):
-        check(plan, folder, seed)
+        check(plan, seed)

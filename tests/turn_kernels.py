@@ -167,6 +167,12 @@ class Case:
     def output(self) -> np.ndarray:
         return np.zeros_like(self.expected)
 
+    def check(self, run: Callable[..., Any], **options: Any) -> None:
+        """Call `run`, the kernel or one of its methods, and compare all elements."""
+        c = self.output()
+        run(*self.inputs, c, cfg=self.cfg, **options)
+        np.testing.assert_array_equal(c.astype(np.float64), self.expected.astype(np.float64))
+
 
 def trip_counts(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """What `by_trip_count` makes of TABLE."""

@@ -34,7 +34,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parent))
 
 import attention_compile
 import attention_ladder
+import benchmark_options
 import ladders
+from benchmark_options import listed
 from gemm_competitors import DTYPES
 from gemm_suite import Goal
 
@@ -276,9 +278,6 @@ def verdict(rows: Sequence[bench.Row]) -> str:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    def listed(text: str) -> list[str]:
-        return [part for part in text.split(",") if part]
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: the list)")
     parser.add_argument("--masks", type=listed, default=["full", "causal"], help="comma-separated, of: full, causal")
@@ -291,17 +290,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     which.add_argument("--peers", dest="which", choices=["pallas"],
                        help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel takes")
-    parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
-    parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
-    parser.add_argument("--alone-load", type=float, default=bench.Plan.alone_load, help="s of load of each alone")
-    parser.add_argument("--idle", type=float, default=bench.Plan.idle, help="s without work before a burst")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args(arguments)
-    options.plan = bench.Plan(idle=options.idle, load=options.load, alone_load=options.alone_load)
-    for name, known in (("dtype", DTYPES), ("masks", ("full", "causal")), ("protocols", bench.PROTOCOLS)):
-        if unknown := set(getattr(options, name)) - set(known):
-            parser.error(f"--{name} {sorted(unknown)}: choose from {sorted(known)}")
+    options = benchmark_options.parse(parser, arguments, dtype=DTYPES, masks=("full", "causal"))
     try:
         if options.which == "ladder":
             options.shapes = options.shapes or LADDER
@@ -322,12 +311,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
-    listed = [(shape, mask) for shape in options.shapes for mask in ("full", "causal")] if options.shapes else list(ROWS)
+    rows = [(shape, mask) for shape in options.shapes for mask in ("full", "causal")] if options.shapes else list(ROWS)
     if options.which == "pallas":
-        return [{"shape": shape, "mask": mask, "dtype": "f16", "against": PALLAS} for shape, mask in listed
+        return [{"shape": shape, "mask": mask, "dtype": "f16", "against": PALLAS} for shape, mask in rows
                 if mask in options.masks and flash_attention.shape_of(shape)[3] % PALLAS_ROWS == 0]
     return [{"shape": shape, "mask": mask, "dtype": dtype}
-            for shape, mask in listed if mask in options.masks for dtype in options.dtype]
+            for shape, mask in rows if mask in options.masks for dtype in options.dtype]
 
 
 def main() -> int:

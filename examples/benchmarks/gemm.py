@@ -29,8 +29,10 @@ from numpipe.errors import TargetError
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
+import benchmark_options
 import gemm_suite
 import ladders
+from benchmark_options import listed
 from gemm_competitors import DTYPES, PEERS, Competitor, Inputs, competitors
 
 SUITE = "square,shallow"
@@ -112,10 +114,6 @@ def relative_error(a: Any, b: Any, c: Any) -> float:
     return float(torch.linalg.norm(c.double() - exact) / torch.linalg.norm(exact))
 
 
-def listed(text: str) -> list[str]:
-    return [part for part in text.split(",") if part]
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", type=listed, metavar="NAMES",
@@ -134,17 +132,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
                         help="tile sizes and slots of a shape for examples/gemm.py; others run gemm_tuned.py")
-    parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
-    parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
-    parser.add_argument("--alone-load", type=float, default=bench.Plan.alone_load, help="s of load of each alone")
-    parser.add_argument("--idle", type=float, default=bench.Plan.idle, help="s without work before a burst")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args(arguments)
-    options.plan = bench.Plan(idle=options.idle, load=options.load, alone_load=options.alone_load)
-    for name, known in (("dtype", DTYPES), ("peers", PEERS), ("protocols", bench.PROTOCOLS)):
-        if unknown := set(getattr(options, name)) - set(known):
-            parser.error(f"--{name} {sorted(unknown)}: choose from {sorted(known)}")
+    options = benchmark_options.parse(parser, arguments, dtype=DTYPES, peers=PEERS)
     suites = options.suite if options.suite is not None else [] if options.shapes else listed(SUITE)
     try:
         options.shapes = [*gemm_suite.shapes_of(suites), *options.shapes]

@@ -68,12 +68,14 @@ class KernelTimer(bench.EventTimer):
 class Pallas:
     """The kernel with the best configuration of a sweep, on sets of (q, k, v) of PyTorch's, (B, H, S, D), in turn.
 
-    It takes (B, S, H, D), of which this makes copies. Raises ValueError, with what was said of each, where no configuration runs.
+    It takes (B, S, H, D), of which this makes copies, and scales no scores: these have a scaled q. Raises
+    ValueError, with what was said of each, where no configuration runs.
     """
 
     def __init__(self, sets: Sequence[Sequence[Any]], causal: bool) -> None:
         self.causal = causal
-        self.sets = [[jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in each] for each in sets]
+        self.sets = [[jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in (q * q.shape[3] ** -0.5, k, v)]
+                     for q, k, v in sets]
         self.results: list[Any] = [None] * len(sets)
         self.config = self._best()
         self.function = compiled(self.config)

@@ -126,8 +126,11 @@ class _Printed:
 
     functions = ()
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, module: Any) -> None:
+        self.text = str(module)
+        for function in module.functions:  # apart, its instructions are freed at once, not by the garbage collector
+            for block in function.blocks:
+                block.instructions.clear()
 
     def __str__(self) -> str:
         return self.text
@@ -152,10 +155,10 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
 
 
 def _print_modules(library: Any) -> None:
-    """The text of each module of a kernel, once: Numba prints that of a function as often as there are ways by which it is called."""
+    """The text of each module of a kernel, once: Numba prints a function's as often as there are ways by which it is called."""
     libraries, met = [library], {library}
     for one in libraries:
-        one._module = _Printed(str(one._module))
+        one._module = _Printed(one._module)
         new = [other for other in one._linking_libraries if other not in met]
         met.update(new)
         libraries += new

@@ -11,7 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from numba.cuda import itanium_mangler, lowering
-from numba.cuda.core import analysis, base, interpreter, ir_utils, targetconfig
+from numba.cuda.core import (
+    analysis,
+    base,
+    compiler_machinery,
+    errors,
+    interpreter,
+    ir_utils,
+    postproc,
+    targetconfig,
+    transforms,
+)
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.target import CUDATargetContext
@@ -61,7 +71,7 @@ def _read_by(value: Any, names: list[str]) -> list[str]:
 def use_defs(blocks: dict[int, Any]) -> Any:
     """Which variables each block reads before it defines them, and which it defines: with one look at a statement, not two.
 
-    Five passes ask for it, of each function.
+    The passes ask for it several times, of each function.
     """
     used: dict[int, set[str]] = {}
     defined: dict[int, set[str]] = {}
@@ -90,6 +100,23 @@ def find_singly_assigned_variable(lower: Any) -> None:
     lower._blk_local_varmap = {}
 
 
+def post_process(self: postproc.PostProcessor, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+    """What is live where is computed when it is asked for: Numba does it after each of five passes, for generators."""
+    self.func_ir.blocks = transforms.canonicalize_cfg(self.func_ir.blocks)
+    self.func_ir.variable_lifetime = postproc.VariableLifetime(self.func_ir.blocks)
+    self.func_ir.generator_info = None
+    if emit_dels:
+        self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+
+def run_pass(self: Any, index: int, one: Any, state: Any) -> None:
+    """A pass, without events, times, dumps and checks of it: there are sixteen of each function, and most do little."""
+    one.analysis = self._analysis
+    with errors.new_error_context(f"Pass {one.name()}"):
+        for run in (one.run_initialization, one.run_pass, one.run_finalizer):
+            run(state)
+
+
 def _unchanged(func_ir: Any) -> Any:
     """In the place of passes over what a kernel has none of: `with` and dictionaries."""
     return func_ir
@@ -102,6 +129,8 @@ replacements: tuple[tuple[Any, str, Any], ...] = (
     (base, "_has_loc", functools.lru_cache(4096)(base._has_loc)),
     (analysis, "compute_use_defs", use_defs),
     (lowering.Lower, "_find_singly_assigned_variable", find_singly_assigned_variable),
+    (postproc.PostProcessor, "run", post_process),
+    (compiler_machinery.PassManager, "_runPass", run_pass),
     (interpreter, "peep_hole_delete_with_exit", _unchanged),
     (interpreter, "peep_hole_fuse_dict_add_updates", _unchanged),
 )

@@ -156,6 +156,8 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
         reason += TUPLES
     if laid := re.match(r"'(\w+)' has two layouts here", reason):
         places[-1] = _bound(places[-1], laid[1], lifted)
+    elif reason.startswith("it returns two layouts"):
+        places[-1] = _returned(places[-1], lifted)
     start, end = places[-1].columns
     more = " …" if places[-1].end_line > places[-1].line or end - start > LONGEST else ""
     what = f"`{places[-1].text[start:min(end, start + LONGEST)]}{more}`" if end > start else "it"
@@ -175,6 +177,17 @@ def _bound(met: Position, name: str, lifted: Lifted) -> Position:
     inside = [node for node in binds if loop is not None and loop.lineno < node.lineno <= (loop.end_lineno or 0)]
     found = inside or [node for node in binds if node.lineno <= met.line]
     return source.position(max(found, key=lambda node: node.lineno)) if found else met
+
+
+def _returned(met: Position, lifted: Lifted) -> Position:
+    """The last `return` of the function that one of them is in: which one Numba names may be that of a set."""
+    for source in lifted.sources:
+        around = [node for node in walk(source.parse()) if isinstance(node, ast.FunctionDef)
+                  and node.lineno <= met.line <= (node.end_lineno or 0)] if source.covers(met.filename, met.line) else []
+        if around:
+            returns = [node for node in walk(max(around, key=lambda node: node.lineno)) if isinstance(node, ast.Return)]
+            return source.position(max(returns, key=lambda node: node.lineno))
+    return met
 
 
 def _attribute(called: Position, name: str) -> Position:
@@ -197,7 +210,7 @@ def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
     """What a match of `_TWO` and something else means: BOTH types, and the CAST of the something, its last group."""
     def told(found: re.Match[str]) -> str:
         shape, dtype, *laid = found.groups()[:4]
-        one, other = (layout or ACCUMULATOR for layout in laid)
+        one, other = sorted((layout or ACCUMULATOR for layout in laid), reverse=True)  # Numba's order may be that of a set
         name = found[5] if found.re.groups > 4 else "x"
         both = " and ".join(f"tile {shape} {dtype} ({layout} layout)" for layout in (one, other))
         cast = f'numpipe.layout_cast({name}, "{cast_for(one, other)}")'

@@ -9,18 +9,17 @@ from typing import Any
 from .. import arith, barriers, emit, pipelines, profiling, splits, tile_loop
 from ..closure import Facts
 from ..fragment import mma
-from .dynamic import DynamicTiles
 from .fold import MISSING, literal_node
 from .nodes import children, walk
 from .order_tokens import sure_turns
-from .splits import SplitLoops
+from .pipeline_names import PipelineNames
 from .waits import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 _HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
 
 
-class Loops(SplitLoops, DynamicTiles):
+class Loops(PipelineNames):
     """``for … in pipe(arrays)`` and ``for … in numpipe.tiles(…)``, and what may not happen in them."""
 
     def _pipeline_call(self, node: ast.AST) -> bool:
@@ -36,21 +35,6 @@ class Loops(SplitLoops, DynamicTiles):
 
     def _binds_pipeline(self, target: ast.AST) -> bool:
         return self._bound_by(target, pipelines.pipeline, "__np_make_pipeline")
-
-    def _bound_by(self, target: ast.AST, function: Any, operation: str) -> bool:
-        """Whether a name is bound to a call of `function`, which may have been rewritten to `operation`."""
-        made = self._bound_to([target])
-        called = None if made is None else made.func
-        return called is not None and (self.value(called) is function or (isinstance(called, ast.Name) and called.id == operation))
-
-    def _bound_to(self, places: list[ast.AST]) -> ast.Call | None:
-        """The call that a name is bound to, by one assignment."""
-        for scope, _ in self.scopes:
-            for node in walk(scope):
-                if isinstance(node, ast.Assign) and len(places) == 1 and places[0] in node.targets and isinstance(
-                        node.value, ast.Call):
-                    return node.value
-        return None
 
     def _emitted_call(self, node: ast.Call) -> bool:
         """Whether a call, already rewritten, runs an emitted pipeline: made in place or bound to a name."""
@@ -70,10 +54,6 @@ class Loops(SplitLoops, DynamicTiles):
         called = made.func if isinstance(made, ast.Call) else None
         alone = isinstance(called, ast.Name) and called.id == "__np_emitted_alone"
         return getattr(made, "facts", None) if alone else None
-
-    def _binds(self, name: str) -> list[ast.AST]:
-        """What binds a name, in the innermost function that does."""
-        return next((names[name] for _, names in reversed(self.scopes) if name in names), [])
 
     def _nested_facts(self, name: str) -> Facts | None:
         """What is known of the nested function that a name stands for."""
@@ -230,36 +210,6 @@ class Loops(SplitLoops, DynamicTiles):
             visit(ast.Module([statement], []), False)
         if node.orelse:
             self.error(node.orelse[0], "a pipeline loop has no 'else'")
-
-    def _not_itself(self, node: ast.For) -> None:
-        """Inside a pipeline's loop another loop over it, and over the same arrays, would use the same slots; so would one with
-        its allocations, or one that has the same ones."""
-        assert isinstance(node.iter, ast.Call)
-        made, own, slots = node.iter.func, ast.dump(node.iter), self._slots(node.iter)
-        if not isinstance(made, ast.Name) or len(self._binds(made.id)) != 1:
-            return
-
-        def visit(parent: ast.AST) -> None:
-            for child in children(parent):
-                if isinstance(child, ast.For) and isinstance(child.iter, ast.Call) and (
-                        ast.dump(child.iter) == own or (slots is not None and self._slots(child.iter) == slots
-                        and bool(child.iter.keywords or node.iter.keywords))):
-                    self.error(child.iter, f"{ast.unparse(child.iter)} runs inside its own loop of line {node.lineno}, on the same "
-                                           "slots, which are in use until that one ends: make a second pipeline for it")
-                if not isinstance(child, (ast.FunctionDef, ast.Lambda)):
-                    visit(child)
-
-        visit(ast.Module(node.body, []))
-
-    def _slots(self, call: ast.Call) -> str | None:
-        """The name of the pipeline whose slots a loop uses: its own, or that whose ``get_allocations`` it is given."""
-        shared = next((k.value for k in call.keywords if k.arg == "allocations"), None)
-        given = self._bound_to(self._binds(shared.id)) if isinstance(shared, ast.Name) else shared
-        if shared is None:
-            source = call.func
-        else:  # as it is written, or as an operation
-            source = getattr(getattr(given, "func", None), "value", None) or next(iter(getattr(given, "args", ())), None)
-        return source.id if isinstance(source, ast.Name) else None
 
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
         """Names re-bound in the loop and bound before it: among them the accumulators in flight at its end."""

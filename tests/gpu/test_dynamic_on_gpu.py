@@ -34,9 +34,7 @@ LARGE = {"cooperative": Ordered(128, 256, 64, 3, order=Grouped(16)), "pingpong":
 def test_every_form_computes_the_same_again_and_again(name: str) -> None:
     case = cases()[name]
     for _ in range(REPEATS):
-        c = case.output()
-        case.kernel(*case.inputs, c, cfg=case.cfg, target="gpu")
-        np.testing.assert_array_equal(c.astype(np.float64), case.expected.astype(np.float64))
+        case.check(case.kernel, target="gpu")
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -173,9 +171,7 @@ def test_jitter_and_bounded_waits_change_nothing(name: str, params: dict[str, An
     options = dataclasses.replace(case.kernel.options, compiler_params=CompilerParams(**params))
     kernel = numpipe.Kernel(case.kernel.function, options)
     for _ in range(REPEATS):
-        c = case.output()
-        kernel(*case.inputs, c, cfg=case.cfg, target="gpu")
-        np.testing.assert_array_equal(c.astype(np.float64), case.expected.astype(np.float64))
+        case.check(kernel, target="gpu")
 
 
 @pytest.mark.parametrize("options", [{"programmatic": False}, {"cooperative": True}, {"cluster": 2}], ids=str)

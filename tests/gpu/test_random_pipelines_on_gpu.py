@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from test_random_pipelines import BIAS, CHOSEN, Plan, expected, folder, inputs, load, plans, source  # noqa: F401
+from test_random_pipelines import BIAS, CHOSEN, Plan, expected, inputs, load, plans, source
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -17,8 +17,8 @@ SOAK = int(os.environ.get("NUMPIPE_RANDOM_PIPELINES", "0"))
 REPEATS = 3
 
 
-def check(plan: Plan, folder, seed: int) -> None:  # noqa: F811
-    kernel = load(plan, folder).kernel
+def check(plan: Plan, seed: int) -> None:
+    kernel = load(plan).kernel
     exact = expected(plan, inputs(plan, seed))
     for _ in range(REPEATS):
         arrays = inputs(plan, seed)
@@ -27,13 +27,13 @@ def check(plan: Plan, folder, seed: int) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_chosen_plans_compute_what_numpy_does(name, folder):  # noqa: F811
-    check(CHOSEN[name], folder, 0)
+def test_chosen_plans_compute_what_numpy_does(name):
+    check(CHOSEN[name], 0)
 
 
 @given(plan=plans(), seed=st.integers(0, 2**16))
 @settings(max_examples=SOAK or 40, derandomize=not SOAK, deadline=None, database=None, phases=[Phase.generate],
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_any_pipeline_computes_what_numpy_does(plan, seed, folder):  # noqa: F811
+def test_any_pipeline_computes_what_numpy_does(plan, seed):
     note(source(plan))
-    check(plan, folder, seed)
+    check(plan, seed)

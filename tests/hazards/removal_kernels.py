@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import attention_ladder
 import barrier_loop_kernels
 import barrier_plans
 import batched_gemm
@@ -116,6 +117,9 @@ run("examples/flash_attention.py", numpipe.kernel(
     attend.function, out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype), without="lse", grid=numpipe.persistent(1),
     num_compute_wgs=2, wg_axis="wg", memory_registers=40), ints(1, 1, 256, 64), ints(1, 1, 256, 64), ints(1, 1, 256, 64),
     scale=np.float32(0.125), diagonal=0, group=1)
+for rung in (attention_ladder.Config(64), attention_ladder.Config(64, wgs=2, overlapped=True, turns=True)):
+    run(f"examples/attention_ladder.py {rung}", attention_ladder.kernel(rung, 64, True), *[ints(1, 1, 256, 64)] * 3,
+        scale=np.float32(0.125))
 run("examples/copy_pipeline.py", copy_pipeline.copy, ints(64, 1000), cfg=copy_pipeline.Config(run=2))
 
 
