@@ -21,16 +21,21 @@ I32 = nb.types.int32
 
 
 class LoopType(nb.types.Type):  # type: ignore[misc]
-    """The type of `steps.Loop`: what is known when the kernel is compiled."""
+    """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role has a use for it: loops that differ in
+    other things are compiled once."""
 
     def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
                  places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
                  outs: tuple[RingType, ...] = (), passes_turn: bool = False, tokens: tuple[int, ...] = ()) -> None:
         self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
-        self.manual, self.rank, self.unequal, self.groups, self.outs = manual, rank, unequal, groups, outs
-        self.passes_turn, self.tokens, self.has_tokens = passes_turn, tokens, bool(tokens)
-        super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {groups}, "
-                              f"{outs}, {passes_turn}, {tokens})")
+        self.manual, self.rank, self.unequal, self.outs = manual, rank, unequal, outs
+        computes = context.role == "compute"
+        self.pending = source.pending_groups(rings, groups) if computes else None
+        self.passes_turn = passes_turn and computes
+        self.tokens = tokens if unequal and computes else ()
+        self.has_tokens = bool(self.tokens)
+        super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {self.pending}, "
+                              f"{outs}, {self.passes_turn}, {self.tokens})")
 
     @property
     def single(self) -> bool:
@@ -141,11 +146,9 @@ def _finish(_context: Any, loop: Any) -> Any:
 
 @cuda_meaning(source.await_products)
 def _await_products(_context: Any, loop: Any) -> Any:
-    pending = source.pending_groups(loop.rings, loop.groups)
-
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if pending is not None:
-            kind, value = nb.immediate(pending)
+        if loop.pending is not None:
+            kind, value = nb.immediate(loop.pending)
             nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
         return nb.nothing(context)
 
