@@ -138,6 +138,12 @@ class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
                          nb.types.Tuple([self.indices, self.tiles, *self.barriers]))
 
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether its first `next` does all there is to do: in the memory role, the whole producer of an innermost loop."""
+        return self.role == "memory" and not self.nested and not self.loop.single
+
+
 @nb.register_model(StepsType)
 class _StepsModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: StepsType) -> None:
@@ -272,7 +278,7 @@ def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
     it = nb.cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
-    if kind.role == "memory" and not kind.nested and not kind.loop.single:
+    if kind.exhausted:
         nb.call(context, builder, produce, (kind.loop,), (it.loop,))
         result.set_valid(nb.const(0, nb.i1))
         result.yield_(context.get_constant_undef(kind.yield_type))

@@ -21,8 +21,8 @@ I32 = nb.types.int32
 
 
 class LoopType(nb.types.Type):  # type: ignore[misc]
-    """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role has a use for it: loops that differ in
-    other things are compiled once."""
+    """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role uses it. Loops that are equal in
+    that are compiled once."""
 
     def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
                  places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
