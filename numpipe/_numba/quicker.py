@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from numba.cuda import itanium_mangler, lowering
+from numba.cuda import itanium_mangler, lowering, utils
 from numba.cuda.core import (
     analysis,
     base,
@@ -144,6 +144,7 @@ replacements: tuple[tuple[Any, str, Any], ...] = (
     (targetconfig.TargetConfig, "values", _values),
     (itanium_mangler, "_escape_string", functools.lru_cache(4096)(itanium_mangler.escape_string)),
     (base, "_has_loc", functools.lru_cache(4096)(base._has_loc)),
+    (utils, "pysignature", functools.lru_cache(4096)(utils.pysignature)),
     (analysis, "compute_use_defs", use_defs),
     (numba_ir.Inst, "_rec_list_vars", list_variables),
     (lowering.Lower, "_find_singly_assigned_variable", find_singly_assigned_variable),
