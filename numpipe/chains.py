@@ -7,6 +7,8 @@
     pipe(a, b, allocations=shared)
     numpipe.emit_pipeline_warp_specialized(other_body, …)(d, e, allocations=shared)     # the same slots, barriers and counters
 
+and loops over pipelines, ``for … in other(d, e, allocations=shared):``.
+
 A ring is not drained (`ring`), so the second pipeline's loads begin while the first one still computes: as soon as a slot is
 free. That is what chains of pipelines with a START, STEADY or STOP state are for elsewhere; here it needs none.
 """

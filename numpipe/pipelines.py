@@ -102,10 +102,13 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 
                           See `barrier_wait` and `barrier_arrive`, and `emit_pipeline_warp_specialized`, whose options they are too.
 
-    An operand is loaded when its block changes (see `BlockSpec`).
+    An operand is loaded when its block changes (see `BlockSpec`). Loops one after another may have the same slots, barriers and
+    counters, so that the later one's loads begin while the earlier one computes: ``shared = pipe.get_allocations(a, b)``, then
+    ``for … in other(a, b, allocations=shared):`` of a pipeline with the same block shapes, slots and options. None runs inside
+    another.
 
-    Raises SpecError when the rings do not fit in shared memory, with the sum. Leaving the loop by `break` or `return`
-    is a CompileError: the memory role would still load the remaining steps.
+    Raises SpecError when the rings do not fit in shared memory, with the sum, and for allocations of another kind of pipeline.
+    Leaving the loop by `break` or `return` is a CompileError: the memory role would still load the remaining steps.
 
     In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there runs it for itself, with
     slots of its own, as it does `emit_pipeline`.

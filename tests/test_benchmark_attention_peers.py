@@ -30,13 +30,16 @@ class Wrapped(Protocol):
 class FakeTensor:
     """(B, H, S, D), as far as its shape goes."""
 
-    def __init__(self, *shape: int) -> None:
-        self.shape, self.dtype = shape, "float16"
+    def __init__(self, *shape: int, scale: float = 1.0) -> None:
+        self.shape, self.dtype, self.scale = shape, "float16", scale
+
+    def __mul__(self, factor: float) -> FakeTensor:
+        return FakeTensor(*self.shape, scale=factor)
 
     def transpose(self, one: int, other: int) -> FakeTensor:
         shape = list(self.shape)
         shape[one], shape[other] = shape[other], shape[one]
-        return FakeTensor(*shape)
+        return FakeTensor(*shape, scale=self.scale)
 
     def contiguous(self) -> FakeTensor:
         return self
@@ -160,6 +163,7 @@ def test_the_fastest_configuration_that_runs_is_taken_and_kept(peer: Any, gpu: F
     found = peer.Pallas(sets, causal=True)
     assert (found.config.block_kv, found.config.max_concurrent_steps, found.config.causal) == (128, 2, True)
     assert "256 keys, 4 steps: ValueError: 256 keys exceed" in capsys.readouterr().out
+    assert [x.scale for x in found.sets[0]] == [0.125, 1.0, 1.0]  # it scales no scores
     found(5)
     assert [out.shape for out in found.outs] == [(1, 2, 256, 64)]  # again as it was given
     found.poison()

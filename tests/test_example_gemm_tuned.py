@@ -247,7 +247,8 @@ def test_no_config_would_do_for_all() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "name"), [
-    ((16, 8192, 8192), "skinny 64x16"), ((8192, 30, 8192), "skinny 64x32"), ((64, 8192, 8192), "skinny 64x64"),
+    ((16, 8192, 8192), "skinny 64x16"), ((8192, 30, 8192), "skinny 64x32"), ((64, 4096, 4096), "skinny 64x64"),
+    ((64, 8192, 8192), "skinny 128x64 split 2 in a cluster"),
     ((512, 4096, 4096), "cooperative 128x128"),  # 128 tiles of two shapes: in turns there would be nobody to take the next one
     ((1024, 1024, 1024, 132, 64), "cooperative 128x256")])
 def test_skinny_short_and_batched_products_have_configs_of_their_own(sizes: tuple[int, ...], name: str) -> None:
