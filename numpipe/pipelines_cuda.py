@@ -21,7 +21,7 @@ from .context_cuda import ContextType, own_warpgroup
 from .errors import CompileError, SpecError
 from .inert import REASON
 from .inert_cuda import InertType
-from .refs_cuda import GmemType
+from .refs_cuda import GmemType, gmem_value
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
 from .single import advance_alone, begin_alone
@@ -138,6 +138,12 @@ class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
                          nb.types.Tuple([self.indices, self.tiles, *self.barriers]))
 
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether its first `next` does all there is to do: in the memory role, the whole producer of an innermost loop."""
+        return self.role == "memory" and not self.nested and not self.loop.single
+
+
 @nb.register_model(StepsType)
 class _StepsModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: StepsType) -> None:
@@ -157,14 +163,14 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: in
     arrays = leaves(refs)
     check_arrays(pipe, refs)
     source.check_inner(pipe.where, pipe.unequal, nested)
-    rings = []
-    for plan, group in source.plan_rings(pipe, pipe.context.unit, arrays, shared):
+    rings, loads, loading = [], len(pipe.rings), pipe.context.role == "memory" and not pipe.single
+    for number, (plan, group) in enumerate(source.plan_rings(pipe, pipe.context.unit, arrays, shared)):
         if not pipe.single:
             pipe.context.unit.met[pipe.context.role].add(plan.name)
         rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank,
-                              source.waited_parts(pipe, group, waited)))
-    loads = len(pipe.rings)
+                              () if loading else source.waited_parts(pipe, group, waited),
+                              loading or number >= loads or pipe.single))
     loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
                     pipe.manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last),
                     turns)
@@ -209,15 +215,18 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
         value = nb.cgutils.create_struct_proxy(ring)(context, builder)
         value.np, value.grid, value.steps = pipeline.np, pipeline.grid, own
         value.first = builder.load(counter_of(builder, ring, pipeline.np))
-        value.refs = context.make_tuple(builder, ring.refs, [arrays[n] for n in group.operands])
-        value.index_maps = context.make_tuple(builder, ring.index_maps, [
-            nb.cgutils.create_struct_proxy(pipe.specs[n])(context, builder, value=specs[n]).index_map for n in group.operands])
+        if ring.copies:
+            first = group.operands[0]
+            value.table = gmem_value(context, builder, leaves(refs)[first], arrays[first]).table  # all arrays' maps are in one
+            value.index_maps = context.make_tuple(builder, ring.index_maps, [
+                nb.cgutils.create_struct_proxy(pipe.specs[n])(context, builder, value=specs[n]).index_map for n in group.operands])
         rings.append(value._getvalue())
     loop = loop_value(context, builder, kind)
     loop.np, loop.grid, loop.total, loop.steps = pipeline.np, pipeline.grid, total, own
     loop.rings = context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[:len(kind.rings)])
     loop.outs = context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings):])
-    loop.arrays = context.make_tuple(builder, nb.types.Tuple(kind.arrays), arrays)
+    loop.passed = context.make_tuple(builder, nb.types.Tuple(kind.passed), [
+        array for array, place in zip(arrays, kind.places, strict=True) if place is None])
     result = nb.cgutils.create_struct_proxy(steps)(context, builder)
     result.loop = loop._getvalue()
     return result._getvalue()
@@ -269,7 +278,7 @@ def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
     it = nb.cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
-    if kind.role == "memory" and not kind.nested and not kind.loop.single:
+    if kind.exhausted:
         nb.call(context, builder, produce, (kind.loop,), (it.loop,))
         result.set_valid(nb.const(0, nb.i1))
         result.yield_(context.get_constant_undef(kind.yield_type))

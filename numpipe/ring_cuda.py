@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,27 +17,34 @@ from .inert import REASON
 from .inert_cuda import STEERLESS
 from .multicast_cuda import load, own_share
 from .profiling_cuda import of_ring
-from .refs_cuda import SmemType, gmem_value
+from .refs_cuda import SmemType
 
 I32 = nb.types.int32
 
 
 class RingType(nb.types.Type):  # type: ignore[misc]
-    """A load ring of one role in a loop: the plan, and what every step waits for (`Ring.waited`), in the type; arrays, index maps
-    (with their captures), the grid, the steps and the ring's counter when the loop begins in the value."""
+    """A load ring of one role in a loop: the plan, the arrays, and what every step waits for (`Ring.waited`), in the type; the
+    grid, the steps and the ring's counter when the loop begins in the value.
+
+    Who copies has the address of the tensor maps and the index maps (with their captures) beside them, others do without. What only
+    messages say of a ring does not tell types apart. So pipelines on one ring have one type of it, and what they do with it is
+    compiled once, with few arguments.
+    """
 
     def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int,
-                 waited: tuple[int, ...] = ()) -> None:
-        self.context, self.plan, self.refs, self.index_maps, self.rank = context, plan, refs, index_maps, rank
-        self.waited = waited
-        super().__init__(name=f"ring({context}, {plan.index}, {plan}, {refs}, {index_maps}, {rank}, {waited})")
+                 waited: tuple[int, ...] = (), copies: bool = True) -> None:
+        self.context, self.plan, self.refs, self.rank, self.waited, self.copies = context, plan, refs, rank, waited, copies
+        self.index_maps = index_maps if copies else nb.types.Tuple(())
+        unnamed = dataclasses.replace(plan, name="", labels=())
+        super().__init__(name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
 
 
 @nb.register_model(RingType)
 class _RingModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: RingType) -> None:
-        super().__init__(manager, fe_type, [("np", fe_type.context), ("refs", fe_type.refs), ("index_maps", fe_type.index_maps),
-                                            ("grid", nb.types.UniTuple(I32, fe_type.rank)), ("steps", I32), ("first", I32)])
+        copies = [("table", nb.types.int64), ("index_maps", fe_type.index_maps)] if fe_type.copies else []
+        super().__init__(manager, fe_type, [("np", fe_type.context), *copies, ("grid", nb.types.UniTuple(I32, fe_type.rank)),
+                                            ("steps", I32), ("first", I32)])
 
 
 def ring_value(context: Any, builder: Any, ring: RingType, value: Any) -> Any:
@@ -304,8 +312,7 @@ def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: 
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
         layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
         policy = nb.types.none if block.policy is None else nb.types.literal(block.policy)
-        ref = gmem_value(context, builder, ring.refs[number], builder.extract_value(value.refs, number))
-        tensor = builder.add(ref.table, nb.const(128 * ring.context.unit.map_slot(request(plan, number)), nb.i64))
+        tensor = builder.add(value.table, nb.const(128 * ring.context.unit.map_slot(request(plan, number)), nb.i64))
         if block.along:
             rows = builder.mul(own_share(builder, plan.cluster, block.along), nb.const(block.share_rows))
             start[block.across] = builder.add(start[block.across], rows)

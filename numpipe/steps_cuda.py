@@ -21,16 +21,21 @@ I32 = nb.types.int32
 
 
 class LoopType(nb.types.Type):  # type: ignore[misc]
-    """The type of `steps.Loop`: what is known when the kernel is compiled."""
+    """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role uses it. Loops that are equal in
+    that are compiled once."""
 
     def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
                  places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
                  outs: tuple[RingType, ...] = (), passes_turn: bool = False, tokens: tuple[int, ...] = ()) -> None:
         self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
-        self.manual, self.rank, self.unequal, self.groups, self.outs = manual, rank, unequal, groups, outs
-        self.passes_turn, self.tokens, self.has_tokens = passes_turn, tokens, bool(tokens)
-        super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {groups}, "
-                              f"{outs}, {passes_turn}, {tokens})")
+        self.manual, self.rank, self.unequal, self.outs = manual, rank, unequal, outs
+        computes = context.role == "compute"
+        self.pending = source.pending_groups(rings, groups) if computes else None
+        self.passes_turn = passes_turn and computes
+        self.tokens = tokens if unequal and computes else ()
+        self.has_tokens = bool(self.tokens)
+        super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {self.pending}, "
+                              f"{outs}, {self.passes_turn}, {self.tokens})")
 
     @property
     def single(self) -> bool:
@@ -47,6 +52,11 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
     @property
     def passes_late(self) -> bool:
         return self.passes_turn and any(self.manual)
+
+    @property
+    def passed(self) -> list[Any]:
+        """The types of the arrays that bodies are given as they are: of others nothing but their type is asked for in a loop."""
+        return [array for array, place in zip(self.arrays, self.places, strict=True) if place is None]
 
     @property
     def grid(self) -> Any:
@@ -69,7 +79,7 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
 class _LoopModel(nb.models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: LoopType) -> None:
         super().__init__(manager, fe_type, [("np", fe_type.context), ("rings", nb.types.Tuple(fe_type.rings)),
-                                            ("arrays", nb.types.Tuple(fe_type.arrays)), ("grid", fe_type.grid), ("total", I32),
+                                            ("passed", nb.types.Tuple(fe_type.passed)), ("grid", fe_type.grid), ("total", I32),
                                             ("steps", I32), ("outs", nb.types.Tuple(fe_type.outs))])
 
 
@@ -136,11 +146,9 @@ def _finish(_context: Any, loop: Any) -> Any:
 
 @cuda_meaning(source.await_products)
 def _await_products(_context: Any, loop: Any) -> Any:
-    pending = source.pending_groups(loop.rings, loop.groups)
-
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if pending is not None:
-            kind, value = nb.immediate(pending)
+        if loop.pending is not None:
+            kind, value = nb.immediate(loop.pending)
             nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
         return nb.nothing(context)
 
@@ -181,9 +189,9 @@ def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
         for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
             slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
             held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
-        given = [builder.extract_value(value.arrays, number) if place is None else
-                 builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
-                 for number, place in enumerate(loop.places)]
+        passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
+        given = [next(passed) if place is None else builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
+                 for place in loop.places]
         return build_value(context, builder, loop.tiles, iter(given))
 
     return loop.tiles(loop, steps), codegen

@@ -44,7 +44,7 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
     plan = np_.unit.plan_tickets(nb.literal(site))
     np_.unit.met[np_.role].add(plan.name)
     none = nb.types.Tuple(())
-    ring = RingType(np_, plan, none, none, 1)
+    ring = RingType(np_, plan, none, none, 1, copies=False)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         value = nb.cgutils.create_struct_proxy(ring)(context, builder)

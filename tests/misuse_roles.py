@@ -173,6 +173,27 @@ def barrier_in_an_index_map(a, b, c):
         pass
 
 
+@refused(compiled="a grid, CTA or warp barrier in 'outer' reaches the memory role, where one lane runs the kernel's control "
+                  "flow to issue copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
+def barrier_in_the_body_of_a_pipeline(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (x,) in pipe(a):
+        n = outer(k)
+        #   ^^^^^^^^
+
+
+@refused(compiled="a grid, CTA or warp barrier in 'outer' reaches the memory role, where one lane runs the kernel's control "
+                  "flow to issue copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
+def barrier_below_a_function_that_such_a_body_hands_on(a, b, c):
+    def columns(x, first):
+        return x * outer(first)
+        #          ^^^^^^^^^^^^
+
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (x,) in pipe(a):
+        y = numpipe.map_columns(columns, numpipe.zeros((64, 64), np.float32), 32)
+
+
 @refused(compiled="an atomic in 'counting' reaches the memory role, where one lane runs the kernel's control flow to issue "
                   "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
 def atomic_in_a_helper(a, b, c):

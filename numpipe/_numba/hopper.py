@@ -14,6 +14,7 @@ from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.cudadrv import nvvm
 
 from . import quicker
+from .exhausted import LeaveOutBodies
 
 SM_90A = (9, 0, "a")
 
@@ -67,6 +68,8 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
                 manager.passes = [(one, name) for one, name in manager.passes if one not in self._LEFT_OUT]
                 typed = [one for one, _ in manager.passes].index(typed_passes.NopythonTypeInference)
                 manager.passes.insert(typed + 1, (_Tell, "tell of a typed function"))
+                stripped = [one for one, _ in manager.passes].index(typed_passes.PreLowerStripPhis)
+                manager.passes.insert(stripped + 1, (LeaveOutBodies, "leave out bodies of loops that never run"))
                 manager.finalize()
         return self._managers
 
@@ -150,10 +153,19 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
             _told.clear()
         dispatcher_.overloads[tuple(argtypes)] = kernel
         kernel.dispatcher = dispatcher_
-        library = kernel._codelibrary
-        for part in (library, *library.linking_libraries):
-            part._module = _Printed(part._module)
+        _print_modules(kernel._codelibrary)
     return kernel
+
+
+def _print_modules(library: Any) -> None:
+    """The text of each module of a kernel, once: Numba prints a function's as often as there are ways by which it is called."""
+    libraries, met = [library], {library}
+    for one in libraries:
+        one._module = _Printed(one._module)
+        new = [other for other in one._linking_libraries if other not in met]
+        met.update(new)
+        libraries += new
+    library._llvm_strs = [str(one._module) for one in libraries]
 
 
 def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:

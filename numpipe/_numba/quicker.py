@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from numba.cuda import itanium_mangler, lowering
+from numba.cuda import itanium_mangler, lowering, utils
 from numba.cuda.core import (
     analysis,
     base,
@@ -55,17 +55,34 @@ def _defaults(kind: Any) -> dict[str, Any]:
     return {name: option.default for name, option in kind.options.items()}
 
 
-def _read_by(value: Any, names: list[str]) -> list[str]:
-    """`names` and those of the variables that the right side of an assignment reads."""
-    if isinstance(value, numba_ir.var_types):
-        names.append(value.name)
-    elif isinstance(value, numba_ir.expr_types):
-        for part in value._kws.values():
-            _read_by(part, names)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            _read_by(part, names)
-    return names
+_kinds: dict[type, str] = {}
+
+
+def _kind(value: Any) -> str:
+    """How the variables in a part of a statement are found, by its class: looked up, not compared with one class after another."""
+    kind = _kinds.get(value.__class__)
+    if kind is None:
+        kind = _kinds[value.__class__] = next((name for name, classes in (
+            ("variable", numba_ir.var_types), ("instruction", numba_ir.inst_types), ("several", (list, tuple)), ("by name", dict))
+            if isinstance(value, classes)), "")
+    return kind
+
+
+def list_variables(statement: Any, value: Any) -> list[Any]:
+    """The variables in a part of a statement."""
+    kind = _kind(value)
+    if kind == "variable":
+        return [value]
+    if kind == "instruction":
+        return value.list_vars()  # type: ignore[no-any-return]
+    found: list[Any] = []
+    for part in value.values() if kind == "by name" else value if kind == "several" else ():
+        kind = _kind(part)
+        if kind == "variable":
+            found.append(part)
+        elif kind:
+            found += list_variables(statement, part)
+    return found
 
 
 def use_defs(blocks: dict[int, Any]) -> Any:
@@ -79,7 +96,7 @@ def use_defs(blocks: dict[int, Any]) -> Any:
         uses, definitions = used[offset], defined[offset] = set[str](), set[str]()
         for statement in block.body:
             if isinstance(statement, numba_ir.assign_types):
-                names = _read_by(statement.value, [])
+                names = [variable.name for variable in list_variables(statement, statement.value)]
                 if statement.target.name not in names:
                     definitions.add(statement.target.name)
             else:
@@ -127,7 +144,9 @@ replacements: tuple[tuple[Any, str, Any], ...] = (
     (targetconfig.TargetConfig, "values", _values),
     (itanium_mangler, "_escape_string", functools.lru_cache(4096)(itanium_mangler.escape_string)),
     (base, "_has_loc", functools.lru_cache(4096)(base._has_loc)),
+    (utils, "pysignature", functools.lru_cache(4096)(utils.pysignature)),
     (analysis, "compute_use_defs", use_defs),
+    (numba_ir.Inst, "_rec_list_vars", list_variables),
     (lowering.Lower, "_find_singly_assigned_variable", find_singly_assigned_variable),
     (postproc.PostProcessor, "run", post_process),
     (compiler_machinery.PassManager, "_runPass", run_pass),

@@ -14,6 +14,7 @@ import numpy as np
 from ..fragment import reduce
 from .fold import MISSING, literal_node
 from .functions import Functions
+from .nodes import walk
 
 _OF_NUMPY: dict[Any, str] = {getattr(np, name): name for name in reduce.FUNCTIONS}
 _LOADS = ("__np_steps", "__np_make_pipeline", "__np_emitted", "__np_emitted_alone", "__np_copy_in", "__np_copy_out", "__np_commit",
@@ -75,10 +76,10 @@ class Reductions(Functions):
 
         def made(node: ast.AST) -> bool:
             return any((isinstance(part, ast.Name) and (part.id in voted or part.id == "__np_reduced")) or (
-                isinstance(part, ast.Call) and self._reduces(part) is not None) for part in ast.walk(node))
+                isinstance(part, ast.Call) and self._reduces(part) is not None) for part in walk(node))
 
         while True:  # names that are bound to such, through others
-            more = {target.id for node in ast.walk(scope) if isinstance(node, ast.Assign) and made(node.value)
+            more = {target.id for node in walk(scope) if isinstance(node, ast.Assign) and made(node.value)
                     for target in node.targets if isinstance(target, ast.Name)} - voted
             if not more:
                 return made(test)
@@ -86,7 +87,7 @@ class Reductions(Functions):
 
     def _loads_nothing(self, written: str, new: ast.If) -> None:
         """CompileError for loads and copies, and for barriers, under a condition that the memory role does not know."""
-        for part in (part for statement in (*new.body, *new.orelse) for part in ast.walk(statement)):
+        for part in (part for statement in (*new.body, *new.orelse) for part in walk(statement)):
             facts = getattr(part, "facts", None)
             called = part.func.id if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else ""
             if called in _LOADS or (facts is not None and facts.pipelines):
@@ -96,11 +97,11 @@ class Reductions(Functions):
     def _changed(self, new: ast.If) -> list[str]:
         """Names that both arms bind, or one of them and something before it."""
         def bound(body: list[ast.stmt]) -> set[str]:
-            return {part.id for statement in body for part in ast.walk(statement)
+            return {part.id for statement in body for part in walk(statement)
                     if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and not part.id.startswith("__np")}
 
         arms, names = (bound(new.body), bound(new.orelse)), self.scopes[-1][1]
-        inside = {id(part) for statement in (*new.body, *new.orelse) for part in ast.walk(statement)}
+        inside = {id(part) for statement in (*new.body, *new.orelse) for part in walk(statement)}
         before = {name for name, places in names.items()
                   if any(id(place) not in inside and getattr(place, "lineno", 0) <= new.lineno for place in places)}
         return sorted((arms[0] & arms[1]) | ((arms[0] | arms[1]) & before))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..fragment import mma
 from .fold import MISSING, stores
-from .nodes import children
+from .nodes import children, walk
 from .rewriter import Rewriter
 
 MOST = 7
@@ -91,7 +91,7 @@ def _way(body: list[ast.stmt], wait: ast.AST, owner: tuple[ast.AST, str] | None 
     """The blocks around a wait, outermost first."""
     body = in_place(body)
     for position, statement in enumerate(body):
-        if not any(node is wait for node in ast.walk(statement)):
+        if not any(node is wait for node in walk(statement)):
             continue
         for field in ("body", "orelse"):
             inner = getattr(statement, field, None)
@@ -137,8 +137,8 @@ def _statement(statement: ast.stmt, name: str, asked: Asked) -> tuple[bool, int]
         return any(made for made, _ in arms), 0 if any(made for made, _ in arms) else min(count for _, count in arms)
     if isinstance(statement, (ast.For, ast.While, ast.FunctionDef)):
         return _binds(statement, name), 0
-    sure = not any(isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda)) for node in ast.walk(statement))
-    return _binds(statement, name), sum(asked.issues(node) for node in ast.walk(statement)) if sure else 0
+    sure = not any(isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda)) for node in walk(statement))
+    return _binds(statement, name), sum(asked.issues(node) for node in walk(statement)) if sure else 0
 
 
 def _block(body: list[ast.stmt], name: str, asked: Asked) -> tuple[bool, int]:
@@ -147,4 +147,4 @@ def _block(body: list[ast.stmt], name: str, asked: Asked) -> tuple[bool, int]:
 
 
 def _binds(statement: ast.stmt, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in ast.walk(statement))
+    return any(isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in walk(statement))
