@@ -154,20 +154,13 @@ def scalar_type(dtype: np.dtype) -> Any:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Numba makes very many objects that live on: collecting on the way costs up to a third of a compile.
-
-    What it has made then counts as old. As young objects all of it would be looked through at once behind the compile, and again
-    soon after. Objects that somebody has frozen stay so: theirs would be unfrozen with ours.
-    """
+    """Numba makes very many objects that live on: collecting on the way costs up to a third of a compile."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
             gc.enable()
 
 
