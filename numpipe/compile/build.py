@@ -14,6 +14,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,9 @@ _SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.
              "fragment.mma_cuda", "ring_cuda", "store_cuda", "load_cuda", "fragment.shared_cuda", "shared_cuda", "views_cuda",
              "barriers_cuda", "pipelines_cuda", "single_cuda", "tile_loop_cuda", "number_ring_cuda", "tile_scheduler_cuda",
              "lanes_cuda", "arith_cuda", "per_lane_cuda", "partials_cuda")
+_FIRST = 4
+"""compiles of a process, whose objects count as old behind them"""
+_compiles = itertools.count()
 
 
 @dataclass
@@ -154,13 +158,21 @@ def scalar_type(dtype: np.dtype) -> Any:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Numba makes very many objects that live on: collecting on the way costs up to a third of a compile."""
+    """Numba makes very many objects that live on: collecting on the way costs up to a third of a compile.
+
+    What the first compiles of a process make counts as old then. As young objects all of it would be looked through at once behind
+    the compile, and again soon after. Of hundreds of compiles what is garbage would stay: full collections do not know how much
+    there is of it. Objects that somebody has frozen stay so: theirs would be unfrozen with ours.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if next(_compiles) < _FIRST and not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
