@@ -137,7 +137,6 @@ class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
         super().__init__(f"iterator of steps({loop}, {nested}, {apart})",
                          nb.types.Tuple([self.indices, self.tiles, *self.barriers]))
 
-
     @property
     def exhausted(self) -> bool:
         """Whether its first `next` does all there is to do: in the memory role, the whole producer of an innermost loop."""

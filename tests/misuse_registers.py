@@ -689,3 +689,20 @@ def a_carry_that_changes_its_layout(a, b, c):
 
     numpipe.emit_pipeline_warp_specialized(body, grid=(1,), compute_context=compute,  # called
                                            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)
+
+
+# ---- fences behind tiles
+@refused("schedule_fence(after): a register tile, whose computation comes first, is expected, got float32", kind=SpecError)
+def a_fence_behind_a_number(a, b, c):
+    numpipe.schedule_fence(after=np.float32(1.0))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="schedule_fence(after): the accumulator is in flight: wgmma may still be writing it; write acc = "
+                  "numpipe.wgmma_wait(acc, 0) first (a pipeline loop's end does so for what it carries)")
+def a_fence_behind_a_product_in_flight(a, b, c):
+    for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        s = numpipe.wgmma(None, x, y.T)
+        numpipe.schedule_fence(after=s)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -60,6 +60,26 @@ def test_loops_on_the_same_slots_go_on_with_one_ring() -> None:
                 if "2 slots x 8192 B" in line and "'array[…] = tile'" not in line]) == 2  # of k and of v
 
 
+def test_a_loop_inside_another_one_may_have_the_slots_of_a_third() -> None:
+    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    def nested(a, c):
+        total = numpipe.zeros((64, 64), np.float32)
+        spec = BlockSpec((64, 64), lambda k: (0, k), buffer_count=2)
+        first = numpipe.pipeline(grid=(2,), in_specs=(spec,))
+        second = numpipe.pipeline(grid=(2,), in_specs=(spec,))
+        one, two = first.get_allocations(a), second.get_allocations(a)
+        outer = numpipe.pipeline(grid=(2,), in_specs=(spec,))
+        inner = numpipe.pipeline(grid=(2,), in_specs=(spec,))
+        for _, (x,) in outer(a, allocations=one):
+            for _, (y,) in inner(a, allocations=two):
+                total = total + x[...].astype(np.float32) * y[...].astype(np.float32)
+        c[ds(0, 64), ds(0, 64)] = total
+
+    a, c = np.random.default_rng(0).integers(-3, 4, (64, 128)).astype(np.float16), np.empty((64, 64), np.float32)
+    nested.simulate(a, c)
+    np.testing.assert_array_equal(c, (a[:, :64].astype(np.float32) + a[:, 64:]) ** 2)
+
+
 # ---- what is waited for once is not waited for again
 def waits(text: str, plan: Plan) -> list[int]:
     """How often a warpgroup waits for each operand of a step."""

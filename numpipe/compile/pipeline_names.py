@@ -45,8 +45,8 @@ class PipelineNames(SplitLoops, DynamicTiles):
                 if isinstance(child, ast.For) and ast.dump(child.iter) == own:
                     self.error(child.iter, f"{ast.unparse(child.iter)} runs inside its own loop of line {node.lineno}, on the same "
                                            "slots, which are in use until that one ends: make a second pipeline for it")
-                if isinstance(child, ast.For) and isinstance(child.iter, ast.Call) and slots == self._slots(child.iter) and (
-                        child.iter.keywords or keywords):
+                if isinstance(child, ast.For) and isinstance(child.iter, ast.Call) and slots is not None and (
+                        slots == self._slots(child.iter) and (child.iter.keywords or keywords)):
                     self.error(child.iter, f"{ast.unparse(child.iter)} runs inside the loop of line {node.lineno}, whose slots it "
                                            "has: they are in use until that one ends; let it have its own")
                 if not isinstance(child, (ast.FunctionDef, ast.Lambda)):
