@@ -12,6 +12,7 @@ from . import _numba as nb
 from . import pipelines as source
 from ._op import cuda_meaning, immediate
 from ._plans import RingPlan
+from .arith import successor
 from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, check_shared_loads
 from .barriers_cuda import barrier_types
 from .chains import check_count, check_shared
@@ -38,13 +39,14 @@ I32 = nb.types.int32
 class PipelineType(nb.types.Type):  # type: ignore[misc]
     def __init__(self, context: ContextType, rank: int, specs: tuple[SpecType, ...], tree: Tree, labels: tuple[str, ...],
                  rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, manual: tuple[bool, bool],
-                 single: bool = False, inert_grid: str | None = None) -> None:
-        """`inert_grid`: what makes the grid of a single-stream pipeline inert, in the memory role, or None."""
+                 single: bool = False, inert_grid: str | None = None, once: bool = False) -> None:
+        """`inert_grid`: what makes the grid of a single-stream pipeline inert, in the memory role, or None. `once`: it is known
+        to have one step."""
         self.context, self.rank, self.specs, self.tree, self.labels = context, rank, specs, tree, labels
         self.rings, self.outs, self.steps_of, self.site, self.inert_grid = rings, outs, steps_of, site, inert_grid
-        self.manual, self.single = manual, single or not context.unit.warp_specialized
+        self.manual, self.single, self.once = manual, single or not context.unit.warp_specialized, once
         super().__init__(name=f"pipeline({context}, {rank}, {specs}, {tree}, {labels}, {rings}, {outs}, {steps_of}, {site}, "
-                              f"{manual}, {single}, {inert_grid})")
+                              f"{manual}, {single}, {inert_grid}, {once})")
 
     @property
     def where(self) -> str:
@@ -97,13 +99,13 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
     check_turns(where, np_.unit, not isinstance(steps_of, nb.types.NoneType), len(out_specs) > 0, single)
     check_shared_loads(where, manual, single or not np_.unit.warp_specialized)
     options = np_.unit.params
+    sizes = source.known_grid(nb.literal(known), len(grid))
     tree, labels, rings, outs = source.plan_operands(
-        where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
-        source.known_grid(nb.literal(known), len(grid)),
+        where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)), sizes,
         source.chosen_slots(immediate(where, "max_concurrent_steps", slots), options, default),
         immediate(where, "delay_release", delay), np_.unit, single)
     pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
-                        manual, single, inert)
+                        manual, single, inert, all(size == 1 for size in sizes))
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -121,20 +123,20 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
 class StepsType(nb.types.SimpleIterableType):  # type: ignore[misc]
     """``pipe(arrays)``."""
 
-    def __init__(self, loop: LoopType, nested: int, apart: bool) -> None:
-        super().__init__(f"steps({loop}, {nested}, {apart})", StepsIterator(loop, nested, apart))
+    def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
+        super().__init__(f"steps({loop}, {nested}, {apart}, {once})", StepsIterator(loop, nested, apart, once))
 
 
 class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
-    """`tiles`: the tiles, with the barriers behind them where these are not groups of their own (`apart`)."""
+    """`tiles`: the tiles, with the barriers behind them where these are not groups of their own (`apart`). `once`: has one step."""
 
-    def __init__(self, loop: LoopType, nested: int, apart: bool) -> None:
-        self.loop, self.nested, self.apart, self.role = loop, nested, apart, loop.context.role
+    def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
+        self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.context.role
         self.indices = loop.grid
         barriers = barrier_types(loop)
         self.tiles = nb.types.Tuple([*loop.tiles, *barriers]) if barriers and not apart else loop.tiles
         self.barriers = [nb.types.Tuple(list(group)) for group in by_kind(loop.manual, barriers)] if apart else []
-        super().__init__(f"iterator of steps({loop}, {nested}, {apart})",
+        super().__init__(f"iterator of steps({loop}, {nested}, {apart}, {once})",
                          nb.types.Tuple([self.indices, self.tiles, *self.barriers]))
 
     @property
@@ -173,7 +175,7 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: in
     loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
                     pipe.manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last),
                     turns)
-    return StepsType(loop, nested, apart)
+    return StepsType(loop, nested, apart, pipe.once)
 
 
 def check_arrays(pipe: PipelineType, refs: Any) -> None:
@@ -284,17 +286,12 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
         return
     loop = loop_value(context, builder, kind.loop, it.loop)
     k = builder.load(it.k)
-
-    def count() -> None:
-        builder.store(builder.add(k, nb.const(1)), builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
-
-    # Where the body does all by hand, nothing stands between the end of the test and the loop's own: LLVM makes one of the two. In
-    # other loops it would also copy the first step out of the loop, with all its products.
-    by_hand = kind.apart and all(kind.loop.manual)
-    if by_hand:
-        count()
-    else:
-        valid = _moved_on(context, builder, kind, it, loop, k)
+    # Before a step's indices and behind the test nothing is done, so that the end of the test is the loop's own: LLVM makes one of
+    # the two. It would then know the number of steps, and copy steps, with all their products, two by two or the first one apart:
+    # so the count is hidden from it, but where there is one step, and no loop is left, and where the body does all by hand.
+    plain = kind.once or (kind.apart and all(kind.loop.manual))
+    following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
+    builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
     at, rings = nb.call(context, builder, ring_steps, (kind.loop, I32), (it.loop, k))
     given = nb.call(context, builder, tiles, (kind.loop, at), (it.loop, rings))[1]
@@ -307,12 +304,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
                       for ty, group in zip(kind.barriers, by_kind(kind.loop.manual, values), strict=True)]
         else:
             given = context.make_tuple(builder, kind.tiles, [*nb.cgutils.unpack_tuple(builder, given), *values])
-    if by_hand:
-        valid = _moved_on(context, builder, kind, it, loop, k)
+    valid = _moved_on(context, builder, kind, it, loop, k)
     result.set_valid(valid)
     result.yield_(context.make_tuple(builder, kind.yield_type, [indices, given, *groups]))
-    if not by_hand:
-        count()
 
 
 def _moved_on(context: Any, builder: Any, kind: Any, it: Any, loop: Any, k: Any) -> Any:

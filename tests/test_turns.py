@@ -350,7 +350,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     products = [i for i in compute if i.opcode.startswith("HGMMA")]
     waits = [i for i in compute if i.opcode.startswith("WARPGROUP.DEPBAR")]
     drained = next(i for i in waits if i.text.endswith("gsb0, 0x0"))
-    assert order[1].address < order[2].address < drained.address < products[0].address  # the loop's end stands before its body
+    assert order[1].address < products[0].address < order[2].address < drained.address  # passed before the products are waited for
     assert any(i.text.endswith("gsb0, 0x1") for i in waits)  # products stay in flight while the slot before is released
     loop = gate.Sass(built.inspect("sass")).innermost(products[0])
     assert not [i for i in loop if i.opcode.startswith(("SHFL", "R2UR", "WARPSYNC"))]  # counters in uniform registers
