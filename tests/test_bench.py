@@ -235,7 +235,7 @@ def test_table_is_aligned_and_names_noise_and_sensors() -> None:
 
 # ---- processes
 SCRIPT = """
-    import os, sys
+    import os, sys, time
     from numpipe.bench import run_entry, Sample, workers
 
     def measure(process, case):
@@ -243,17 +243,18 @@ SCRIPT = """
             raise RuntimeError("an illegal address")
         times = {"ref": [1.0], "x": [1.0 - process / 100], "ref again": [1.0]}
         print("progress of", process, os.getpid())
-        return run_entry(process, case, 1.0, [Sample("burst", "ref", 1, times)], pid=os.getpid())
+        return run_entry(process, case, 1.0, [Sample("burst", "ref", 1, times)], pid=os.getpid(),
+                         saw=os.environ.get("CUDA_VISIBLE_DEVICES"), at=time.monotonic())
 
     sys.exit(workers.main("t", [{"n": 1}, {"n": 2}], measure))
 """
 
 
-def collected(tmp_path: Path, fails_at: int) -> tuple[int, bench.Result]:
+def collected(tmp_path: Path, fails_at: int, **more: Any) -> tuple[int, bench.Result]:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     out = tmp_path / "r.json"
-    status = bench.collect(bench.Result("t", {}, {}, []), 3, out, command=[sys.executable, str(script), str(fails_at)])
+    status = bench.collect(bench.Result("t", {}, {}, []), 3, out, command=[sys.executable, str(script), str(fails_at)], **more)
     return status, bench.read(out)
 
 
@@ -274,6 +275,25 @@ def test_a_failed_process_is_recorded_and_the_others_go_on(tmp_path: Path, capfd
     assert [(f["process"], f["failed"]) for f in failures] == [(1, "RuntimeError: an illegal address")]
     assert [row.ratio.count for row in result.rows] == [2, 2]
     assert "FAILED: RuntimeError: an illegal address" in capfd.readouterr().out
+
+
+def test_gpus_share_the_processes_out_and_have_one_at_a_time(tmp_path: Path) -> None:
+    status, result = collected(tmp_path, fails_at=0, cards=["GPU-a", "GPU-b"])
+    assert status == 0
+    assert sorted((run["process"], run["case"]["n"]) for run in result.runs) == [(p, n) for p in range(3) for n in (1, 2)]
+    assert all(run["gpu"] == run["saw"] for run in result.runs)
+    assert {run["gpu"] for run in result.runs} == {"GPU-a", "GPU-b"}
+    for card in ("GPU-a", "GPU-b"):  # the runs of a process stand together
+        turns = [run["process"] for run in sorted(result.runs, key=lambda run: run["at"]) if run["gpu"] == card]
+        assert turns == sorted(turns)
+
+
+def test_no_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "require_gpu", lambda: None)
+    monkeypatch.setattr(workers.device, "cards", lambda: ["GPU-a"])
+    for gpus in (0, 2):
+        with pytest.raises(SpecError, match=f"gpus={gpus}: this process sees 1; ask for 1 to 1"):
+            workers.main("t", [], lambda process, case: {}, gpus=gpus)
 
 
 def test_the_file_is_there_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,7 +330,7 @@ def main() -> int:
     how = measure_against_pallas if options.which == "pallas" else measure
     return bench.main("attention_ladder" if options.which == "ladder" else "attention", cases(options),
                       lambda process, case: how(process, dict(case), options),
-                      processes=options.processes, out=options.out, method=vars(options.plan), tell=tell)
+                      processes=options.processes, gpus=options.gpus, out=options.out, method=vars(options.plan), tell=tell)
 
 
 if __name__ == "__main__":

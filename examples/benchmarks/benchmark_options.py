@@ -17,6 +17,7 @@ def listed(text: str) -> list[str]:
 def parse(parser: argparse.ArgumentParser, arguments: list[str] | None, **known: Collection[str]) -> argparse.Namespace:
     """The options of `parser` and those of every measurement, with a `plan`; `known`: what the lists of these names may hold."""
     parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
     parser.add_argument("--protocols", default=list(bench.PROTOCOLS), type=listed)
     parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
     parser.add_argument("--alone-load", type=float, default=bench.Plan.alone_load, help="s of load of each alone")

@@ -160,7 +160,7 @@ def main() -> int:
         return ladders.told(rows, lambda case: str(case["shape"]), options.table)
 
     return bench.main(options.against, cases(options), lambda process, case: measure(process, dict(case), options),
-                      processes=options.processes, out=options.out, method=vars(options.plan),
+                      processes=options.processes, gpus=options.gpus, out=options.out, method=vars(options.plan),
                       tell=tell if options.against in ("gemm", "gemm_ladder") else None)
 
 

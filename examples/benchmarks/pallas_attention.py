@@ -25,8 +25,8 @@ from jax.experimental.pallas.ops.gpu import attention_mgpu
 from numpipe import bench
 from numpipe.bench.timer import Competitor, launch
 
-KNOWN = Path(tempfile.gettempdir()) / f"pallas_attention_{os.getppid()}.json"
-"""what the sweep of an earlier process of this run has found"""
+KNOWN = Path(tempfile.gettempdir()) / f"pallas_attention_{os.getppid()}_{os.environ.get('CUDA_VISIBLE_DEVICES', '')}.json"
+"""what the sweep of an earlier process of this run has found, on this GPU"""
 SPACE = tuple(itertools.product((64, 128, 256), (2, 3, 4)))
 """rows of K and V in a step, steps at once; it has two compute warpgroups, of 64 rows of Q each"""
 

@@ -23,8 +23,8 @@ import jax
 import torch
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hopper
 
-KNOWN = Path(tempfile.gettempdir()) / f"pallas_{os.getppid()}.json"
-"""what the sweep of an earlier process of this run has found"""
+KNOWN = Path(tempfile.gettempdir()) / f"pallas_{os.getppid()}_{os.environ.get('CUDA_VISIBLE_DEVICES', '')}.json"
+"""what the sweep of an earlier process of this run has found, on this GPU"""
 TOGETHER = 16
 """calls in a program of jax' at most: each takes time to compile"""
 

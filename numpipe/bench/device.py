@@ -49,6 +49,15 @@ def describe() -> dict[str, Any]:
     }
 
 
+def cards() -> list[str]:
+    """The UUIDs of all GPUs that this process sees, in CUDA's order; none where there is no driver."""
+    from cuda.bindings import driver
+
+    status = driver.cuInit(0)[0]
+    count = driver.cuDeviceGetCount()[1] if int(status) == 0 else 0
+    return [_uuid(driver.cuDeviceGetUuid(number)[1].bytes) for number in range(count)]
+
+
 def versions() -> dict[str, str]:
     """Installed versions of everything that makes or moves a kernel, the compared peers included."""
     found = {}

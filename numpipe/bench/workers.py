@@ -1,9 +1,9 @@
-"""Runs a benchmark script in several processes, one after the other, and keeps every row as soon as it is there.
+"""Runs a benchmark script in several processes, one at a time on a GPU, and keeps every row as soon as it is there.
 
 `main` is called by the script itself. In the first process it starts the same command again, once a process of the
 plan, with ``NUMPIPE_BENCH_PROCESS`` set; there it measures case after case and prints each result as a line that
 begins with the ASCII record separator (RFC 7464). The first process writes the JSON file anew after each of them, so
-that a run that is cut off loses at most the row in progress.
+that a run that is cut off loses at most the rows in progress.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+from ..errors import SpecError
 from . import device
 from .report import Result, Row, failed_entry, table
 from .timer import require_gpu
@@ -30,45 +34,65 @@ Measure = Callable[[int, Case], dict[str, Any]]
 """(process number, case) -> `report.run_entry`"""
 
 
-def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: int = 3, out: Path | None = None,
+def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: int = 3, gpus: int = 1, out: Path | None = None,
          method: Mapping[str, Any] | None = None, unit: str = "TFLOPS", tell: Callable[[Sequence[Row]], str] | None = None) -> int:
     """Measure all cases in `processes` processes; print the table, write `out` -> exit status (1 if a run failed).
 
-    `tell` makes of the rows what is printed below the table.
+    `gpus`: how many GPUs of this machine share the processes out; each has one at a time. `tell` makes of the rows what is printed
+    below the table.
 
-    Raises TargetError, before anything is started, on a machine without a GPU.
+    Raises TargetError, before anything is started, on a machine without a GPU; SpecError where it has fewer than `gpus`.
     """
     if PROCESS in os.environ:
         return _worker(int(os.environ[PROCESS]), cases, measure)
     require_gpu()
+    cards = device.cards()
+    if not 1 <= gpus <= len(cards):
+        raise SpecError(f"gpus={gpus}: this process sees {len(cards)}; ask for 1 to {len(cards)}")
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     command = [Path(arg).name if number == 0 or Path(arg).is_absolute() else arg for number, arg in enumerate(sys.argv)]
     machine = {"started": started, "command": command, **device.describe()}
-    return collect(Result(benchmark, machine, dict(method or {}), []), processes, out, unit, tell=tell)
+    if gpus > 1:
+        del machine["device"]["uuid"]  # each run says which it had
+    return collect(Result(benchmark, machine, dict(method or {}), []), processes, out, unit, tell=tell, cards=cards[:gpus])
 
 
-def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOPS",
-            command: Sequence[str] | None = None, tell: Callable[[Sequence[Row]], str] | None = None) -> int:
-    """Run `command` (this very one by default) `processes` times and gather what the processes report."""
+def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOPS", command: Sequence[str] | None = None,
+            tell: Callable[[Sequence[Row]], str] | None = None, cards: Sequence[str] = ()) -> int:
+    """Run `command` (this very one by default) `processes` times and gather what the processes report.
+
+    `cards`: the UUIDs of the GPUs that run one process each at a time; by default one after the other, on the first GPU there is.
+    """
     command = list(command or [sys.executable, *sys.argv])
-    status, begun = 0, time.monotonic()
-    for process in range(processes):
-        worker = subprocess.Popen(command, env=os.environ | {PROCESS: str(process)}, stdout=subprocess.PIPE, text=True)
+    begun, lock = time.monotonic(), threading.Lock()
+    free: SimpleQueue[str | None] = SimpleQueue()
+    for card in cards or [None]:
+        free.put(card)
+
+    def run(process: int) -> int:
+        card = free.get()
+        chosen = {} if len(cards) < 2 else {"CUDA_VISIBLE_DEVICES": str(card)}
+        worker = subprocess.Popen(command, env=os.environ | chosen | {PROCESS: str(process)}, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
         for line in worker.stdout:
-            if not line.startswith(_RECORD):
-                print(line, end="", flush=True)
-                continue
-            entry = json.loads(line[len(_RECORD):])
-            result.runs.append(entry)
-            case = " ".join(str(v) for v in entry["case"].values())
-            print(f"[{time.monotonic() - begun:4.0f} s] process {process + 1}/{processes}  {case}  {_brief(entry)}",
-                  flush=True)
-            if out is not None:
-                result.write(out)
+            with lock:
+                if not line.startswith(_RECORD):
+                    print(line, end="", flush=True)
+                    continue
+                entry = json.loads(line[len(_RECORD):])
+                result.runs.append(entry | ({"gpu": card} if chosen else {}))
+                case = " ".join(str(v) for v in entry["case"].values())
+                print(f"[{time.monotonic() - begun:4.0f} s] process {process + 1}/{processes}  {case}  {_brief(entry)}",
+                      flush=True)
+                if out is not None:
+                    result.write(out)
         if worker.wait():
-            status = 1
             print(f"process {process + 1} ended with status {worker.returncode}", flush=True)
+        free.put(card)
+        return worker.returncode
+
+    with ThreadPoolExecutor(max(len(cards), 1)) as pool:
+        status = int(any(pool.map(run, range(processes))))
     print("\n" + table(result.rows, unit))
     if tell is not None:
         print("\n" + tell(result.rows))
