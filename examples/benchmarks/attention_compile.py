@@ -23,6 +23,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parent.parent))
+UNLIKE = ("JAX_COMPILATION_CACHE_DIR", "PYTHONDONTWRITEBYTECODE")
+"""not of the process: a cache, and what keeps Python from keeping the modules of an editable installation compiled"""
 CACHES = ("NUMPIPE_CACHE_DIR", "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
 
 
@@ -30,7 +32,7 @@ def cold(who: str, case: dict[str, Any], *config: int) -> dict[str, float]:
     """The seconds of a new process whose caches are empty folders; RuntimeError with all that it printed if it fails."""
     arguments = [sys.executable, str(HERE), who, case["shape"], case["mask"], *map(str, config)]
     with tempfile.TemporaryDirectory() as folder:
-        without = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+        without = {key: value for key, value in os.environ.items() if key not in UNLIKE}
         done = subprocess.run(arguments, env=without | dict.fromkeys(CACHES, folder), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)} ended with status {done.returncode}:\n{done.stdout}\n{done.stderr}")
