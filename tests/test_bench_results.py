@@ -14,7 +14,7 @@ import pytest
 from test_bench import FakeGpu
 
 from numpipe import SpecError, bench
-from numpipe.bench import clock, timer
+from numpipe.bench import clock, hold, timer
 from numpipe.bench.__main__ import main
 from numpipe.errors import LaunchError
 
@@ -33,8 +33,10 @@ class FakeCuda:
     def __init__(self) -> None:
         self.time, self.reached, self.mhz = 10**18, range(SMS), [1500.0, 1500.0, 1500.0, 3000.0]
         self.cycles = [10**6 * (sm + 1) for sm in range(SMS)]
-        self.memory: Any = None
+        self.memory: list[Any] = []
         self.streams: list[int] = []
+        self.held: list[tuple[int, ctypes.c_uint32]] = []
+        self.CU_MEMHOSTALLOC_DEVICEMAP = 2
         self.CUdevice_attribute = types.SimpleNamespace(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16)
         self.status = 0
 
@@ -53,8 +55,8 @@ class FakeCuda:
         return 0, kernel
 
     def cuMemAlloc(self, nbytes: int) -> tuple[int, int]:
-        self.memory = (ctypes.c_uint8 * nbytes)()
-        return 0, ctypes.addressof(self.memory)
+        self.memory.append((ctypes.c_uint8 * nbytes)())
+        return 0, ctypes.addressof(self.memory[-1])
 
     def cuMemsetD8(self, at: int, value: int, nbytes: int) -> tuple[int]:
         ctypes.memset(at, value, nbytes)
@@ -66,7 +68,19 @@ class FakeCuda:
     def cuDeviceGetAttribute(self, attribute: int, device: int) -> tuple[int, int]:
         return 0, SMS
 
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[int, int]:
+        assert flags == self.CU_MEMHOSTALLOC_DEVICEMAP
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemHostGetDevicePointer(self, at: int, flags: int) -> tuple[int, int]:
+        return 0, at
+
     def cuLaunchKernel(self, kernel: bytes, *args: Any) -> tuple[int]:
+        if kernel == b"np_hold":
+            (at, limit), kinds = args[8]
+            assert args[:6] == (1,) * 6 and kinds == (ctypes.c_uint64, ctypes.c_uint64) and 1e6 <= limit <= 1e8
+            self.held.append((args[7], ctypes.c_uint32.from_address(at)))
+            return (0,)
         assert kernel == b"np_stamp" and args[:6] == (4 * SMS, 1, 1, 32, 1, 1)
         (at, serial), kinds = args[8]
         assert kinds == (ctypes.c_uint64, ctypes.c_uint64)
@@ -127,22 +141,35 @@ def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none
 
 def test_a_driver_that_refuses_is_an_error(cuda: FakeCuda) -> None:
     cuda.status = 218
-    with pytest.raises(LaunchError, match="218 while the clock was measured"):
+    with pytest.raises(LaunchError, match="218 while measuring"):
         clock.Stamps()
 
 
-def test_the_stamps_kernel_assembles() -> None:
+@pytest.mark.parametrize("source, name", [(clock.SOURCE, b"np_stamp"), (hold.SOURCE, b"np_hold")])
+def test_the_kernels_assemble(source: str, name: bytes) -> None:
     linker = pytest.importorskip("cuda.bindings.nvjitlink")
-    source = clock.SOURCE.encode() + b"\0"
+    text = source.encode() + b"\0"
     handle = linker.create(1, ["-arch=sm_90"])
-    linker.add_data(handle, linker.InputType.PTX, source, len(source), "stamp")
+    linker.add_data(handle, linker.InputType.PTX, text, len(text), "kernel")
     linker.complete(handle)
     cubin = bytearray(linker.get_linked_cubin_size(handle))
     linker.get_linked_cubin(handle, cubin)
-    assert cubin[:4] == b"\x7fELF" and b"np_stamp" in cubin
+    assert cubin[:4] == b"\x7fELF" and name in cubin
 
 
-def test_stamps_lie_outside_the_events_that_time_the_work(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hold_waits_for_its_word_and_for_no_other(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold, "KEPT", 3)
+    holds = hold.Holds()
+    words = [holds.hold(7) for _ in range(2)]
+    assert [stream for stream, _ in cuda.held] == [7, 7]
+    holds.open(words[1])
+    assert [word.value for _, word in cuda.held] == [0, 1]
+    for _ in range(3):
+        again = holds.hold(7)
+    assert again == words[1] and cuda.held[-1][1].value == 0  # a word that is used again holds again
+
+
+def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_before_any_of_it_runs(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
     class Events:
@@ -159,14 +186,21 @@ def test_stamps_lie_outside_the_events_that_time_the_work(cuda: FakeCuda, monkey
             log.append("synchronize")
 
     launched = cuda.cuLaunchKernel
-    monkeypatch.setattr(cuda, "cuLaunchKernel", lambda *args: log.append("stamp") or launched(*args))
+    monkeypatch.setattr(cuda, "cuLaunchKernel", lambda *args: log.append(args[0].decode()) or launched(*args))
     monkeypatch.setattr(timer, "require_gpu", lambda: None)
     monkeypatch.setattr(timer, "_TorchEvents", Events)
     monkeypatch.setattr(timer, "_DriverEvents", Events)
     timed = bench.EventTimer()
     log.clear()
-    handle = timed.measure(lambda i: cuda.passes(100_000) or log.append(f"call {i}"), 3, 10)
-    assert log == ["stamp", "event", "call 10", "call 11", "call 12", "event", "stamp"] and cuda.streams == [5, 5]
+
+    def call(i: int) -> None:
+        assert [(stream, word.value) for stream, word in cuda.held] == [(5, 0)]
+        cuda.passes(100_000)
+        log.append(f"call {i}")
+
+    handle = timed.measure(call, 3, 10)
+    assert log == ["np_hold", "np_stamp", "event", "call 10", "call 11", "call 12", "event", "np_stamp"]
+    assert cuda.streams == [5, 5] and cuda.held[0][1].value == 1
     assert timed.seconds(handle) == pytest.approx(100e-6) and timed.megahertz(handle) == pytest.approx(1500)
 
 

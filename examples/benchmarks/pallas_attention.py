@@ -23,7 +23,7 @@ from jax.experimental.mosaic.gpu import profiler
 from jax.experimental.pallas.ops.gpu import attention_mgpu
 
 from numpipe import bench
-from numpipe.bench.timer import Competitor, launch
+from numpipe.bench.timer import Competitor
 
 KNOWN = Path(tempfile.gettempdir()) / f"pallas_attention_{os.getppid()}_{os.environ.get('CUDA_VISIBLE_DEVICES', '')}.json"
 """what the sweep of an earlier process of this run has found, on this GPU"""
@@ -32,16 +32,19 @@ SPACE = tuple(itertools.product((64, 128, 256), (2, 3, 4)))
 
 
 class Kernels:
-    """Calls of a competitor, waited for. It looks like a function that JAX compiled, so that JAX's timer calls it as it is."""
+    """Calls of a competitor, each of them waited for: a kernel that is launched while the one before it ends (programmatic dependent
+    launch) would count the time until then as its own. It looks like a function that JAX compiled, so that JAX's timer calls it
+    as it is."""
 
     def __init__(self, competitor: Competitor, first: int, calls: int) -> None:
         self.competitor, self.first, self.calls = competitor, first, calls
 
     def __call__(self) -> None:
-        launch(self.competitor, self.first, self.calls)
-        if hasattr(self.competitor, "wait"):
-            self.competitor.wait()
-        torch.cuda.synchronize()
+        for call in range(self.first, self.first + self.calls):
+            self.competitor(call)
+            if hasattr(self.competitor, "wait"):
+                self.competitor.wait()
+            torch.cuda.synchronize()
 
     def trace(self) -> None:
         raise NotImplementedError

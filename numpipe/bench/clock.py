@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import statistics
-from typing import Any
 
 import numpy as np
 
-from ..errors import LaunchError
+from .driver import api, call, kernel
 
 SMS = 256
 """places in a stamp: one for each SM, by its number (%smid)"""
@@ -59,29 +58,20 @@ class Stamps:
     """Stamps of the current device, whose primary context must be current."""
 
     def __init__(self) -> None:
-        from cuda.bindings import driver
-
-        self._driver = driver
-        library = self._call(driver.cuLibraryLoadData(SOURCE.encode() + b"\0", [], [], 0, [], [], 0))
-        self._kernel = self._call(driver.cuKernelGetFunction(self._call(driver.cuLibraryGetKernel(library, b"np_stamp"))))
+        driver = self._driver = api()
+        self._kernel = kernel(SOURCE, "np_stamp")
         self._bytes = SMS * STAMP.itemsize
-        self._memory = int(self._call(driver.cuMemAlloc(KEPT * self._bytes)))
-        self._call(driver.cuMemsetD8(self._memory, 0, KEPT * self._bytes))
+        self._memory = int(call(driver.cuMemAlloc(KEPT * self._bytes)))
+        call(driver.cuMemsetD8(self._memory, 0, KEPT * self._bytes))
         count = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-        self._ctas = 4 * int(self._call(driver.cuDeviceGetAttribute(count, self._call(driver.cuCtxGetDevice()))))
+        self._ctas = 4 * int(call(driver.cuDeviceGetAttribute(count, call(driver.cuCtxGetDevice()))))
         self._serial = 0
-
-    @staticmethod
-    def _call(result: tuple[Any, ...]) -> Any:
-        if int(result[0]):
-            raise LaunchError(f"the CUDA driver reported {result[0]!r} while the clock was measured: has an earlier launch failed?")
-        return result[1] if len(result) > 1 else None
 
     def stamp(self, stream: int) -> int:
         """Queue one on a stream -> its number."""
         self._serial += 1
         parameters = (self._memory + self._serial % KEPT * self._bytes, self._serial), (ctypes.c_uint64, ctypes.c_uint64)
-        self._call(self._driver.cuLaunchKernel(self._kernel, self._ctas, 1, 1, 32, 1, 1, 0, stream, parameters, 0))
+        call(self._driver.cuLaunchKernel(self._kernel, self._ctas, 1, 1, 32, 1, 1, 0, stream, parameters, 0))
         return self._serial
 
     def megahertz(self, first: int, last: int) -> float | None:
@@ -90,5 +80,5 @@ class Stamps:
 
     def _read(self, serial: int) -> np.ndarray:
         found = np.zeros(SMS, STAMP)
-        self._call(self._driver.cuMemcpyDtoH(found.ctypes.data, self._memory + serial % KEPT * self._bytes, self._bytes))
+        call(self._driver.cuMemcpyDtoH(found.ctypes.data, self._memory + serial % KEPT * self._bytes, self._bytes))
         return found

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..errors import LaunchError, TargetError
+from ..errors import TargetError
 from ..launch.device import gpu_state
 from .clock import Stamps
+from .driver import api, call
+from .hold import Holds
 
 Competitor = Callable[[int], object]
 """Launches its work once, asynchronously; the argument counts calls, for rotating buffers. One that has a method
@@ -73,53 +75,48 @@ class _DriverEvents:
     stream = 0
 
     def __init__(self) -> None:
-        from cuda.bindings import driver
-
-        self._driver = driver
-        self._call(driver.cuInit(0))
-        device = self._call(driver.cuDeviceGet(0))
-        self._call(driver.cuCtxSetCurrent(self._call(driver.cuDevicePrimaryCtxRetain(device))))
-
-    @staticmethod
-    def _call(result: tuple[Any, ...]) -> Any:
-        if int(result[0]):
-            raise LaunchError(f"the CUDA driver reported {result[0]!r} while measuring: has an earlier launch failed?")
-        return result[1] if len(result) > 1 else None
+        driver = self._driver = api()
+        call(driver.cuInit(0))
+        call(driver.cuCtxSetCurrent(call(driver.cuDevicePrimaryCtxRetain(call(driver.cuDeviceGet(0))))))
 
     def record(self) -> Any:
-        event = self._call(self._driver.cuEventCreate(0))
-        self._call(self._driver.cuEventRecord(event, 0))
+        event = call(self._driver.cuEventCreate(0))
+        call(self._driver.cuEventRecord(event, 0))
         return event
 
     def milliseconds(self, start: Any, end: Any) -> float:
-        self._call(self._driver.cuEventSynchronize(end))
-        elapsed = float(self._call(self._driver.cuEventElapsedTime(start, end)))
+        call(self._driver.cuEventSynchronize(end))
+        elapsed = float(call(self._driver.cuEventElapsedTime(start, end)))
         for event in (start, end):
-            self._call(self._driver.cuEventDestroy(event))
+            call(self._driver.cuEventDestroy(event))
         return elapsed
 
     def synchronize(self) -> None:
-        self._call(self._driver.cuCtxSynchronize())
+        call(self._driver.cuCtxSynchronize())
 
 
 class EventTimer:
     """Times the current torch stream where torch is installed, else the legacy default stream.
 
-    Around each measurement, outside its events, two stamps tell the SMs' clock (`clock.Stamps`).
+    A measurement begins when all of its launches are queued (`hold.Holds`). Around it, outside its events, two stamps tell the
+    SMs' clock (`clock.Stamps`).
     """
 
     def __init__(self) -> None:
         require_gpu()
         self._events: _TorchEvents | _DriverEvents = _TorchEvents() if importlib.util.find_spec("torch") else _DriverEvents()
         self._events.synchronize()  # makes the context current
-        self._stamps = Stamps()
+        self._stamps, self._holds = Stamps(), Holds()
 
     def measure(self, competitor: Competitor, calls: int, first: int) -> Any:
+        held = self._holds.hold(self._events.stream)
         before = self._stamps.stamp(self._events.stream)
         start = self._events.record()
         launch(competitor, first, calls)
         end = self._events.record()
-        return start, end, calls, before, self._stamps.stamp(self._events.stream)
+        after = self._stamps.stamp(self._events.stream)
+        self._holds.open(held)
+        return start, end, calls, before, after
 
     def seconds(self, handle: Any) -> float:
         start, end, calls, *_ = handle

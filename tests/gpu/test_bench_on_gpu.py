@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,23 @@ def test_the_clock_of_a_product_is_one_that_the_card_can_have_and_does_not_reach
     assert max(clocks) / min(clocks) < 1.5, clocks
     cycles = np.median(times) * np.median(clocks) * 1e6
     assert 0.4 < 2 * SIZE**3 / (cycles * bench.TENSOR_FLOPS * bench.describe()["device"]["sms"]) <= 1.0
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_slow_host_is_not_measured_and_work_that_is_waited_for_is_not_held_for_good(waits: bool) -> None:
+    a, b = (launch.DeviceArray.from_host(np.zeros((256, 256), np.float16)) for _ in range(2))
+    c = launch.DeviceArray((256, 256), np.dtype(np.float16))
+    timer = bench.EventTimer()
+
+    def slow(_: int) -> None:
+        matmul(a, b, out=c)
+        if waits:
+            timer.synchronize()
+        time.sleep(1e-3)
+
+    timer.seconds(timer.measure(slow, 1, 0))  # compiles
+    seconds = timer.seconds(timer.measure(slow, 4, 0))
+    assert seconds > 5e-4 if waits else seconds < 2e-4
 
 
 def test_the_gemm_benchmark_runs_and_its_file_says_what_was_reached(tmp_path: Path) -> None:

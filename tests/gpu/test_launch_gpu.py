@@ -39,6 +39,7 @@ class Kernel:
     smem_bytes: int = 0
     debug: bool = False
     profiled: bool = False
+    dynamic: bool = False
 
 
 def box_ptx(rank: int, nbytes: int) -> bytes:
