@@ -169,7 +169,8 @@ def test_a_hold_waits_for_its_word_and_for_no_other(cuda: FakeCuda, monkeypatch:
     assert again == words[1] and cuda.held[-1][1].value == 0  # a word that is used again holds again
 
 
-def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_before_any_of_it_runs(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_before_any_of_it_runs(
+        cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
     class Events:

@@ -32,9 +32,9 @@ SPACE = tuple(itertools.product((64, 128, 256), (2, 3, 4)))
 
 
 class Kernels:
-    """Calls of a competitor, each of them waited for: a kernel that is launched while the one before it ends (programmatic dependent
-    launch) would count the time until then as its own. It looks like a function that JAX compiled, so that JAX's timer calls it
-    as it is."""
+    """Calls of a competitor, each of them waited for: a kernel that was launched while the one before it ended, as programmatic
+    dependent launch does, would count that time as its own too. It looks like a function that JAX compiled, so that JAX's timer
+    calls it as it is."""
 
     def __init__(self, competitor: Competitor, first: int, calls: int) -> None:
         self.competitor, self.first, self.calls = competitor, first, calls
