@@ -91,8 +91,8 @@ CONFIGS = {
     "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
     "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
-    "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", group=8, cluster=2),
-    "cooperative 128x128": Config(128, 128, 128, slots=3, panels=2, group=4, policy="evict_first"),
+    "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", cluster=2),
+    "cooperative 128x128": Config(128, 128, slots=6, panels=2, group=4, policy="evict_first"),
     "cooperative 128x128 split 2 in a cluster": Config(128, 128, slots=5, panels=1, group=4, split="cluster", cluster=2),
     "cooperative 128x64": Config(128, 64, 128, slots=4, panels=1, group=1, policy="evict_first"),
     "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
@@ -204,24 +204,24 @@ def kernel(cfg: Config, form: Form = Form()) -> numpipe.Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1, fused: bool = False) -> Config:
-    """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes.
+    """The one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest at these sizes, or within 1 % of that.
 
     fused  whether there is an epilogue beside alpha, for which not every config has the registers
     """
     if 0 in (m, n, k, batches):
         return next(iter(CONFIGS.values()))
-    device = replace(model.H200, sms=sms)
-
-    def predicted(cfg: Config) -> tuple[float, float]:
-        """Seconds of all, and of the SMs alone: that decides where memory takes as long for several."""
+    def predicted(cfg: Config) -> tuple[float, float, float]:
+        """Seconds of all; those of the SMs, were memory quick; elements through shared memory, which costs power."""
         shape = (max(m, n), min(m, n), k) if cfg.skinny else (m, n, k)
-        told = model.product(
-            shape, batches=batches, tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule,
-            order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, split=cfg.split,
-            cluster=cfg.cluster, aligned=2 * k % 128 == 0, device=device)
-        return told.seconds, told.limits["longest SM"]
+        told = model.product(shape, batches=batches, tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.depth, schedule=cfg.schedule,
+                             order=orders.Grouped(cfg.group), store_slots=cfg.panels or 1, num_compute_wgs=cfg.wgs, split=cfg.split,
+                             cluster=cfg.cluster, aligned=2 * k % 128 == 0, device=replace(model.H200, sms=sms))
+        return told.seconds, told.limits["longest SM"], cdiv(shape[0], cfg.tm) * cdiv(shape[1], cfg.tn) * (cfg.tm + cfg.tn)
 
-    return min((cfg for cfg in CONFIGS.values() if cfg.fuses or not fused), key=predicted)
+    costs = {cfg: predicted(cfg) for cfg in CONFIGS.values() if cfg.fuses or not fused}
+    for part in (0, 1):
+        costs = {cfg: cost for cfg, cost in costs.items() if cost[part] <= 1.01 * min(each[part] for each in costs.values())}
+    return min(costs, key=lambda cfg: costs[cfg][2])
 
 
 def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,

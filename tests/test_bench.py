@@ -261,11 +261,17 @@ def collected(tmp_path: Path, fails_at: int, **more: Any) -> tuple[int, bench.Re
 def test_each_process_measures_every_case_and_the_file_has_all(tmp_path: Path, capfd: Any) -> None:
     status, result = collected(tmp_path, fails_at=0)
     assert status == 0
-    assert [(r["process"], r["case"]["n"]) for r in result.runs] == [(p, n) for p in range(3) for n in (1, 2)]
+    runs = [(r["process"], r["case"]["n"]) for r in result.runs]
+    assert runs == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (2, 1)]  # the last one begins elsewhere
     assert len({r["pid"] for r in result.runs}) == 3
     assert result.rows[0].ratio.median == pytest.approx(1 / 0.99)
     shown = capfd.readouterr().out
     assert "progress of 2" in shown and "process 3/3  2  burst 1.020" in shown
+
+
+def test_the_file_has_the_runs_in_the_order_of_the_cases(tmp_path: Path) -> None:
+    _, result = collected(tmp_path, fails_at=0, cases=[{"n": 1}, {"n": 2}])
+    assert [(r["process"], r["case"]["n"]) for r in result.runs] == [(p, n) for n in (1, 2) for p in range(3)]
 
 
 def test_a_failed_process_is_recorded_and_the_others_go_on(tmp_path: Path, capfd: Any) -> None:

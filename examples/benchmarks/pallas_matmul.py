@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import os
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,12 @@ import jax
 import torch
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hopper
 
-KNOWN = Path(tempfile.gettempdir()) / f"pallas_{os.getppid()}_{os.environ.get('CUDA_VISIBLE_DEVICES', '')}.json"
-"""what the sweep of an earlier process of this run has found, on this GPU"""
+KNOWN = Path(tempfile.gettempdir()) / f"pallas_{os.getppid()}"
+"""what sweeps of other processes of this run have found: a file for each shape"""
 TOGETHER = 16
 """calls in a program of jax' at most: each takes time to compile"""
+SWEPT = 4
+"""calls in a program of the sweep"""
 
 
 class Pallas:
@@ -65,32 +67,44 @@ class Pallas:
         self.results = [None] * len(self.a)
 
     def _best(self) -> hopper.TuningConfig:
-        """The fastest configuration, over the space that the kernel's own benchmark tries."""
-        known = json.loads(KNOWN.read_text(encoding="utf8")) if KNOWN.exists() else {}
-        key = str((self.a[0].shape, self.b[0].shape, str(self.a[0].dtype)))
-        space = _space()
-        if key not in known:
-            times: dict[int, float] = {}
-            for number, config in enumerate(space):
-                try:
-                    times[number] = self._seconds(config)
-                except Exception as error:  # shapes that it does not divide, more shared memory than there is
-                    why = error
-            if not times:
-                raise ValueError(f"no configuration of Pallas' kernel takes this shape: {why}")
-            known[key] = min(times, key=times.__getitem__)
-            KNOWN.write_text(json.dumps(known), encoding="utf8")
-        return space[known[key]]
+        """The fastest configuration, over the space that the kernel's own benchmark tries; for 16-bit types the same one."""
+        space, known = _space(), KNOWN / f"{self.a[0].shape}_{self.b[0].shape}"
+        if not known.exists():
+            programs, refused = self._programs(space)
+            if not programs:
+                raise ValueError(f"no configuration of Pallas' kernel takes this shape: {refused}")
+            times = {number: self._seconds(program) for number, program in programs.items()}
+            KNOWN.mkdir(exist_ok=True)
+            part = known.with_suffix(f".{os.getpid()}")
+            part.write_text(str(min(times, key=times.__getitem__)), encoding="utf8")
+            os.replace(part, known)
+        return space[int(known.read_text(encoding="utf8"))]
 
-    def _seconds(self, config: hopper.TuningConfig, calls: int = 10) -> float:
-        sets = [i % len(self.a) for i in range(calls)]
-        a, b = [self.a[s] for s in sets], [self.b[s] for s in sets]
+    def _programs(self, space: Sequence[hopper.TuningConfig]) -> tuple[dict[int, Any], str]:
+        """Some products by each configuration that takes the shape, compiled on all cores; and why one does not."""
+        arrays = [[x[i % len(x)] for i in range(SWEPT)] for x in (self.a, self.b)]
+        behind = jax.dlpack.from_dlpack(self.token)
+
+        def compiled(config: hopper.TuningConfig) -> Any:
+            try:
+                return _products.lower(config, behind, *arrays).compile()
+            except Exception as error:  # shapes that it does not divide, more shared memory than there is
+                return str(error)
+
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(compiled, space))
+        found = [compiled(config) if isinstance(each, str) else each for config, each in zip(space, found, strict=True)]
+        return ({number: each for number, each in enumerate(found) if not isinstance(each, str)},
+                next((each for each in found if isinstance(each, str)), ""))
+
+    def _seconds(self, program: Any) -> float:
+        arrays = [[x[i % len(x)] for i in range(SWEPT)] for x in (self.a, self.b)]
         behind = jax.dlpack.from_dlpack(self.token)
         taken = []
         for _ in range(4):
             jax.block_until_ready(behind)
             begun = time.perf_counter()
-            jax.block_until_ready(_products(config, behind, a, b))
+            jax.block_until_ready(program(behind, *arrays))
             taken.append(time.perf_counter() - begun)
         return min(taken[1:])
 

@@ -44,7 +44,8 @@ def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: 
     Raises TargetError, before anything is started, on a machine without a GPU; SpecError where it has fewer than `gpus`.
     """
     if PROCESS in os.environ:
-        return _worker(int(os.environ[PROCESS]), cases, measure)
+        first = len(cases) * int(os.environ[PROCESS]) // processes  # each begins elsewhere: what they look for once, they share
+        return _worker(int(os.environ[PROCESS]), [*cases[first:], *cases[:first]], measure)
     require_gpu()
     cards = device.cards()
     if not 1 <= gpus <= len(cards):
@@ -54,17 +55,20 @@ def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: 
     machine = {"started": started, "command": command, **device.describe()}
     if gpus > 1:
         del machine["device"]["uuid"]  # each run says which it had
-    return collect(Result(benchmark, machine, dict(method or {}), []), processes, out, unit, tell=tell, cards=cards[:gpus])
+    return collect(Result(benchmark, machine, dict(method or {}), []), processes, out, unit, tell=tell, cards=cards[:gpus],
+                   cases=cases)
 
 
 def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOPS", command: Sequence[str] | None = None,
-            tell: Callable[[Sequence[Row]], str] | None = None, cards: Sequence[str] = ()) -> int:
+            tell: Callable[[Sequence[Row]], str] | None = None, cards: Sequence[str] = (), cases: Sequence[Case] = ()) -> int:
     """Run `command` (this very one by default) `processes` times and gather what the processes report.
 
     `cards`: the UUIDs of the GPUs that run one process each at a time; by default one after the other, on the first GPU there is.
+    `cases`: the order of the result's runs, else that in which they come.
     """
     command = list(command or [sys.executable, *sys.argv])
     begun, lock = time.monotonic(), threading.Lock()
+    order = {_key(case): number for number, case in enumerate(cases)}
     free: SimpleQueue[str | None] = SimpleQueue()
     for card in cards or [None]:
         free.put(card)
@@ -81,6 +85,7 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
                     continue
                 entry = json.loads(line[len(_RECORD):])
                 result.runs.append(entry | ({"gpu": card} if chosen else {}))
+                result.runs.sort(key=lambda run: (order.get(_key(run["case"]), 0), run["process"] if order else 0))
                 case = " ".join(str(v) for v in entry["case"].values())
                 print(f"[{time.monotonic() - begun:4.0f} s] process {process + 1}/{processes}  {case}  {_brief(entry)}",
                       flush=True)
@@ -112,6 +117,10 @@ def _worker(process: int, cases: Sequence[Case], measure: Measure) -> int:
             return 1  # a failed launch leaves no usable CUDA context for the cases behind it
         _emit(entry)
     return 0
+
+
+def _key(case: Case) -> str:
+    return json.dumps(case, sort_keys=True)
 
 
 def _emit(entry: Mapping[str, Any]) -> None:
