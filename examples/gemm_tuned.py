@@ -87,7 +87,7 @@ class Config:
 
 
 CONFIGS = {
-    "cooperative 128x256": Config(policy="evict_first"),
+    "cooperative 128x256": Config(group=12, policy="evict_first"),
     "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
     "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
     "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),

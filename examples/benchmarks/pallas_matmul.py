@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,6 @@ KNOWN = Path(tempfile.gettempdir()) / f"pallas_{os.getppid()}"
 """what sweeps of other processes of this run have found: a file for each shape"""
 TOGETHER = 16
 """calls in a program of jax' at most: each takes time to compile"""
-SWEPT = 4
-"""calls in a program of the sweep"""
 
 
 class Pallas:
@@ -67,46 +65,44 @@ class Pallas:
         self.results = [None] * len(self.a)
 
     def _best(self) -> hopper.TuningConfig:
-        """The fastest configuration, over the space that the kernel's own benchmark tries; for 16-bit types the same one."""
-        space, known = _space(), KNOWN / f"{self.a[0].shape}_{self.b[0].shape}"
+        """The fastest configuration of `_space`: first of all tiles, then with these of all orders. Types of one size have one."""
+        known = KNOWN / f"{self.a[0].shape}_{self.b[0].shape}"
         if not known.exists():
-            programs, refused = self._programs(space)
-            if not programs:
-                raise ValueError(f"no configuration of Pallas' kernel takes this shape: {refused}")
-            times = {number: self._seconds(program) for number, program in programs.items()}
+            first, behind = hopper.MatmulDimension.M, 8
+            tiles = self._fastest([c for c in _space() if (c.grid_minor_dim, c.grid_tile_width) == (first, behind)])
+            best = self._fastest([c for c in _space() if replace(c, grid_minor_dim=first, grid_tile_width=behind) == tiles])
             KNOWN.mkdir(exist_ok=True)
             part = known.with_suffix(f".{os.getpid()}")
-            part.write_text(str(min(times, key=times.__getitem__)), encoding="utf8")
+            part.write_text(str(_space().index(best)), encoding="utf8")
             os.replace(part, known)
-        return space[int(known.read_text(encoding="utf8"))]
+        return _space()[int(known.read_text(encoding="utf8"))]
 
-    def _programs(self, space: Sequence[hopper.TuningConfig]) -> tuple[dict[int, Any], str]:
-        """Some products by each configuration that takes the shape, compiled on all cores; and why one does not."""
-        arrays = [[x[i % len(x)] for i in range(SWEPT)] for x in (self.a, self.b)]
-        behind = jax.dlpack.from_dlpack(self.token)
-
-        def compiled(config: hopper.TuningConfig) -> Any:
+    def _fastest(self, configs: Sequence[hopper.TuningConfig]) -> hopper.TuningConfig:
+        """One of those that take the shape."""
+        times, refused = {}, ""
+        for number, config in enumerate(configs):
             try:
-                return _products.lower(config, behind, *arrays).compile()
+                times[number] = self._seconds(config)
             except Exception as error:  # shapes that it does not divide, more shared memory than there is
-                return str(error)
+                refused = str(error)
+        if not times:
+            raise ValueError(f"no configuration of Pallas' kernel takes this shape: {refused}")
+        return configs[min(times, key=times.__getitem__)]
 
-        with ThreadPoolExecutor() as pool:
-            found = list(pool.map(compiled, space))
-        found = [compiled(config) if isinstance(each, str) else each for config, each in zip(space, found, strict=True)]
-        return ({number: each for number, each in enumerate(found) if not isinstance(each, str)},
-                next((each for each in found if isinstance(each, str)), ""))
-
-    def _seconds(self, program: Any) -> float:
-        arrays = [[x[i % len(x)] for i in range(SWEPT)] for x in (self.a, self.b)]
+    def _seconds(self, config: hopper.TuningConfig, calls: int = 8) -> float:
+        a, b = ([x[i % len(x)] for i in range(calls)] for x in (self.a, self.b))
         behind = jax.dlpack.from_dlpack(self.token)
         taken = []
         for _ in range(4):
             jax.block_until_ready(behind)
             begun = time.perf_counter()
-            jax.block_until_ready(program(behind, *arrays))
+            jax.block_until_ready(_products(config, behind, a, b))
             taken.append(time.perf_counter() - begun)
         return min(taken[1:])
+
+
+_product = jax.jit(hopper.matmul, static_argnums=3)
+"""compiled once, however often a program calls it"""
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -115,7 +111,7 @@ def _products(config: hopper.TuningConfig, behind: Any, a: list[Any], b: list[An
     found = []
     for x, y in zip(a, b, strict=True):
         x, behind = jax.lax.optimization_barrier((x, behind))
-        behind = hopper.matmul(x, y, None, config)
+        behind = _product(x, y, None, config)
         found.append(behind)
     return found
 
