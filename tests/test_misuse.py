@@ -11,10 +11,12 @@ import misuse_bodies
 import misuse_debugging
 import misuse_lane
 import misuse_language
+import misuse_layouts
 import misuse_outputs
 import misuse_params
 import misuse_pipelines
 import misuse_primitives
+import misuse_reductions
 import misuse_registers
 import misuse_roles
 import misuse_single
@@ -25,9 +27,9 @@ import misuse_turns
 import pytest
 from refusals import Case, Cases
 
-MODULES = (misuse_barriers, misuse_blocks, misuse_bodies, misuse_debugging, misuse_lane, misuse_language, misuse_outputs,
-           misuse_params, misuse_pipelines, misuse_primitives, misuse_registers, misuse_roles, misuse_single, misuse_steps,
-           misuse_tiled, misuse_tiles, misuse_turns)
+MODULES = (misuse_barriers, misuse_blocks, misuse_bodies, misuse_debugging, misuse_lane, misuse_language, misuse_layouts,
+           misuse_outputs, misuse_params, misuse_pipelines, misuse_primitives, misuse_reductions, misuse_registers, misuse_roles,
+           misuse_single, misuse_steps, misuse_tiled, misuse_tiles, misuse_turns)
 refused = Cases(case for module in MODULES for case in module.refused)
 
 
