@@ -69,13 +69,13 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
     command = list(command or [sys.executable, *sys.argv])
     begun, lock = time.monotonic(), threading.Lock()
     order = {_key(case): number for number, case in enumerate(cases)}
-    free: SimpleQueue[str | None] = SimpleQueue()
-    for card in cards or [None]:
+    free: SimpleQueue[str] = SimpleQueue()
+    for card in cards or [""]:
         free.put(card)
 
     def run(process: int) -> int:
         card = free.get()
-        chosen = {} if len(cards) < 2 else {"CUDA_VISIBLE_DEVICES": str(card)}
+        chosen = {} if len(cards) < 2 else {"CUDA_VISIBLE_DEVICES": card}
         worker = subprocess.Popen(command, env=os.environ | chosen | {PROCESS: str(process)}, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
         for line in worker.stdout:
