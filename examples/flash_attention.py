@@ -66,8 +66,8 @@ CONFIGS = {
     "2 warpgroups, 128 keys": Config(early=32, q_slots=2),
     "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False, early=32, q_slots=2),
     "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, turns=False, dynamic=False, registers=32),
-    "3 warpgroups, 128 keys": Config(128, 3, early=32, registers=32),
-    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, registers=32),
+    "3 warpgroups, 128 keys": Config(128, 3, early=32, q_slots=2, registers=32),
+    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, q_slots=2, registers=32),
     "2 warpgroups, 64 keys": Config(64, early=32),
     "2 warpgroups, 64 keys, lazy": Config(64, lazy=True, early=32),
 }
@@ -118,12 +118,11 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
         wg_axis="wg", memory_registers=cfg.registers, compiler_params=CompilerParams(approx_math=True))
     def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
         """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`: heads that take turns."""
-        wg = numpipe.axis_index("wg")
+        wg, group = numpipe.axis_index("wg"), group if form.causal else 1
         heads, keys, blocks = q.shape[form.heads], k.shape[form.positions], cdiv(q.shape[form.positions], cfg.rows)
         for above, turn, below in numpipe.tiles(q.shape[0] * heads // group, blocks, group, dynamic=form.causal and cfg.dynamic):
-            b = (above * group + below) // heads
-            h = above * group + below - b * heads
-            hk = h // (heads // k.shape[form.heads])  # several heads of queries have one of keys and values
+            b, h = (above * group + below) // heads, (above * group + below) % heads
+            hk = h * k.shape[form.heads] // heads  # several heads of queries have one of keys and values
             i = blocks - 1 - turn if form.causal else turn  # the longest tiles first
             first = i * cfg.rows + wg * 64
             steps = cdiv(min(keys, max(0, (i + 1) * cfg.rows + diagonal)) if form.causal else keys, cfg.keys)
@@ -160,7 +159,6 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
 
             def at(head, i):
                 return (b, head, i, 0) if by_head else (b, i, head, 0)
-
             def kv(end):  # from block end - 1 of keys to the first: the scores of one, the product of that before
                 return (BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=cfg.slots),
                         BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=cfg.slots))
@@ -187,8 +185,10 @@ def kernel(cfg: Config, form: Form) -> numpipe.Kernel:
                             s = numpipe.wgmma_wait(s)
                     numpipe.barrier_arrive(k_consumed)
                     key = numpipe.iota(cfg.keys) + (steps - 1 - j) * cfg.keys
-                    there = (key < keys) & (key <= (numpipe.iota(64) + (first + diagonal))[:, None]) if form.causal else key < keys
-                    acc, p, top, total = softmax(np.where(there, s, -np.inf), acc, top, total, v_consumed, True)
+                    end = np.minimum(numpipe.iota(64) + (first + diagonal + 1), keys)[:, None] if form.causal else keys
+                    s = np.where(key < end, s, -np.inf)
+                    numpipe.schedule_fence()  # or the 32 conditions of a row are kept, as bits in registers, for the next one
+                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
                 for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(k, v, allocations=slots):
                     numpipe.barrier_wait(k_ready)
                     with numpipe.turn(order):

@@ -144,6 +144,12 @@ class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
         """Whether its first `next` does all there is to do: in the memory role, the whole producer of an innermost loop."""
         return self.role == "memory" and not self.nested and not self.loop.single
 
+    @property
+    def loaded_before(self) -> bool:
+        """Whether the memory role does all in front of a stepped loop that has one step, where its end waits for nobody. No loop is
+        left then: with the loads in its head LLVM would keep one, and in registers what these are computed from."""
+        return self.role == "memory" and self.once and not self.exhausted and not self.loop.single and not self.loop.ends_empty
+
 
 @nb.register_model(StepsType)
 class _StepsModel(nb.models.StructModel):  # type: ignore[misc]
@@ -269,6 +275,8 @@ def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     iterator = sig.args[0].iterator_type
     if iterator.loop.single and iterator.role == "compute":
         nb.call(context, builder, begin_alone, (iterator.loop,), (value.loop,))
+    if iterator.loaded_before:
+        _load_once(context, builder, iterator.loop, value.loop)
     value.k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(nb.const(0), builder.gep(value.k, [nb.const(0)], name="numpipe.k"))
     return value._getvalue()
@@ -280,7 +288,10 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     kind = sig.args[0]
     it = nb.cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
     if kind.exhausted:
-        nb.call(context, builder, produce, (kind.loop,), (it.loop,))
+        if kind.once:
+            _load_once(context, builder, kind.loop, it.loop)
+        else:
+            nb.call(context, builder, produce, (kind.loop,), (it.loop,))
         result.set_valid(nb.const(0, nb.i1))
         result.yield_(context.get_constant_undef(kind.yield_type))
         return
@@ -309,13 +320,19 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     result.yield_(context.make_tuple(builder, kind.yield_type, [indices, given, *groups]))
 
 
+def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
+    """`steps.produce` of a loop that is known to have one step."""
+    nb.call(context, builder, fill_step, (loop, I32), (value, nb.const(0)))
+    nb.call(context, builder, finish_loads, (loop,), (value,))
+
+
 def _moved_on(context: Any, builder: Any, kind: Any, it: Any, loop: Any, k: Any) -> Any:
     """What a role does before step k; whether there is such a step."""
     if kind.role != "memory":
         step = advance_alone if kind.loop.single else advance
         return nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     valid = builder.icmp_signed("<", k, loop.total)
-    if not kind.loop.single:
+    if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
             with more:
                 nb.call(context, builder, fill_step, (kind.loop, I32), (it.loop, k))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -151,3 +152,53 @@ def test_reading_an_accumulator_in_flight_does_not_compile(kernel: Any) -> None:
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_after_a_wait_it_may_be_read(execution: str) -> None:
     EXECUTIONS[execution](waited_for, A, B, C)
+
+
+# ---- a loop of one step is none ----------------------------------------------------------------------------------------
+def _one_of_many(drain: bool, count: int | None) -> Any:
+    """A block that `count` steps of a loop have in common (None: known at the call), with a loop in its body."""
+    @numpipe.kernel(num_compute_wgs=1, compiler_params=numpipe.CompilerParams(drain=drain))
+    def product(a, b, c, n):  # type: ignore[no-untyped-def]
+        for t, _ in numpipe.tiles(2, 1):
+            acc = numpipe.zeros((64, 64), np.float32)
+            once = numpipe.pipeline(grid=(n if count is None else count,), in_specs=(
+                BlockSpec((64, 64), lambda _: (t, 0), buffer_count=2),))
+            inner = numpipe.pipeline(grid=(n,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+            last = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda _: (0, t)),))
+            for _, (x,) in once(a):
+                for _, (y,) in inner(b):
+                    acc = numpipe.wgmma(acc, x, y.T)
+            for _, (y,) in last(b):
+                acc = numpipe.wgmma(acc, y, y.T)
+            c[ds(t * 64, 64), ds(0, 64)] = acc
+
+    return product
+
+
+def _loops_of_the_memory_role(ptx: str) -> int:
+    """Branches back, in PTX that has the memory role in front of the other one."""
+    role = ptx[ptx.index("setmaxnreg.dec"):ptx.index("setmaxnreg.inc")]
+    places = {found[1]: found.start() for found in re.finditer(r"^(\$\w+):", role, re.M)}
+    return sum(places.get(found[1], found.start()) < found.start() for found in re.finditer(r"bra(?:\.uni)?\s+(\$\w+)", role))
+
+
+@pytest.mark.parametrize(("drain", "count"), [(False, 1), (True, 1), (False, None)])
+def test_the_memory_role_has_no_loop_around_the_loads_of_one_step(drain: bool, count: int | None) -> None:
+    """Tiles and the inner loop are left. With drain=True the end of the step waits for the body's loads to be used, and a loop
+    of unknown length is one."""
+    loops = _loops_of_the_memory_role(_one_of_many(drain, count).compiled(A, B, C, 1).inspect("ptx"))
+    assert (loops == 2) == (not drain and count == 1)
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_loop_of_one_step_around_others_gives_the_same(drain: bool) -> None:
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((128, 192)).astype(np.float16) for _ in range(2))
+    c = np.zeros((128, 64), np.float32)
+    _one_of_many(drain, 1)(a, b, c, 3, target="sim")
+    exact = np.zeros((128, 64))
+    for t in range(2):
+        x = a[64 * t:64 * t + 64, :64].astype(np.float64)
+        last = b[:64, 64 * t:64 * t + 64].astype(np.float64)
+        exact[64 * t:64 * t + 64] = sum(x @ b[:64, 64 * k:64 * k + 64].astype(np.float64).T for k in range(3)) + last @ last.T
+    np.testing.assert_allclose(c, exact, atol=1e-2)
