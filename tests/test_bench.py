@@ -302,6 +302,18 @@ def test_no_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
             workers.main("t", [], lambda process, case: {}, gpus=gpus)
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_result_of_several_gpus_is_of_no_one_card(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(workers, "require_gpu", lambda: None)
+    monkeypatch.setattr(workers.device, "cards", lambda: ["GPU-a", "GPU-b", "GPU-c"])
+    monkeypatch.setattr(workers.device, "describe", lambda: {"device": {"name": "H200", "uuid": "GPU-a"}})
+    monkeypatch.setattr(workers, "collect", lambda result, *args, cards, **more: made.append((result.machine, cards)) or 0)
+    assert workers.main("t", [], lambda process, case: {}, gpus=gpus) == 0
+    [(machine, cards)] = made
+    assert cards == ["GPU-a", "GPU-b"][:gpus] and machine["device"].get("uuid") == ("GPU-a" if gpus == 1 else None)
+
+
 def test_the_file_is_there_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
     write = bench.Result.write

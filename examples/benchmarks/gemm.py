@@ -8,7 +8,7 @@
     python examples/benchmarks/gemm.py --profile --out result.json  # examples/gemm.py that records what it does against itself
     python examples/benchmarks/gemm.py --ladder --dtype bf16 --out result.json --table result.md    # examples/gemm_ladder.py
 
-A row takes about 12 s a process, and 4 s more for each peer; every raw run goes into the JSON file as soon as it is there. Peers
+A row takes about 12 s a process, with Triton and Pallas 25; every raw run goes into the JSON file as soon as it is there. Peers
 that are not installed, or do not take a product, are left out with a word. Beside the times the file holds the relative error of
 all (Frobenius norm, against float64, of 64 rows of a large product), on the inputs that were timed and on others. A failure is: an
 error beyond 1.05 of cuBLAS', an output that a call leaves untouched or another time fills with other bits, and 20 repeats that are
