@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,6 +127,29 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_word(program: Any, monk
     inputs.batches = 3
     competitors.competitors("gemm", inputs, None, ["pallas"])
     assert "without pallas: its kernel takes no batches" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("shape", "chosen", "skinny"), [("4096,4096,4096", "cooperative 128x256", False),
+                                                         ("8192,16,8192", "skinny 64x16", True),
+                                                         ("64x1024,1024,1024", "cooperative 128x256", False)])
+def test_the_chosen_config_stands_beside_every_other_one(program: Any, shape: str, chosen: str, skinny: bool,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    import gemm_tuned
+
+    competitors = sys.modules[program.competitors.__module__]
+    assert program.parse(["--all", "--shapes", shape]).against == "gemm_configs"
+    asked: list[Any] = []
+    monkeypatch.setattr(gemm_tuned, "matmul", lambda a, b, out, cfg=None: asked.append(cfg))
+    monkeypatch.setattr(competitors, "InPlace", lambda inputs, function: function)
+    monkeypatch.setattr(competitors, "cublas", lambda inputs: "cublas")
+    batches, m, n, k = program.gemm_suite.dimensions(shape)
+    found = competitors.competitors("gemm_configs", SimpleNamespace(batches=batches, m=m, n=n, k=k), None, [])
+    first, *others, last = found
+    assert (first, last) == ("numpipe", "cuBLAS")
+    assert set(others) == {name for name, cfg in gemm_tuned.CONFIGS.items() if name != chosen and (skinny or not cfg.skinny)}
+    for name in (first, *others):
+        found[name](1, 2, 3)
+    assert asked == [None, *(gemm_tuned.CONFIGS[name] for name in others)]
 
 
 def test_what_is_told_stands_below_the_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

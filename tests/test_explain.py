@@ -198,7 +198,7 @@ def measured() -> dict[Any, list[float]]:
     """Seconds of examples that were measured on an H200, by kernel, shape, configuration and clock: docs/results."""
     found: dict[Any, list[float]] = {}
     for file in sorted((ROOT / "docs" / "results").glob("gemm_*h200*.json")):
-        if file.name.startswith("gemm_suite"):
+        if file.name.startswith(("gemm_suite", "gemm_configs")):
             continue  # of examples/gemm_tuned.py
         result = read(file)
         for row in result.rows:

@@ -3,6 +3,7 @@
     python examples/benchmarks/gemm.py --suite all --out result.json            # every product that numpipe is judged by
     python examples/benchmarks/gemm.py --suite square,skinny --peers triton,pallas --dtype bf16,f16 --out result.json
     python examples/benchmarks/gemm.py --shapes 4096,4096,4096 64x1024,1024,1024 --out result.json
+    python examples/benchmarks/gemm.py --suite all --all --out result.json    # the config that is chosen, beside all others
     python examples/benchmarks/gemm.py --forms --out result.json    # examples/gemm_body.py against examples/gemm.py
     python examples/benchmarks/gemm.py --chain --out result.json    # examples/gemm.py against itself, drained after each tile
     python examples/benchmarks/gemm.py --profile --out result.json  # examples/gemm.py that records what it does against itself
@@ -129,6 +130,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                         help="with a profile against without")
     parser.add_argument("--ladder", dest="against", action="store_const", const="gemm_ladder",
                         help="each rung of examples/gemm_ladder.py against cuBLAS")
+    parser.add_argument("--all", dest="against", action="store_const", const="gemm_configs",
+                        help="the chosen config of examples/gemm_tuned.py, every other one of it, and cuBLAS")
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
                         help="tile sizes and slots of a shape for examples/gemm.py; others run gemm_tuned.py")
@@ -141,7 +144,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         options.configs = dict(text.split("=") for text in options.config)
     except ValueError as error:
         parser.error(str(error))
-    if options.against != "gemm" and any(gemm_suite.dimensions(shape)[0] for shape in options.shapes):
+    if options.against not in ("gemm", "gemm_configs") and any(gemm_suite.dimensions(shape)[0] for shape in options.shapes):
         parser.error("--forms, --chain, --profile and --ladder take plain products, M,N,K")
     return options
 
@@ -155,13 +158,13 @@ def main() -> int:
     options = parse()
 
     def tell(rows: Sequence[bench.Row]) -> str:
-        if options.against == "gemm":
+        if options.against in ("gemm", "gemm_configs"):
             return gemm_suite.verdict(rows)
         return ladders.told(rows, lambda case: str(case["shape"]), options.table)
 
     return bench.main(options.against, cases(options), lambda process, case: measure(process, dict(case), options),
                       processes=options.processes, gpus=options.gpus, out=options.out, method=vars(options.plan),
-                      tell=tell if options.against in ("gemm", "gemm_ladder") else None)
+                      tell=tell if options.against in ("gemm", "gemm_configs", "gemm_ladder") else None)
 
 
 if __name__ == "__main__":

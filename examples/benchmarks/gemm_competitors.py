@@ -21,6 +21,8 @@ from numpipe.kernels import Kernel
 
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 PEERS = ("triton", "pallas")
+SKINNY = 256
+"""rows or columns, beyond which tiles for a few of them are left out"""
 EVENTS = 4000
 """of a profile: more than a warpgroup has in 4096,4096,4096"""
 
@@ -95,6 +97,8 @@ def competitors(against: str, inputs: Inputs, config: str | None, peers: list[st
     """Name -> competitor; the first is numpipe's, the last the reference. Peers that do not run here are left out, with a word."""
     if against == "gemm_ladder":
         return {name: InPlace(inputs, function) for name, function in (*rungs().items(), (REFERENCE, cublas(inputs)))}
+    if against == "gemm_configs":
+        return {name: InPlace(inputs, function) for name, function in (*configs(inputs).items(), (REFERENCE, cublas(inputs)))}
     if against != "gemm":
         return {name: InPlace(inputs, function) for name, function in _kernels(against, config).items()}
     found: dict[str, Competitor] = {OURS: InPlace(inputs, ours(inputs, config))}
@@ -115,6 +119,17 @@ def ours(inputs: Inputs, config: str | None) -> Function:
         return lambda a, b, out: gemm_tuned.matmul(a, b, out=out)
     module = importlib.import_module("batched_gemm" if inputs.batches else "gemm")  # of examples/
     return _call(module.batched_matmul if inputs.batches else module.matmul, module.Config, config)
+
+
+def configs(inputs: Inputs) -> dict[str, Function]:
+    """examples/gemm_tuned.py as its model chooses, first; then by its other configs, the skinny ones for skinny products alone."""
+    import gemm_tuned
+
+    chosen = gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)
+    others = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items()
+              if cfg != chosen and (not cfg.skinny or min(inputs.m, inputs.n) <= SKINNY)}
+    return {OURS: ours(inputs, None), **{
+        name: lambda a, b, out, cfg=cfg: gemm_tuned.matmul(a, b, out=out, cfg=cfg) for name, cfg in others.items()}}  # type: ignore[misc]
 
 
 def rungs() -> dict[str, Function]:
