@@ -147,6 +147,33 @@ def test_short_kernels_are_launched_several_times_between_events() -> None:
     assert samples["burst"].seconds("ours") == pytest.approx(20e-6)
 
 
+def test_a_program_of_many_calls_is_made_before_any_load() -> None:
+    sizes: list[int] = []
+
+    class Programs:
+        def __call__(self, i: int) -> None:
+            raise AssertionError("one by one")
+
+        def many(self, first: int, calls: int) -> None:
+            sizes.append(calls)
+
+    class Gpu(FakeGpu):
+        begun: int | None = None
+
+        def measure(self, competitor: Callable[[int], object], calls: int, first: int) -> float:
+            timer.launch(competitor, first, calls)
+            return 20e-6
+
+        def now(self) -> float:
+            self.begun = len(sizes) if self.begun is None else self.begun
+            self.time += 0.1
+            return self.time
+
+    gpu = Gpu()
+    bench.compare({"ours": Programs(), "theirs": Programs()}, reference="theirs", timer=gpu)
+    assert gpu.begun is not None and {20, 80} <= set(sizes[gpu.begun:]) <= set(sizes[:gpu.begun])
+
+
 def test_calls_count_up_so_that_buffers_rotate() -> None:
     gpu, _ = samples_of(20e-6, 20e-6, protocols=("burst",))
     assert [i for _, i in gpu.log] == list(range(len(gpu.log)))
@@ -243,6 +270,7 @@ SCRIPT = """
             raise RuntimeError("an illegal address")
         times = {"ref": [1.0], "x": [1.0 - process / 100], "ref again": [1.0]}
         print("progress of", process, os.getpid())
+        time.sleep(float(os.environ.get("SLOW", "0")) * (process == 0))
         return run_entry(process, case, 1.0, [Sample("burst", "ref", 1, times)], pid=os.getpid(),
                          saw=os.environ.get("CUDA_VISIBLE_DEVICES"), at=time.monotonic())
 
@@ -269,8 +297,9 @@ def test_each_process_measures_every_case_and_the_file_has_all(tmp_path: Path, c
     assert "progress of 2" in shown and "process 3/3  2  burst 1.020" in shown
 
 
-def test_the_file_has_the_runs_in_the_order_of_the_cases(tmp_path: Path) -> None:
-    _, result = collected(tmp_path, fails_at=0, cases=[{"n": 1}, {"n": 2}])
+def test_the_file_has_the_runs_in_the_order_of_the_cases_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOW", "1.5")  # the first process comes last
+    _, result = collected(tmp_path, fails_at=0, cases=[{"n": 1}, {"n": 2}], cards=["GPU-a", "GPU-b"])
     assert [(r["process"], r["case"]["n"]) for r in result.runs] == [(p, n) for n in (1, 2) for p in range(3)]
 
 
@@ -283,12 +312,13 @@ def test_a_failed_process_is_recorded_and_the_others_go_on(tmp_path: Path, capfd
     assert "FAILED: RuntimeError: an illegal address" in capfd.readouterr().out
 
 
-def test_gpus_share_the_processes_out_and_have_one_at_a_time(tmp_path: Path) -> None:
+def test_gpus_share_the_processes_out_and_have_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOW", "1.5")
     status, result = collected(tmp_path, fails_at=0, cards=["GPU-a", "GPU-b"])
     assert status == 0
     assert sorted((run["process"], run["case"]["n"]) for run in result.runs) == [(p, n) for p in range(3) for n in (1, 2)]
     assert all(run["gpu"] == run["saw"] for run in result.runs)
-    assert {run["gpu"] for run in result.runs} == {"GPU-a", "GPU-b"}
+    assert {run["process"]: run["gpu"] for run in result.runs} == {0: "GPU-a", 1: "GPU-b", 2: "GPU-b"}  # the one that is free
     for card in ("GPU-a", "GPU-b"):  # the runs of a process stand together
         turns = [run["process"] for run in sorted(result.runs, key=lambda run: run["at"]) if run["gpu"] == card]
         assert turns == sorted(turns)
