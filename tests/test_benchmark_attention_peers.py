@@ -116,9 +116,9 @@ def peer(gpu: FakeJax, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     monkeypatch.delitem(sys.modules, "pallas_attention", raising=False)
     module = importlib.import_module("pallas_attention")
-    monkeypatch.setattr(module, "KNOWN", tmp_path / "known.json")
+    monkeypatch.setattr(sys.modules["pallas_sweeps"], "FOLDER", tmp_path / "sweeps")
     yield module
-    del sys.modules["pallas_attention"]
+    del sys.modules["pallas_attention"], sys.modules["pallas_sweeps"]
 
 
 @pytest.fixture
@@ -172,9 +172,22 @@ def test_the_fastest_configuration_that_runs_is_taken_and_kept(peer: Any, gpu: F
     assert peer.Pallas(sets, causal=True).config == found.config  # nothing is measured again
 
 
-def test_where_no_configuration_runs_the_error_has_what_was_said_of_each(peer: Any) -> None:
+def test_a_sweep_is_of_one_mask_and_of_one_size(peer: Any, gpu: FakeJax) -> None:
+    gpu.milliseconds = {(64, 2): 3.0, (128, 2): 1.0}
+    small, large = ([[FakeTensor(1, 2, size, 64)] * 3] for size in (256, 512))
+    assert peer.Pallas(small, causal=True).config.block_kv == 128
+    gpu.milliseconds[128, 2] = 4.0
+    again = (small, True), (small, False), (large, True)
+    assert [peer.Pallas(sets, causal).config.block_kv for sets, causal in again] == [128, 64, 64]
+
+
+def test_where_no_configuration_runs_the_error_has_what_was_said_of_each(peer: Any, gpu: FakeJax, tmp_path: Path) -> None:
+    sets = [[FakeTensor(1, 2, 256, 64)] * 3]
     with pytest.raises(ValueError, match=r"attention runs: 64 keys, 2 steps: ValueError: 64 keys exceed.*256 keys, 4 steps"):
-        peer.Pallas([[FakeTensor(1, 2, 256, 64)] * 3], causal=False)
+        peer.Pallas(sets, causal=False)
+    gpu.milliseconds = {(64, 2): 3.0}
+    assert peer.Pallas(sets, causal=False).config.block_kv == 64  # a failure is not remembered
+    assert [path.suffix for path in (tmp_path / "sweeps").iterdir()] == [".json"]
 
 
 # ---- what is measured, and said of it

@@ -7,12 +7,9 @@ what passes between two kernels, as between two calls of a JAX program, does not
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import statistics
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU's memory belongs to the others too
@@ -21,12 +18,11 @@ import jax
 import torch
 from jax.experimental.mosaic.gpu import profiler
 from jax.experimental.pallas.ops.gpu import attention_mgpu
+from pallas_sweeps import remembered
 
 from numpipe import bench
 from numpipe.bench.timer import Competitor
 
-KNOWN = Path(tempfile.gettempdir()) / f"pallas_attention_{os.getppid()}_{os.environ.get('CUDA_VISIBLE_DEVICES', '')}.json"
-"""what the sweep of an earlier process of this run has found, on this GPU"""
 SPACE = tuple(itertools.product((64, 128, 256), (2, 3, 4)))
 """rows of K and V in a step, steps at once; it has two compute warpgroups, of 64 rows of Q each"""
 
@@ -101,24 +97,24 @@ class Pallas:
         self.results = [None] * len(self.sets)
 
     def _best(self) -> attention_mgpu.TuningConfig:
-        known = json.loads(KNOWN.read_text(encoding="utf8")) if KNOWN.exists() else {}
-        key = str(([x.shape for x in self.sets[0]], str(self.sets[0][0].dtype), self.causal))
-        if key not in known:
-            times, refused = {}, []
-            for keys, steps in SPACE:
-                try:
-                    function = compiled(tuning(keys, steps, self.causal))
-                    measured = profiler.measure(function, iterations=5)(*self.sets[0])[1]
-                    times[keys, steps] = statistics.median(measured or [])
-                except Exception as error:  # sizes that it does not divide, more shared memory than there is
-                    refused.append(f"{keys} keys, {steps} steps: {type(error).__name__}: {str(error)[:200]}")
-            print(f"Pallas: ms of (keys, steps) {times}", *refused, sep="\n  ", flush=True)
-            if not times:
-                raise ValueError("no configuration of Pallas' attention runs: " + "; ".join(refused))
-            known[key] = min(times, key=times.__getitem__)
-            KNOWN.write_text(json.dumps(known), encoding="utf8")
-        keys, steps = known[key]
-        return tuning(keys, steps, self.causal)
+        first = self.sets[0]
+        what = f"attention {[x.shape for x in first]} {first[0].dtype} {'causal' if self.causal else 'full'}"
+        return tuning(*remembered(what, self._fastest), self.causal)
+
+    def _fastest(self) -> tuple[int, int]:
+        """That of `SPACE`."""
+        times, refused = {}, []
+        for keys, steps in SPACE:
+            try:
+                function = compiled(tuning(keys, steps, self.causal))
+                measured = profiler.measure(function, iterations=5)(*self.sets[0])[1]
+                times[keys, steps] = statistics.median(measured or [])
+            except Exception as error:  # sizes that it does not divide, more shared memory than there is
+                refused.append(f"{keys} keys, {steps} steps: {type(error).__name__}: {str(error)[:200]}")
+        print(f"Pallas: ms of (keys, steps) {times}", *refused, sep="\n  ", flush=True)
+        if not times:
+            raise ValueError("no configuration of Pallas' attention runs: " + "; ".join(refused))
+        return min(times, key=times.__getitem__)
 
 
 def tuning(keys: int, steps: int, causal: bool) -> attention_mgpu.TuningConfig:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU's memory belongs to the others too
@@ -22,9 +20,8 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU's mem
 import jax
 import torch
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hopper
+from pallas_sweeps import remembered
 
-KNOWN = Path(tempfile.gettempdir()) / f"pallas_{os.getppid()}"
-"""what sweeps of other processes of this run have found: a file for each shape"""
 TOGETHER = 16
 """calls in a program of jax' at most: each takes time to compile"""
 
@@ -66,16 +63,13 @@ class Pallas:
 
     def _best(self) -> hopper.TuningConfig:
         """The fastest configuration of `_space`: first of all tiles, then with these of all orders. Types of one size have one."""
-        known = KNOWN / f"{self.a[0].shape}_{self.b[0].shape}"
-        if not known.exists():
+        def find() -> int:
             first, behind = hopper.MatmulDimension.M, 8
             tiles = self._fastest([c for c in _space() if (c.grid_minor_dim, c.grid_tile_width) == (first, behind)])
             best = self._fastest([c for c in _space() if replace(c, grid_minor_dim=first, grid_tile_width=behind) == tiles])
-            KNOWN.mkdir(exist_ok=True)
-            part = known.with_suffix(f".{os.getpid()}")
-            part.write_text(str(_space().index(best)), encoding="utf8")
-            os.replace(part, known)
-        return _space()[int(known.read_text(encoding="utf8"))]
+            return _space().index(best)
+
+        return _space()[remembered(f"matmul {self.a[0].shape} {self.b[0].shape}", find)]
 
     def _fastest(self, configs: Sequence[hopper.TuningConfig]) -> hopper.TuningConfig:
         """One of those that take the shape."""
