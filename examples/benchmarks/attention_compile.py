@@ -4,20 +4,22 @@
     python examples/benchmarks/attention_compile.py Pallas 4,16,4096,128 full 128 2     # its rows of K and V in a step, its steps
 
 Prints seconds as JSON. "import": of the module and what it imports at once, behind PyTorch's own; "first call": from float16 arrays
-on the GPU to the result, all that is compiled, and imported for that, included; "other type": the same for bfloat16, then, which
-Pallas' kernel does not take.
+on the GPU to the result, all that is compiled, and imported for that, included; "of it", for numpipe: its imports, and the parts of
+the compile as `kernel.inspect("resources", ...)` has them; "other type": the same for bfloat16, then, which Pallas' kernel does not
+take.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ UNLIKE = ("JAX_COMPILATION_CACHE_DIR", "PYTHONDONTWRITEBYTECODE")
 CACHES = ("NUMPIPE_CACHE_DIR", "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
 
 
-def cold(who: str, case: dict[str, Any], *config: int) -> dict[str, float]:
+def cold(who: str, case: dict[str, Any], *config: int) -> dict[str, Any]:
     """The seconds of a new process whose caches are empty folders; RuntimeError with all that it printed if it fails."""
     arguments = [sys.executable, str(HERE), who, case["shape"], case["mask"], *map(str, config)]
     with tempfile.TemporaryDirectory() as folder:
@@ -36,7 +38,7 @@ def cold(who: str, case: dict[str, Any], *config: int) -> dict[str, float]:
         done = subprocess.run(arguments, env=without | dict.fromkeys(CACHES, folder), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)} ended with status {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -56,11 +58,20 @@ def pallas_calls(causal: bool, keys: int, steps: int) -> Callable[..., object]:
     return lambda *arrays: jax.block_until_ready(function(*arrays))
 
 
-def seconds(who: str, shape: str, mask: str, *config: int) -> dict[str, float]:
+def parts(causal: bool, arrays: Sequence[Any]) -> dict[str, float]:
+    """Of the compile of numpipe's kernel for these arrays, which has been called with them."""
+    import flash_attention
+
+    depth = arrays[0].shape[3]
+    kernel = flash_attention.kernel(flash_attention.choose(depth, causal), flash_attention.Form(depth, causal))
+    return dict(kernel.inspect("resources", *arrays, scale=1.0, diagonal=0, group=1).seconds)
+
+
+def seconds(who: str, shape: str, mask: str, *config: int) -> dict[str, Any]:
     import torch
 
     torch.zeros(1, device="cuda")  # its context
-    times = {}
+    times: dict[str, Any] = {}
     begun = time.perf_counter()
     call = (numpipe_calls if who == "numpipe" else pallas_calls)(mask == "causal", *config)
     times["import"] = time.perf_counter() - begun
@@ -75,9 +86,14 @@ def seconds(who: str, shape: str, mask: str, *config: int) -> dict[str, float]:
             arrays = [jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in arrays]
         torch.cuda.synchronize()
         begun = time.perf_counter()
+        if who == "numpipe":
+            importlib.import_module("numpipe._numba")
+        imported = time.perf_counter()
         call(*arrays)
         torch.cuda.synchronize()
         times[what] = time.perf_counter() - begun
+        if who == "numpipe" and what == "first call":
+            times["of it"] = {"imports": imported - begun, **parts(mask == "causal", arrays)}
     return times
 
 
