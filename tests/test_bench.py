@@ -128,10 +128,27 @@ def test_burst_launches_eight_after_idling() -> None:
     assert gpu.time >= 9.0
 
 
-def test_interleaved_takes_competitors_in_turn() -> None:
-    gpu, samples = samples_of(1e-3, 1e-3, protocols=("interleaved",), plan=bench.Plan(load=0, rounds=5))
+def test_interleaved_takes_all_competitors_in_each_round_in_another_order() -> None:
+    gpu, samples = samples_of(1e-3, 1e-3, protocols=("interleaved",), plan=bench.Plan(load=0, rounds=8))
     assert samples["interleaved"].calls == 1
-    assert [name for name, _ in gpu.log[-15:]] == ["theirs", "ours", "theirs"] * 5
+    called = [name for name, _ in gpu.log[-24:]]
+    rounds = [tuple(called[i:i + 3]) for i in range(0, 24, 3)]
+    assert all(sorted(each) == ["ours", "theirs", "theirs"] for each in rounds) and len(set(rounds)) == 3
+
+
+def test_in_interleaved_rounds_nobody_always_comes_behind_one_that_lets_the_card_cool() -> None:
+    gpu, before = FakeGpu(), [""]
+
+    def competitor(name: str) -> Callable[[int], None]:
+        def call(i: int) -> None:
+            gpu.time += 1e-3 if before[0] == "light" else 1.05e-3
+            before[0] = name
+
+        return call
+
+    calls = {name: competitor(name) for name in ("light", "ours", "theirs")}
+    found, = bench.compare(calls, reference="theirs", timer=gpu, protocols=("interleaved",), plan=bench.Plan(load=0))
+    assert found.ratio("ours") == pytest.approx(1) and found.noise == pytest.approx(1)
 
 
 def test_alone_runs_the_reference_before_and_after_under_its_own_load() -> None:

@@ -7,7 +7,7 @@ cap, and a kernel that draws less then runs at a higher clock. So one number doe
 protocol     what happens                                         what the ratio says
 ===========  ===================================================  ========================================
 burst        8 measurements after 1.5 s without work              both at the boost clock, power to spare
-interleaved  2 s of load, then the competitors in turn            both at one clock: a ratio of cycles
+interleaved  2 s of load, then rounds of all competitors          both at one clock: a ratio of cycles
 alone        each under its own load, the reference first and     each at the clock its own power allows
              again last
 ===========  ===================================================  ========================================
@@ -19,6 +19,7 @@ comes from; a competitor is compared with the mean of the two.
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -197,8 +198,9 @@ class _Session:
     def interleaved(self) -> Sample:
         self.load(self.turns, self.plan.load)
         handles: dict[str, list[Any]] = {name: [] for name in self.turns}
+        draw = random.Random(0)
         for _ in range(self.plan.rounds):
-            for name in self.turns:
+            for name in draw.sample(self.turns, len(self.turns)):  # after milliseconds of one that draws less the clock is higher
                 handles[name].append(self.measure(name))
         times: dict[str, list[float]] = {}
         read = {"all": self.sensors()}
