@@ -16,7 +16,7 @@ if toolchain() is not None:
     pytest.skip(f"no compiler: {toolchain()}", allow_module_level=True)
 
 from kernels_for_tests import SMALL, gemm
-from numba.cuda.core import ir
+from numba.cuda.core import analysis, errors, ir
 from test_watch import plain
 
 from numpipe._numba import hopper, quicker
@@ -40,8 +40,8 @@ def test_numba_is_left_as_it_was() -> None:
 
 
 def test_each_answer_is_numbas(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"values": 0, "_escape_string": 0, "_has_loc": 0, "compute_use_defs": 0, "_rec_list_vars": 0,
-             "pysignature": 0}
+    asked = {"values": 0, "_escape_string": 0, "_has_loc": 0, "_rec_list_vars": 0,
+             "pysignature": 0, "get_mangle_string": 0}
 
     def both(name: str) -> Any:
         def answer(*given: Any) -> Any:
@@ -80,6 +80,27 @@ def test_the_code_is_that_of_numbas_own_passes(monkeypatch: pytest.MonkeyPatch) 
     assert ours == theirs and ours.count("wgmma.mma_async") == 4
 
 
+def test_an_error_has_the_context_that_numba_gives_it() -> None:
+    def told(context: Any, error: Exception) -> str:
+        with pytest.raises(type(error)) as raised, context("typing of {0} at {line}", "x = {}", line=7):
+            raise error
+        return str(raised.value)
+
+    for kind in (errors.TypingError, ValueError):
+        ours, theirs = (told(context, kind("no")) for context in (quicker.ErrorContext, NUMBAS["new_error_context"]))
+        assert ours == theirs and ("x = {} at 7" in ours) == (kind is errors.TypingError)
+
+
+def test_with_debug_information_variables_are_where_numba_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    for name in ("_alloca", "_storevar"):
+        monkeypatch.setattr(quicker, name, lambda *given: seen.append(given[1:]))
+    lower = types.SimpleNamespace(context=types.SimpleNamespace(enable_debuginfo=True))
+    quicker.alloca(lower, "x", "double", "model")
+    quicker.storevar(lower, "value", "x", 1)
+    assert seen == [("x", "double", "model"), ("value", "x", 1)]
+
+
 def block_of(*statements: Any) -> Any:
     return types.SimpleNamespace(body=list(statements))
 
@@ -91,7 +112,7 @@ def test_a_variable_that_is_read_before_it_is_defined_is_used_in_its_block() -> 
     pair = ir.Expr.build_tuple([x, y], loc)
     blocks = {0: block_of(ir.Assign(y, x, loc), ir.Assign(ir.Expr.call(f, [y, x], (), loc), y, loc)),
               4: block_of(ir.Assign(pair, x, loc), ir.Return(x, loc))}
-    found, wanted = quicker.use_defs(blocks), NUMBAS["compute_use_defs"](blocks)
+    found, wanted = quicker.use_defs(blocks), analysis.compute_use_defs(blocks)
     assert found == wanted
     assert found.usemap == {0: {"f", "y"}, 4: {"x", "y"}} and found.defmap == {0: {"x"}, 4: set()}
 

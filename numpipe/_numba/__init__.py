@@ -3,15 +3,16 @@
 Everything else reaches the compiler through the names below, so that a change of backend changes one folder. It is imported by the
 first compile, never by ``import numpipe``.
 
-==============  ====================================================================
-``emit``        LLVM IR: constants, inline assembly, symbols, kernels' parameters
-``operations``  meanings of functions, operators, attributes, methods
-``hopper``      Numba's compiler down to LLVM IR for sm_90a, without a GPU
-``quicker``     what it does for Python that kernels do not have, done in less time
-``exhausted``   bodies of loops that a role never runs, which are typed and left out
-``code``        LTO-IR, PTX, cubin, SASS
-``reasons``     why Numba refused a kernel
-==============  ====================================================================
+===============  ====================================================================
+``emit``         LLVM IR: constants, inline assembly, symbols, kernels' parameters
+``operations``   meanings of functions, operators, attributes, methods
+``hopper``       Numba's compiler down to LLVM IR for sm_90a, without a GPU
+``quicker``      what it does for Python that kernels do not have, done in less time
+``propagation``  its type inference, which looks again at what has changed only
+``exhausted``    bodies of loops that a role never runs, which are typed and left out
+``code``         LTO-IR, PTX, cubin, SASS
+``reasons``      why Numba refused a kernel
+===============  ====================================================================
 """
 
 from __future__ import annotations

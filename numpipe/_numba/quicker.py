@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from numba.cuda import itanium_mangler, lowering, utils
+from numba.cuda import cgutils, itanium_mangler, lowering, utils
 from numba.cuda.core import (
     analysis,
     base,
@@ -21,10 +21,13 @@ from numba.cuda.core import (
     postproc,
     targetconfig,
     transforms,
+    typeinfer,
 )
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.target import CUDATargetContext
+
+from . import propagation
 
 
 def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -86,10 +89,7 @@ def list_variables(statement: Any, value: Any) -> list[Any]:
 
 
 def use_defs(blocks: dict[int, Any]) -> Any:
-    """Which variables each block reads before it defines them, and which it defines: with one look at a statement, not two.
-
-    The passes ask for it several times, of each function.
-    """
+    """Which variables each block reads before it defines them, and which it defines: with one look at a statement, not two."""
     used: dict[int, set[str]] = {}
     defined: dict[int, set[str]] = {}
     for offset, block in blocks.items():
@@ -118,18 +118,67 @@ def find_singly_assigned_variable(lower: Any) -> None:
 
 
 def post_process(self: postproc.PostProcessor, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
-    """What is live where is computed when it is asked for: Numba does it after each of five passes, for generators."""
+    """What is live where is computed when it is asked for: Numba does it after each of five passes, for generators.
+
+    Nothing tells where a variable is no longer needed: no value of a kernel counts references to it.
+    """
     self.func_ir.blocks = transforms.canonicalize_cfg(self.func_ir.blocks)
     self.func_ir.variable_lifetime = postproc.VariableLifetime(self.func_ir.blocks)
     self.func_ir.generator_info = None
-    if emit_dels:
-        self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+
+_alloca = lowering.Lower.alloca_lltype
+_storevar = lowering.CUDALower.storevar
+
+
+def alloca(self: Any, name: str, lltype: Any, datamodel: Any = None) -> Any:
+    """A variable's place: without the size that only a debugger is told, for which LLVM parses a module with a value in it."""
+    if self.context.enable_debuginfo:
+        return _alloca(self, name, lltype, datamodel)
+    return cgutils.alloca_once(self.builder, lltype, name=name, zfill=False)
+
+
+def storevar(self: Any, value: Any, name: str, argidx: int | None = None) -> None:
+    """A variable's new value, in its place: without reading the old one first, whose references nobody counts."""
+    if self.context.enable_debuginfo:
+        _storevar(self, value, name, argidx)
+    elif name in self._singly_assigned_vars and not self._disable_sroa_like_opt:
+        self._blk_local_varmap[name] = value
+    else:
+        self._alloca_var(name, self.typeof(name))
+        self.builder.store(value, self.getvar(name))
+
+
+class ErrorContext:
+    """What is said of an error in here: formatted where there is one, as Numba's generator does, but entered thousands of times."""
+
+    def __init__(self, fmt: str, *args: Any, **kwargs: Any) -> None:
+        self.fmt, self.args, self.kwargs = fmt, args, kwargs
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if isinstance(error, errors.NumbaError):
+            error.add_context(self.fmt.format(*self.args, **self.kwargs))
+
+
+_get_mangle_string = targetconfig.TargetConfig.get_mangle_string
+_mangled: dict[tuple[type, str], str] = {}
+
+
+def mangle_string(self: Any) -> str:
+    """The flags of a compile in the name of a function: those of nearly all functions are the same, and compressed once."""
+    key = self.__class__, self.summary()
+    if key not in _mangled:
+        _mangled[key] = _get_mangle_string(self)
+    return _mangled[key]
 
 
 def run_pass(self: Any, index: int, one: Any, state: Any) -> None:
     """A pass, without events, times, dumps and checks of it: there are sixteen of each function, and most do little."""
     one.analysis = self._analysis
-    with errors.new_error_context(f"Pass {one.name()}"):
+    with ErrorContext("Pass {0}", one.name()):
         for run in (one.run_initialization, one.run_pass, one.run_finalizer):
             run(state)
 
@@ -145,12 +194,17 @@ replacements: tuple[tuple[Any, str, Any], ...] = (
     (itanium_mangler, "_escape_string", functools.lru_cache(4096)(itanium_mangler.escape_string)),
     (base, "_has_loc", functools.lru_cache(4096)(base._has_loc)),
     (utils, "pysignature", functools.lru_cache(4096)(utils.pysignature)),
-    (analysis, "compute_use_defs", use_defs),
     (numba_ir.Inst, "_rec_list_vars", list_variables),
     (lowering.Lower, "_find_singly_assigned_variable", find_singly_assigned_variable),
+    (lowering.Lower, "alloca_lltype", alloca),
+    (lowering.CUDALower, "storevar", storevar),
+    (lowering, "new_error_context", ErrorContext),
+    (typeinfer, "new_error_context", ErrorContext),
+    (targetconfig.TargetConfig, "get_mangle_string", mangle_string),
     (postproc.PostProcessor, "run", post_process),
     (compiler_machinery.PassManager, "_runPass", run_pass),
     (interpreter, "peep_hole_delete_with_exit", _unchanged),
     (interpreter, "peep_hole_fuse_dict_add_updates", _unchanged),
+    *propagation.replacements,
 )
 """(module or class, name, what stands there while a kernel is compiled)"""
