@@ -144,15 +144,28 @@ def test_a_call_of_a_function_that_is_not_typed_yet_runs_each_time(inferer: Any)
 def test_a_function_that_is_compiled_on_the_way_reads_for_itself(inferer: Any) -> None:
     ran: list[str] = []
     inner = network(Constraint(7, "y", lambda: ran.append("inner")))
-    made = network(Constraint(1, "x", lambda: (ran.append("outer"), propagation.propagate(inner, inferer))))
+    made = network(Constraint(1, "x", lambda: (ran.append("outer"), propagation.propagate(inner, inferer), inferer.typevars["z"])))
     propagation.propagate(made, inferer)
     inferer.typevars["y"].type = kinds.int32
     ran.clear()
     propagation.propagate(made, inferer)
     assert ran == []
-    inferer.typevars["x"].type = kinds.int32
+    inferer.typevars["z"].type = kinds.int32  # read behind the other function
     propagation.propagate(made, inferer)
     assert ran == ["outer", "inner"]
+
+
+def test_a_constraint_that_changes_what_it_has_read_runs_again(inferer: Any) -> None:
+    ran: list[int] = []
+
+    def change() -> None:
+        ran.append(1)
+        dict.get(inferer.typevars, "x").type = kinds.int32  # type: ignore[union-attr]
+
+    made = network(Constraint(1, "x", change))
+    for _ in range(3):
+        propagation.propagate(made, inferer)
+    assert len(ran) == 2
 
 
 def test_warnings_have_the_line_of_their_constraint(inferer: Any) -> None:
