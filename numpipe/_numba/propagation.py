@@ -22,11 +22,11 @@ _add_type = typeinfer.TypeInferer.add_type
 
 
 @contextlib.contextmanager
-def _reading(into: list[tuple[Any, Any]] | None) -> Iterator[None]:
+def _reading(into: Any) -> Iterator[Any]:
     global _read
     before, _read = _read, into
     try:
-        yield
+        yield into
     finally:
         _read = before
 
@@ -56,23 +56,21 @@ def copy_type(self: Any, src_var: str, dest_var: str, loc: Any) -> None:
 
 def propagate(self: Any, typeinferer: Any) -> list[Exception]:
     """Run the constraints of a function that have not run with these types, in order; what the others raised."""
-    known: dict[int, list[tuple[Any, Any]]] = self.__dict__.setdefault("numpipe_read", {})
+    known: dict[Any, list[tuple[Any, Any]]] = vars(self).setdefault("numpipe_read", {})
     failed: list[Exception] = []
     strange = []
     fixer = typeinferer.warnings
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", fixer._category)
-        for number, constraint in enumerate(self.constraints):
-            before = known.pop(number, None)
-            if before is not None and all(var.type is kind for var, kind in before):
-                known[number] = before
+        for constraint in self.constraints:
+            if constraint in known and all(var.type is kind for var, kind in known[constraint]):
                 continue
-            seen: list[tuple[Any, Any]] = []
+            known.pop(constraint, None)
             try:
-                with _reading(seen):
+                with _reading([]) as seen:
                     constraint(typeinferer)
                 if all(kind.__class__ is not types.RecursiveCall for _, kind in seen):  # is of what is known of itself so far
-                    known[number] = seen
+                    known[constraint] = seen
             except errors.ForceLiteralArg as error:
                 failed.append(error)
             except errors.TypingError as error:

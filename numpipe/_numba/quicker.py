@@ -88,21 +88,21 @@ def list_variables(statement: Any, value: Any) -> list[Any]:
     return found
 
 
-def use_defs(blocks: dict[int, Any]) -> Any:
-    """Which variables each block reads before it defines them, and which it defines: with one look at a statement, not two."""
+def uses(blocks: dict[int, Any]) -> dict[int, set[str]]:
+    """Which variables each block reads before it defines them: with one look at a statement, not two."""
     used: dict[int, set[str]] = {}
-    defined: dict[int, set[str]] = {}
     for offset, block in blocks.items():
-        uses, definitions = used[offset], defined[offset] = set[str](), set[str]()
+        reads = used[offset] = set[str]()
+        defined = set[str]()
         for statement in block.body:
             if isinstance(statement, numba_ir.assign_types):
                 names = [variable.name for variable in list_variables(statement, statement.value)]
                 if statement.target.name not in names:
-                    definitions.add(statement.target.name)
+                    defined.add(statement.target.name)
             else:
                 names = [variable.name for variable in ir_utils.compat_list_vars_stmt(statement)]
-            uses.update(name for name in names if name not in definitions)
-    return analysis._use_defs_result(usemap=used, defmap=defined)
+            reads.update(name for name in names if name not in defined)
+    return used
 
 
 def find_singly_assigned_variable(lower: Any) -> None:
@@ -112,7 +112,7 @@ def find_singly_assigned_variable(lower: Any) -> None:
     """
     assigned = Counter(statement.target.name for block in lower.blocks.values() for statement in block.body
                        if isinstance(statement, numba_ir.assign_types))
-    elsewhere = set().union(*use_defs(lower.func_ir.blocks).usemap.values(), analysis.must_use_alloca(lower.func_ir.blocks))
+    elsewhere = set().union(*uses(lower.func_ir.blocks).values(), analysis.must_use_alloca(lower.func_ir.blocks))
     lower._singly_assigned_vars = {name for name, count in assigned.items() if count == 1} - elsewhere
     lower._blk_local_varmap = {}
 
