@@ -55,7 +55,7 @@ def copy_type(self: Any, src_var: str, dest_var: str, loc: Any) -> None:
 
 
 def propagate(self: Any, typeinferer: Any) -> list[Exception]:
-    """Run the constraints of a function that have not run with these types, in order; what the others raised."""
+    """Run the constraints of a function that have not run with these types, in order; what they raised."""
     known: dict[Any, list[tuple[Any, Any]]] = vars(self).setdefault("numpipe_read", {})
     failed: list[Exception] = []
     strange = []
@@ -65,7 +65,6 @@ def propagate(self: Any, typeinferer: Any) -> list[Exception]:
         for constraint in self.constraints:
             if constraint in known and all(var.type is kind for var, kind in known[constraint]):
                 continue
-            known.pop(constraint, None)
             try:
                 with _reading([]) as seen:
                     constraint(typeinferer)
