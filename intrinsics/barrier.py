@@ -6,8 +6,8 @@ be used with two thread counts at a time. PTX ISA, "Parallel Synchronization and
 
 from __future__ import annotations
 
-from numpipe._machine import current
-from numpipe._op import ptx
+from numpipe.core.machine import current
+from numpipe.core.op import ptx
 
 
 @ptx("bar.sync $id, $threads;", id="r", threads="r")

@@ -15,8 +15,8 @@ PTX ISA, "Cluster of Cooperative Thread Arrays"; mapa; barrier.cluster.
 
 from __future__ import annotations
 
-from numpipe._machine import current
-from numpipe._op import ptx
+from numpipe.core.machine import current
+from numpipe.core.op import ptx
 
 
 @ptx("mapa.shared::cluster.u32 $ret, $addr, $rank;", returns="r", memory=False, addr="r", rank="r")

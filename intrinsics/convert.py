@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from numpipe._op import ptx
+from numpipe.core.op import ptx
 
 _CANONICAL_NAN = np.uint32(0x7FFF)
 

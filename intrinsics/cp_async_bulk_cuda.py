@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpipe import _numba as nb
-from numpipe._op import cuda_meaning, immediate
-from numpipe.errors import SpecError
+from numpipe.core import numba as nb
+from numpipe.core.op import cuda_meaning, immediate
+from numpipe.diagnostics.errors import SpecError
 
 from . import cp_async_bulk
 

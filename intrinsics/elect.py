@@ -3,9 +3,9 @@ Instructions: elect.sync"."""
 
 from __future__ import annotations
 
-from numpipe._machine import current, failure
-from numpipe._op import ptx
-from numpipe.errors import SimulationError
+from numpipe.core.machine import current, failure
+from numpipe.core.op import ptx
+from numpipe.diagnostics.errors import SimulationError
 
 
 @ptx("{ .reg .pred chosen; elect.sync _|chosen, 0xffffffff; selp.b32 $ret, 1, 0, chosen; }",

@@ -6,8 +6,8 @@ griddepcontrol".
 
 from __future__ import annotations
 
-from numpipe._machine import current
-from numpipe._op import ptx
+from numpipe.core.machine import current
+from numpipe.core.op import ptx
 
 
 @ptx("griddepcontrol.wait;")

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from numpipe._machine import current
-from numpipe._op import op
-from numpipe.errors import SpecError
+from numpipe.core.machine import current
+from numpipe.core.op import op
+from numpipe.diagnostics.errors import SpecError
 
 _WARPS, _LANES = 4, 32
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpipe import _numba as nb
-from numpipe._op import cuda_meaning
+from numpipe.core import numba as nb
+from numpipe.core.op import cuda_meaning
 
 from . import ldmatrix
 

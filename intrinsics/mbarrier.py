@@ -13,8 +13,8 @@ PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 
 from __future__ import annotations
 
-from numpipe._machine import current
-from numpipe._op import ptx
+from numpipe.core.machine import current
+from numpipe.core.op import ptx
 
 
 @ptx("mbarrier.init.shared::cta.b64 [$addr], $count;", addr="r", count="r")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from numpipe._machine import current
-from numpipe._op import ptx
+from numpipe.core.machine import current
+from numpipe.core.op import ptx
 
 
 @ptx("st.volatile.shared.b32 [$addr], $value;", addr="r", value="r")

@@ -8,9 +8,9 @@ are per thread, and their sum over the warpgroups must stay ≤ 512 (the 65536 r
 
 from __future__ import annotations
 
-from numpipe._machine import current
-from numpipe._op import ptx
-from numpipe.errors import SpecError
+from numpipe.core.machine import current
+from numpipe.core.op import ptx
+from numpipe.diagnostics.errors import SpecError
 
 
 def _check(n: int) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from numpipe._machine import current, failure
-from numpipe._op import op, ptx
-from numpipe.errors import SimulationError
+from numpipe.core.machine import current, failure
+from numpipe.core.op import op, ptx
+from numpipe.diagnostics.errors import SimulationError
 
 _INSTEAD = ("use one_lane(function, …) or each_warp(function, …) for what one lane does, and a body with "
             "lowering_semantics=Lane for code of each lane")

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from numpipe._machine import current
-from numpipe._op import ptx
-from numpipe.errors import SpecError
+from numpipe.core.machine import current
+from numpipe.core.op import ptx
+from numpipe.diagnostics.errors import SpecError
 
 _WARPS, _LANES = 4, 32
 

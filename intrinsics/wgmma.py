@@ -25,9 +25,9 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
-from numpipe._machine import InFlight, Mma, current
-from numpipe._op import op, ptx
-from numpipe.errors import SpecError
+from numpipe.core.machine import InFlight, Mma, current
+from numpipe.core.op import op, ptx
+from numpipe.diagnostics.errors import SpecError
 
 _DTYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 _MAJORS = ("k", "mn")

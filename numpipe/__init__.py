@@ -32,226 +32,105 @@ packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from .core.paths import PublicPaths
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "kernel": "kernels", "Kernel": "kernels",
-    "Static": "specs", "ArrayType": "specs", "persistent": "specs", "BlockSpec": "specs",
-    "Workspace": "specs",
-    "CompilerParams": "params", "LoweringSemantics": "params", "lane_index": "per_lane",
-    "TilingTransform": "transforms", "SwizzleTransform": "transforms", "TransposeTransform": "transforms",
-    "Element": "specs", "GMEM": "specs",
-    "PipelineState": "chains", "WarpSpecializedPipeline": "chains", "ComputeContext": "chains",
-    "function": "functions", "emit_pipeline_warp_specialized": "emit", "emit_pipeline": "emit_single",
-    "tiles": "tile_loop", "split_tiles": "splits", "pipeline": "pipelines", "ds": "refs", "combine": "partials",
-    "full": "fragment.elementwise", "iota": "fragment.elementwise", "fma": "fragment.mathematics",
-    "partial_sum": "fragment.reduce", "partial_max": "fragment.reduce", "partial_min": "fragment.reduce",
-    "map_columns": "fragment.strips", "show_layout": "fragment.drawing", "layout_cast": "fragment.conversions",
-    "load_tile": "load",
-    "rsqrt": "fragment.mathematics", "sigmoid": "fragment.mathematics",
-    "zeros": "fragment.tile", "wgmma": "fragment.mma", "wgmma_wait": "fragment.mma",
-    "turn": "order_tokens", "schedule_fence": "schedule_fences",
-    "barrier_wait": "barriers", "barrier_arrive": "barriers", "barrier_test": "barriers",
-    "SMEM": "allocations", "Barrier": "allocations", "ClusterBarrier": "allocations", "RefUnion": "allocations",
-    "scratch": "shared", "run_scoped": "shared",
-    "copy_gmem_to_smem": "copies", "copy_smem_to_gmem": "copies", "commit_smem": "copies",
-    "commit_smem_to_gmem_group": "copies", "wait_smem_to_gmem": "copies", "async_prefetch": "copies",
-    **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or", "atomic_xor"), "atomics"),
-    "set_max_registers": "registers", "program_id": "programs", "num_programs": "programs", "nd_loop": "tile_loop",
-    "planar_snake": "snake",
-    "debug_print": "debug", "device_assert": "debug",
-    "axis_index": "context", "axis_size": "context", "cdiv": "arith", "fit_slots": "_budget",
-    "Trace": "traces", "timeline": "traces.drawing", "last_failure": "launch.watch", "last_profile": "launch.profiles",
-    "to_device": "launch.placement", "pinned_empty": "launch.placement",
-    "region": "profiling", "explain": "model", "autotune": "tune", "verify": "verification", "Verification": "verification",
-    "ascontiguous": "launch.contiguous",
-    "NumpipeError": "errors", "SpecError": "errors", "CompileError": "errors", "TargetError": "errors",
-    "LaunchError": "errors", "SimulationError": "errors", "PipelineRace": "errors", "PipelineDeadlock": "errors",
-    "SerializedWgmma": "errors",
-}
+_HOMES = (
+    "diagnostics.errors", "kernels.kernels",
+    "plan.specs", "plan.params", "plan.transforms", "plan.allocations", "plan.context", "plan.debug", "plan.profiling",
+    "plan.budget",
+    "core.functions", "core.arith",
+    "language.tiles.refs", "language.tiles.tile", "language.tiles.elementwise", "language.tiles.mathematics",
+    "language.tiles.mma", "language.tiles.reduce", "language.tiles.strips", "language.tiles.conversions",
+    "language.tiles.drawing", "language.tiles.load", "language.tiles.atomics",
+    "language.memory.shared", "language.memory.copies", "language.memory.registers", "language.memory.per_lane",
+    "language.pipeline.pipelines", "language.pipeline.emit", "language.pipeline.emit_single", "language.pipeline.chains",
+    "language.pipeline.barriers", "language.pipeline.order_tokens", "language.pipeline.schedule_fences",
+    "language.grid.tile_loop", "language.grid.splits", "language.grid.partials", "language.grid.programs",
+    "language.grid.snake",
+    "launch.placement", "launch.contiguous", "launch.watch", "launch.profiles",
+    "traces.trace", "traces.drawing",
+    "tools.verify.verification", "tools.model.explaining", "tools.tune.tuning",
+)
+"""The modules whose ``__all__`` are numpipe's public names, in the order in which a name is looked for."""
 
-__all__ = [
-    "GMEM",
-    "SMEM",
-    "ArrayType",
-    "Barrier",
-    "BlockSpec",
-    "ClusterBarrier",
-    "CompileError",
-    "CompilerParams",
-    "ComputeContext",
-    "Element",
-    "Kernel",
-    "LaunchError",
-    "LoweringSemantics",
-    "NumpipeError",
-    "PipelineDeadlock",
-    "PipelineRace",
-    "PipelineState",
-    "RefUnion",
-    "SerializedWgmma",
-    "SimulationError",
-    "SpecError",
-    "Static",
-    "SwizzleTransform",
-    "TargetError",
-    "TilingTransform",
-    "Trace",
-    "TransposeTransform",
-    "Verification",
-    "WarpSpecializedPipeline",
-    "Workspace",
-    "ascontiguous",
-    "async_prefetch",
-    "atomic_add",
-    "atomic_and",
-    "atomic_max",
-    "atomic_min",
-    "atomic_or",
-    "atomic_xor",
-    "autotune",
-    "axis_index",
-    "axis_size",
-    "barrier_arrive",
-    "barrier_test",
-    "barrier_wait",
-    "cdiv",
-    "combine",
-    "commit_smem",
-    "commit_smem_to_gmem_group",
-    "copy_gmem_to_smem",
-    "copy_smem_to_gmem",
-    "debug_print",
-    "device_assert",
-    "ds",
-    "emit_pipeline",
-    "emit_pipeline_warp_specialized",
-    "explain",
-    "fit_slots",
-    "fma",
-    "full",
-    "function",
-    "iota",
-    "kernel",
-    "lane_index",
-    "last_failure",
-    "last_profile",
-    "layout_cast",
-    "load_tile",
-    "map_columns",
-    "nd_loop",
-    "num_programs",
-    "partial_max",
-    "partial_min",
-    "partial_sum",
-    "persistent",
-    "pinned_empty",
-    "pipeline",
-    "planar_snake",
-    "program_id",
-    "region",
-    "rsqrt",
-    "run_scoped",
-    "schedule_fence",
-    "scratch",
-    "set_max_registers",
-    "show_layout",
-    "sigmoid",
-    "split_tiles",
-    "tiles",
-    "timeline",
-    "to_device",
-    "turn",
-    "verify",
-    "wait_smem_to_gmem",
-    "wgmma",
-    "wgmma_wait",
-    "zeros",
-]
+_PATHS = {
+    "bench": "tools.bench", "errors": "diagnostics.errors", "hazards": "diagnostics.hazards", "model": "tools.model",
+    "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "tune": "tools.tune",
+    **{room: room for room in ("intrinsics", "kernels", "launch", "sim", "traces")},
+}
+"""Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``."""
 
 if TYPE_CHECKING:
-    from ._budget import fit_slots
-    from .allocations import SMEM, Barrier, ClusterBarrier, RefUnion
-    from .arith import cdiv
-    from .atomics import atomic_add, atomic_and, atomic_max, atomic_min, atomic_or, atomic_xor
-    from .barriers import barrier_arrive, barrier_test, barrier_wait
-    from .chains import ComputeContext, PipelineState, WarpSpecializedPipeline
-    from .context import axis_index, axis_size
-    from .copies import (
-        async_prefetch,
-        commit_smem,
-        commit_smem_to_gmem_group,
-        copy_gmem_to_smem,
-        copy_smem_to_gmem,
-        wait_smem_to_gmem,
-    )
-    from .debug import debug_print, device_assert
-    from .emit import emit_pipeline_warp_specialized
-    from .emit_single import emit_pipeline
-    from .errors import (
-        CompileError,
-        LaunchError,
-        NumpipeError,
-        PipelineDeadlock,
-        PipelineRace,
-        SerializedWgmma,
-        SimulationError,
-        SpecError,
-        TargetError,
-    )
-    from .fragment.conversions import layout_cast
-    from .fragment.drawing import show_layout
-    from .fragment.elementwise import full, iota
-    from .fragment.mathematics import fma, rsqrt, sigmoid
-    from .fragment.mma import wgmma, wgmma_wait
-    from .fragment.reduce import partial_max, partial_min, partial_sum
-    from .fragment.strips import map_columns
-    from .fragment.tile import zeros
-    from .functions import function
-    from .kernels import Kernel, kernel
-    from .launch.contiguous import ascontiguous
-    from .launch.placement import pinned_empty, to_device
-    from .launch.watch import last_failure
-    from .load import load_tile
-    from .model import explain
-    from .order_tokens import turn
-    from .params import CompilerParams, LoweringSemantics
-    from .partials import combine
-    from .per_lane import lane_index
-    from .pipelines import pipeline
-    from .programs import num_programs, program_id
-    from .refs import ds
-    from .registers import set_max_registers
-    from .schedule_fences import schedule_fence
-    from .shared import run_scoped, scratch
-    from .snake import planar_snake
-    from .specs import GMEM, ArrayType, BlockSpec, Element, Static, Workspace, persistent
-    from .splits import split_tiles
-    from .tile_loop import nd_loop, tiles
-    from .traces import Trace
-    from .traces.drawing import timeline
-    from .transforms import SwizzleTransform, TilingTransform, TransposeTransform
-    from .tune import autotune
-    from .verification import Verification, verify
+    from .core.arith import *
+    from .core.functions import *
+    from .diagnostics.errors import *
+    from .kernels.kernels import *
+    from .language.grid.partials import *
+    from .language.grid.programs import *
+    from .language.grid.snake import *
+    from .language.grid.splits import *
+    from .language.grid.tile_loop import *
+    from .language.memory.copies import *
+    from .language.memory.per_lane import *
+    from .language.memory.registers import *
+    from .language.memory.shared import *
+    from .language.pipeline.barriers import *
+    from .language.pipeline.chains import *
+    from .language.pipeline.emit import *
+    from .language.pipeline.emit_single import *
+    from .language.pipeline.order_tokens import *
+    from .language.pipeline.pipelines import *
+    from .language.pipeline.schedule_fences import *
+    from .language.tiles.atomics import *
+    from .language.tiles.conversions import *
+    from .language.tiles.drawing import *
+    from .language.tiles.elementwise import *
+    from .language.tiles.load import *
+    from .language.tiles.mathematics import *
+    from .language.tiles.mma import *
+    from .language.tiles.reduce import *
+    from .language.tiles.refs import *
+    from .language.tiles.strips import *
+    from .language.tiles.tile import *
+    from .launch.contiguous import *
+    from .launch.placement import *
+    from .launch.profiles import *
+    from .launch.watch import *
+    from .plan.allocations import *
+    from .plan.budget import *
+    from .plan.context import *
+    from .plan.debug import *
+    from .plan.params import *
+    from .plan.profiling import *
+    from .plan.specs import *
+    from .plan.transforms import *
+    from .tools.model.explaining import *
+    from .tools.tune.tuning import *
+    from .tools.verify.verification import *
+    from .traces.drawing import *
+    from .traces.trace import *
+
+sys.meta_path.insert(0, PublicPaths(__name__, {name: path for name, path in _PATHS.items() if name != path}))
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        if name.endswith("_"):  # what Numba and Python ask of any value, for each name that a kernel reads: no submodule
-            raise AttributeError(f"module 'numpipe' has no attribute {name!r}")
-        try:
-            return importlib.import_module(f"{__name__}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{__name__}.{name}":
-                raise
-            raise AttributeError(f"module 'numpipe' has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+    if name in _PATHS:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name == "__all__":
+        return sorted(exported for home in _HOMES for exported in importlib.import_module(f"{__name__}.{home}").__all__)
+    if not name.endswith("_"):  # not what Numba and Python ask of any value, for each name that a kernel reads
+        for home in _HOMES:
+            module = importlib.import_module(f"{__name__}.{home}")
+            if name in module.__all__:
+                value = globals()[name] = getattr(module, name)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_PATHS, *__getattr__("__all__")})

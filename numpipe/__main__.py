@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .errors import NumpipeError
+from .diagnostics.errors import NumpipeError
 from .launch import device
 from .traces import Trace
 from .traces.drawing import ROWS, timeline

@@ -8,13 +8,13 @@ import numpy as np
 
 import numpipe
 from numpipe import BlockSpec, CompilerParams, ds
-from numpipe._op import helper
+from numpipe.core.op import helper
 
 
 @helper
 def quotient(x, y):  # type: ignore[no-untyped-def]
     """Compiled once for all kernels: nothing in its types names one."""
-    return numpipe.arith.truediv(x, y)
+    return numpipe.core.arith.truediv(x, y)
 
 
 def divide(a: Any, c: Any, x: Any, y: Any) -> None:

@@ -12,7 +12,7 @@ from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, cdiv, ds
 try:
     from numba import cuda
 except ImportError:  # where no CUDA wheel exists, kernels use numpipe's names
-    from numpipe import per_lane as cuda  # type: ignore[no-redef]
+    from numpipe.language.memory import per_lane as cuda  # type: ignore[no-redef]
 
 LANE = CompilerParams(lowering_semantics=LoweringSemantics.Lane)
 emit = numpipe.emit_pipeline_warp_specialized

@@ -8,7 +8,7 @@ from refusals import A, B, Cases
 
 import numpipe
 from numpipe import BlockSpec, SimulationError, SpecError, ds
-from numpipe.inert import REASON
+from numpipe.core.inert import REASON
 
 refused = Cases()
 

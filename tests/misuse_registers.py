@@ -27,7 +27,7 @@ from refusals import A, C, Cases
 
 import numpipe
 from numpipe import BlockSpec, SerializedWgmma, SpecError, ds
-from numpipe.inert import REASON
+from numpipe.core.inert import REASON
 
 refused = Cases()
 BIAS = np.ones(64, np.float32)

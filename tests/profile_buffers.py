@@ -7,8 +7,9 @@ import struct
 from typing import Any
 from unittest import mock
 
-from numpipe import Trace, _profile
+from numpipe import Trace
 from numpipe.launch.profiles import told
+from numpipe.plan import profile
 from numpipe.traces import Event
 
 Moment = tuple[str, int, int, int, int]
@@ -37,9 +38,9 @@ def as_recorded(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int =
 
 
 def buffer(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int, tick: int) -> bytes:
-    ctas = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])][:_profile.SAMPLED]
-    memory = bytearray(_profile.buffer_bytes(unit.warpgroups, room, len(ctas)))
-    stride = _profile.PART_BYTES + _profile.EVENT_BYTES * room
+    ctas = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])][:profile.SAMPLED]
+    memory = bytearray(profile.buffer_bytes(unit.warpgroups, room, len(ctas)))
+    stride = profile.PART_BYTES + profile.EVENT_BYTES * room
     for number, cta in enumerate(ctas):
         for warpgroup in range(unit.warpgroups):
             own = [e for e in trace.events if (e.cta, e.warpgroup) == (cta, warpgroup)]
@@ -53,8 +54,8 @@ def buffer(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int, tick:
 
             struct.pack_into("<IIQQQQ", memory, at, len(found), 7 + number, timer(0), clock, timer(ended), clock + ended)
             for index, (kind, ring, operand, step, time) in enumerate(found[:room]):
-                word = _profile.KINDS.index(kind) | ring << 8 | operand << 16
-                struct.pack_into("<IIQ", memory, at + _profile.PART_BYTES + index * _profile.EVENT_BYTES, word, step, clock + time)
+                word = profile.KINDS.index(kind) | ring << 8 | operand << 16
+                struct.pack_into("<IIQ", memory, at + profile.PART_BYTES + index * profile.EVENT_BYTES, word, step, clock + time)
     return bytes(memory)
 
 

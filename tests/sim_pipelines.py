@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from numpipe._machine import Machine, Mma, TensorMap
+from numpipe.core.machine import Machine, Mma, TensorMap
 from numpipe.sim import Trace, simulate
 
 F16 = np.dtype(np.float16)

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from refusals import EXECUTIONS, marked
 
 import numpipe
-from numpipe import CompileError, SimulationError, SpecError, arith, ds, numbers
+from numpipe import CompileError, SimulationError, SpecError, ds
 from numpipe.compile.build import toolchain
+from numpipe.core import arith, numbers
 
 both = pytest.mark.parametrize("execution", EXECUTIONS)
 compiles = pytest.mark.skipif(toolchain() is not None, reason="the CUDA compiler is not installed")
@@ -73,7 +74,7 @@ def compiled_type(operation: Any, names: tuple[str, ...], *before: Any) -> str:
     """The type that the GPU gives it, or the error."""
     from numba.cuda.descriptor import cuda_target
 
-    from numpipe import _numba as nb
+    from numpipe.core import numba as nb
 
     types = [nb.types.literal(1) if name == "literal int" else nb.types.float64 if name == "literal float" else
              nb.types.boolean if name == "bool" else getattr(nb.types, name) for name in names]

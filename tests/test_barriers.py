@@ -17,9 +17,10 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import numpipe
-from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, cdiv, ds, ring
-from numpipe._plans import ArrayArg, RingPlan
-from numpipe._unit import Unit
+from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, cdiv, ds
+from numpipe.language.pipeline import ring
+from numpipe.plan.plans import ArrayArg, RingPlan
+from numpipe.plan.unit import Unit
 
 emit = numpipe.emit_pipeline_warp_specialized
 SCHEDULES = (None, *range(9))

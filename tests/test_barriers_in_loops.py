@@ -13,8 +13,8 @@ from barrier_plans import Plan, inputs, load, source
 
 import numpipe
 from numpipe import BlockSpec, SimulationError, ds
-from numpipe.compile.gate import Sass
-from numpipe.compile.loops import Loops
+from numpipe.compile.check.gate import Sass
+from numpipe.compile.lift.loops import Loops
 
 SCHEDULES = (None, 0, 1)
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from numpipe import bench
-from numpipe.bench import report, timer, workers
 from numpipe.bench.protocols import AGAIN
 from numpipe.errors import SpecError, TargetError
 from numpipe.launch.device import GpuState
+from numpipe.tools.bench import report, timer, workers
 
 
 class FakeGpu:

@@ -14,9 +14,9 @@ import pytest
 from test_bench import FakeGpu
 
 from numpipe import SpecError, bench
-from numpipe.bench import clock, hold, timer
 from numpipe.bench.__main__ import main
 from numpipe.errors import LaunchError
+from numpipe.tools.bench import clock, hold, timer
 
 SMS = 4
 H200 = {"name": "NVIDIA H200", "compute_capability": "9.0", "sms": 132, "l2_bytes": 60 << 20, "memory_bytes": 141 << 30,

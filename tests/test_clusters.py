@@ -13,7 +13,7 @@ from cluster_kernels import SMALL, Config, by_hand, four, operands, product, ref
 
 import numpipe
 from numpipe import BlockSpec, ClusterBarrier, CompilerParams, PipelineDeadlock, PipelineRace, SpecError, Trace, ds, sim
-from numpipe.compile import gate
+from numpipe.compile.check import gate
 from numpipe.sim.port import Warpgroup
 
 SEEDS = (None, 0, 1, 2)
@@ -119,7 +119,7 @@ def test_a_release_that_misses_a_peer_is_a_deadlock_that_names_it(monkeypatch: p
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_slot_freed_by_one_cta_alone_is_a_race(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the count, and the releases, were of the CTA's own warpgroups."""
-    from numpipe._plans import RingPlan
+    from numpipe.plan.plans import RingPlan
 
     monkeypatch.setattr(RingPlan, "peers", property(lambda plan: (((0, 0, 0),),) * len(plan.parts)))
     with pytest.raises(PipelineRace) as caught:

@@ -1,6 +1,6 @@
 """The machine code of numpipe's kernels, as users get it: LTO-IR through nvJitLink, no GPU needed.
 
-`numpipe.compile.gate` holds the rules; here every kernel that is shipped, or has a form of its own, passes them, and each
+`numpipe.compile.check.gate` holds the rules; here every kernel that is shipped, or has a form of its own, passes them, and each
 rule is seen to fail on a kernel that breaks it.
 """
 
@@ -21,9 +21,9 @@ from kernels_for_tests import BF16, F16, F32, Config, by_trip_count, gemm, gemm_
 import gemm as example
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, ds
-from numpipe._op import helper
-from numpipe.compile import gate
 from numpipe.compile.build import Built, toolchain
+from numpipe.compile.check import gate
+from numpipe.core.op import helper
 from numpipe.errors import CompileError, SpecError
 
 if toolchain() is None:
@@ -248,7 +248,7 @@ def test_an_unrolled_loop_has_its_waits_as_often_as_its_products():
 
 
 def test_a_kernel_without_launch_bounds_is_found(monkeypatch):
-    from numpipe._numba import hopper
+    from numpipe.core.numba import hopper
 
     jit = hopper.cuda.jit
     monkeypatch.setattr(hopper, "cuda", types.SimpleNamespace(jit=lambda f, launch_bounds, **options: jit(f, **options)))
@@ -277,7 +277,7 @@ def test_a_memory_barrier_beyond_the_cta_is_found():
 
 def test_a_lane_elected_by_its_number_is_found():
     """ptxas cannot know that one lane is left, and loops over all of them."""
-    from numpipe import _numba as nb
+    from numpipe.core import numba as nb
     from numpipe.intrinsics import cp_async_bulk, mbarrier
 
     def kernel(tensor_map, steps):
@@ -294,7 +294,7 @@ def test_a_lane_elected_by_its_number_is_found():
 
 @pytest.mark.parametrize("how", ["a copy", "a pointer"])
 def test_tensor_maps_outside_the_parameters_are_found(how, monkeypatch):
-    from numpipe import _numba as nb
+    from numpipe.core import numba as nb
 
     marked = nb.grid_constant
 

@@ -18,8 +18,8 @@ from pipeline_plans import ARRAYS, FACTORS, RULES, Plan, allowed, array
 from pipeline_sources import arrays, check, copied, expected, inputs, load, serialized, source, told
 
 from numpipe import SimulationError
-from numpipe.compile import gate
 from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
 
 ALWAYS = 2
 """arrays that are run each time: a pair of choices meets in each of them, in other company; the others with ``-m soak``"""

@@ -21,7 +21,7 @@ from refusals import EXECUTIONS, A, B, C, marked
 
 import numpipe
 from numpipe import BlockSpec, CompileError, CompilerParams, SimulationError, SpecError, ds
-from numpipe._format import Field, kind_of, parse, render
+from numpipe.diagnostics.format import Field, kind_of, parse, render
 
 HERE = Path(__file__).resolve()
 

@@ -10,8 +10,8 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, PipelineRace, ds
-from numpipe.compile.waits import Asked, pending
-from numpipe.fragment import mma
+from numpipe.compile.lift.waits import Asked, pending
+from numpipe.language.tiles import mma
 
 SOURCES = [
     (0, "s = wgmma(); s = wait(s)"),

@@ -12,7 +12,8 @@ import pytest
 import single_kernels
 
 import numpipe
-from numpipe import BlockSpec, CompilerParams, ds, steps
+from numpipe import BlockSpec, CompilerParams, ds
+from numpipe.language.pipeline import steps
 
 emit = numpipe.emit_pipeline_warp_specialized
 TILES = 3

@@ -20,13 +20,15 @@ from turn_kernels import CFG
 
 import gemm_tuned
 import numpipe
-from numpipe import ArrayType, ds, launch, number_ring, tile_scheduler
-from numpipe._unit import Unit
-from numpipe._watch import Record
+from numpipe import ArrayType, ds, launch
 from numpipe.compile.build import toolchain
 from numpipe.errors import CompileError, PipelineDeadlock, PipelineRace, SimulationError, SpecError
+from numpipe.language.grid import tile_scheduler
+from numpipe.language.pipeline import number_ring
 from numpipe.launch import driver
 from numpipe.launch.watch import told
+from numpipe.plan.unit import Unit
+from numpipe.plan.watch import Record
 from numpipe.sim.deal import Deal
 
 SEEDS = (None, 1)

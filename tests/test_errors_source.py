@@ -21,7 +21,7 @@ from refusals import EXECUTIONS, A, B, C, marked, needs_columns
 
 import numpipe
 from numpipe import BlockSpec, CompileError, SpecError, ds
-from numpipe._frames import brief
+from numpipe.diagnostics.frames import brief
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from test_bench import FakeGpu
 from test_bench_blas import FakeLibrary
 
 from numpipe import bench
-from numpipe.bench import protocols
 from numpipe.launch import driver
+from numpipe.tools.bench import protocols
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "gemm.py"

@@ -19,8 +19,8 @@ import epilogues
 import gemm_tuned
 import numpipe
 from gemm import inputs
-from numpipe import store
 from numpipe.compile.build import toolchain
+from numpipe.language.tiles import store
 
 CONFIGS = gemm_tuned.CONFIGS
 

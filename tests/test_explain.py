@@ -28,10 +28,11 @@ import gemm_body
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, ds
 from numpipe.bench import read
-from numpipe.kernels import Kernel
-from numpipe.model import H200, count, limits
+from numpipe.kernels.kernels import Kernel
+from numpipe.model import H200
 from numpipe.sim import Event
 from numpipe.sim.port import Warpgroup
+from numpipe.tools.model import count, limits
 
 ROOT = Path(__file__).parent.parent
 BF16 = np.dtype(ml_dtypes.bfloat16)

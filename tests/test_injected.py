@@ -1,6 +1,6 @@
 """Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent in every one.
 
-A bug is an edit of `numpipe.ring`, `numpipe.steps` or `numpipe.store_ring`: a line left out, a number changed. The edited function
+A bug is an edit of `numpipe.language.pipeline.ring`, `numpipe.language.pipeline.steps` or `numpipe.language.tiles.store_ring`: a line left out, a number changed. The edited function
 keeps its file name, so that reports still name the user's line: the kernel's.
 """
 
@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 from kernels_for_tests import SMALL, Config, gemm, nested_gemm, operands, product
 
-from numpipe import context, lanes, ring, steps, store_ring
+from numpipe.core import lanes
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
+from numpipe.language.pipeline import ring, steps
+from numpipe.language.tiles import store_ring
+from numpipe.plan import context
 
 SCHEDULES = (None, *range(20))  # None: the order of the virtual-time model
 RING = r"kernels_for_tests\.py:\d+"

@@ -13,8 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numpipe import _machine, intrinsics
-from numpipe._machine import Machine, Mma, TensorMap
+from numpipe import intrinsics
+from numpipe.core import machine as _machine
+from numpipe.core.machine import Machine, Mma, TensorMap
 from numpipe.errors import SimulationError, SpecError
 from numpipe.intrinsics import (
     barrier,

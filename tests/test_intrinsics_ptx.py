@@ -17,9 +17,9 @@ import pytest
 pytest.importorskip("numba.cuda", reason="compiling needs numba-cuda, which exists for Linux only")
 pytest.importorskip("cuda.bindings.nvjitlink")
 
-from numpipe import _numba as nb
 from numpipe import intrinsics
-from numpipe._op import Op
+from numpipe.core import numba as nb
+from numpipe.core.op import Op
 from numpipe.errors import SpecError
 from numpipe.intrinsics import cp_async_bulk, elect, fence, mbarrier, setmaxnreg, special, stmatrix, wgmma
 

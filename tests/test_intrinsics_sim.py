@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numpipe._machine import Machine, TensorMap
+from numpipe.core.machine import Machine, TensorMap
 from numpipe.errors import PipelineRace
 from numpipe.intrinsics import barrier, convert, cp_async_bulk, fence, mbarrier, special, stmatrix, wgmma
 from numpipe.sim import simulate

@@ -11,7 +11,7 @@ import tiled_kernels as kernels
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError
-from numpipe.compile import lambdas
+from numpipe.compile.lift import lambdas
 
 HALF = ArrayType((8, 8), np.float16)
 

@@ -29,8 +29,8 @@ from lane_kernels import (
 
 import numpipe
 from numpipe import SMEM, BlockSpec, PipelineRace, SimulationError, SpecError, ds
-from numpipe._layout import block_layout, swizzled
-from numpipe.per_lane import element_offset, gather, scatter
+from numpipe.language.memory.per_lane import element_offset, gather, scatter
+from numpipe.plan.layout import block_layout, swizzled
 from numpipe.sim import lane
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]

@@ -14,7 +14,7 @@ from test_launch_launcher import Kernel
 
 from numpipe import LaunchError, launch
 from numpipe.launch import driver, workspaces
-from numpipe.specs import FLAGS
+from numpipe.plan.specs import FLAGS
 
 GRID, WORDS = (3, 1, 1), 64 + FLAGS
 SIZES = [128, *[8] * 13]

@@ -17,11 +17,11 @@ from refusals import EXECUTIONS, marked
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompileError, SpecError, Static, cdiv, ds
-from numpipe._unit import Unit
-from numpipe.compile import nodes
-from numpipe.compile.fold import StaticArray
-from numpipe.compile.lift import lift, read
-from numpipe.compile.positions import Source
+from numpipe.compile.lift import nodes
+from numpipe.compile.lift.fold import StaticArray
+from numpipe.compile.lift.lift import lift, read
+from numpipe.compile.lift.positions import Source
+from numpipe.plan.unit import Unit
 
 ROWS = 64
 SHAPE = (ROWS, 2 * ROWS)

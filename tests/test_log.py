@@ -12,9 +12,10 @@ from kernels_for_tests import SMALL, gemm
 from launch_fakes import FakeDriver
 from launch_kernels import SIZES, Compiled, arrays, doubled
 
-from numpipe import ArrayType, LaunchError, SpecError, TargetError, _log, launch
-from numpipe import _numba as nb
+from numpipe import ArrayType, LaunchError, SpecError, TargetError, launch
 from numpipe.compile import build
+from numpipe.core import numba as nb
+from numpipe.diagnostics import log
 from numpipe.launch import device, driver
 
 A = ArrayType((128, 64), np.float16)
@@ -27,7 +28,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake.sizes = SIZES
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    monkeypatch.delenv(_log.VARIABLE, raising=False)
+    monkeypatch.delenv(log.VARIABLE, raising=False)
     launch.gpu_state.cache_clear()
     launch.encode.cache_clear()
     yield fake
@@ -40,8 +41,8 @@ def compiled() -> tuple[Any, str]:
     """A small GEMM, and what was said of its compile."""
     with pytest.MonkeyPatch.context() as patch:
         said: list[str] = []
-        patch.setenv(_log.VARIABLE, "compile")
-        patch.setattr(_log, "say", lambda word, text: said.append(f"numpipe {word}: {text}"))
+        patch.setenv(log.VARIABLE, "compile")
+        patch.setattr(log, "say", lambda word, text: said.append(f"numpipe {word}: {text}"))
         matmul = gemm(2, 2, 7)
         matmul.inspect("resources", A, A, cfg=SMALL)
     (line,) = said
@@ -70,7 +71,7 @@ MAP = launch.MapRequest(0, (64, 32), 128)
 
 def test_loads_maps_plans_and_launches_have_a_line_each(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch,
                                                          capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv(_log.VARIABLE, "launch")
+    monkeypatch.setenv(log.VARIABLE, "launch")
     kernel = doubled(lambda *_: Compiled(maps=(MAP,)), grid=(2, 3))
     kernel(*arrays(), stream=4096)
     plan, tensor_map, load, first = lines(capsys)
@@ -88,7 +89,7 @@ def test_loads_maps_plans_and_launches_have_a_line_each(fake: FakeDriver, monkey
 
 def test_a_launch_that_fails_has_its_line_too(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv(_log.VARIABLE, "all")
+    monkeypatch.setenv(log.VARIABLE, "all")
     fake.code = 700
     with pytest.raises(LaunchError):
         doubled()(*arrays())
@@ -97,7 +98,7 @@ def test_a_launch_that_fails_has_its_line_too(fake: FakeDriver, monkeypatch: pyt
 
 def test_compile_asks_for_no_lines_of_launches(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch,
                                                capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv(_log.VARIABLE, "compile")
+    monkeypatch.setenv(log.VARIABLE, "compile")
     doubled()(*arrays())
     assert not lines(capsys)
 
@@ -116,7 +117,7 @@ def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_fu
     (prepared,) = kernel._prepared.values()
     assert prepared.function.launcher((1, 1, 1), 0, 0) is own
     for name in ("on", "say", "Timed", "launches"):  # the environment is read where something new is made, and only there
-        monkeypatch.setattr(_log, name, never)
+        monkeypatch.setattr(log, name, never)
     kernel(*arrays())
     assert not lines(capsys)
 
@@ -124,12 +125,12 @@ def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_fu
 @pytest.mark.parametrize("said, on", [("", ()), ("compile", ("compile",)), ("compile,launch", ("compile", "launch")),
                                       (" Launch , ", ("launch",)), ("all", ("compile", "launch"))])
 def test_words(monkeypatch: pytest.MonkeyPatch, said: str, on: tuple[str, ...]) -> None:
-    monkeypatch.setenv(_log.VARIABLE, said)
-    assert tuple(word for word in _log.WORDS if _log.on(word)) == on
+    monkeypatch.setenv(log.VARIABLE, said)
+    assert tuple(word for word in log.WORDS if log.on(word)) == on
 
 
 def test_an_unknown_word_is_an_error_that_names_the_known(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_log.VARIABLE, "launch,kernels")
+    monkeypatch.setenv(log.VARIABLE, "launch,kernels")
     with pytest.raises(SpecError, match="NUMPIPE_LOG='launch,kernels': 'kernels' is not known; use one or more of compile, launch"):
         doubled()(*arrays())
     assert not fake.named("launch")

@@ -10,11 +10,12 @@ from barrier_loop_kernels import cases
 from order_token_kernels import kernels
 
 import numpipe
-from numpipe import BlockSpec, PipelineDeadlock, SimulationError, order_tokens, steps
-from numpipe._unit import Unit
-from numpipe.compile.gate import Sass
-from numpipe.compile.order_tokens import sure_turns
-from numpipe.compile.waits import Asked, pending
+from numpipe import BlockSpec, PipelineDeadlock, SimulationError
+from numpipe.compile.check.gate import Sass
+from numpipe.compile.lift.order_tokens import sure_turns
+from numpipe.compile.lift.waits import Asked, pending
+from numpipe.language.pipeline import order_tokens, steps
+from numpipe.plan.unit import Unit
 
 SCHEDULES = (None, 0, 1)
 

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from order_kernels import ORDERS, by_table, expected, grouped_at_run_time, numbered, numbers, on_host, one_plane, output, some_rows
 
 import numpipe
-from numpipe import CompileError, SpecError, splits
-from numpipe.orders import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named, places
+from numpipe import CompileError, SpecError
+from numpipe.language.grid import splits
+from numpipe.language.grid.orders import places
+from numpipe.orders import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,8 @@ from kernels_for_tests import F16, F32
 from output_kernels import Config, check_copy, copy, integers
 
 import numpipe
-from numpipe import BlockSpec, PipelineRace, SimulationError, cdiv, ds, outputs
+from numpipe import BlockSpec, PipelineRace, SimulationError, cdiv, ds
+from numpipe.language.pipeline import outputs
 
 SCHEDULES = (None, *range(6))
 

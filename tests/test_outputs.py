@@ -12,8 +12,8 @@ from output_kernels import CHECKS, Config, check_copy, check_in_tiles, check_nes
 import numpipe
 from numpipe import BlockSpec, CompileError, SpecError
 from numpipe.compile.build import toolchain
-from numpipe.compile.lift import read
-from numpipe.compile.stored import stored
+from numpipe.compile.lift.lift import read
+from numpipe.compile.lift.stored import stored
 
 emit = numpipe.emit_pipeline_warp_specialized
 

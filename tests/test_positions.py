@@ -21,12 +21,12 @@ from refusals import EXECUTIONS, A, B, C, needs_columns
 
 import numpipe
 from numpipe import BlockSpec, CompileError, NumpipeError, PipelineRace, SpecError, ds
-from numpipe._unit import Unit
-from numpipe.compile import blame
-from numpipe.compile.fold import StaticArray
-from numpipe.compile.lift import Lifted, lift, read
-from numpipe.compile.positions import FIRST, Positions, Source
+from numpipe.compile.check import blame
+from numpipe.compile.lift.fold import StaticArray
+from numpipe.compile.lift.lift import Lifted, lift, read
+from numpipe.compile.lift.positions import FIRST, Positions, Source
 from numpipe.errors import Position
+from numpipe.plan.unit import Unit
 
 both = pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
 exactly = pytest.mark.parametrize("execution", [
@@ -303,7 +303,7 @@ def test_numbas_words_become_ours(said: str, told: str) -> None:
 
 
 def CompileErrorOfNumba(text: str) -> Exception:
-    from numpipe._numba import TypingError
+    from numpipe.core.numba import TypingError
 
     return TypingError(text)
 

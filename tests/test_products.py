@@ -14,8 +14,9 @@ import gemm_tuned
 import numpipe
 from gemm_tuned import Config
 from numpipe import ArrayType, SpecError
-from numpipe.model import H200, explaining, product, products
+from numpipe.model import H200, product
 from numpipe.orders import Column, Grouped
+from numpipe.tools.model import explaining, products
 
 FEW = dataclasses.replace(H200, sms=5)
 CASES = {

@@ -22,7 +22,7 @@ from kernels_for_tests import SMALL, gemm
 from numba.cuda import types as kinds
 from numba.cuda.core import errors, ir, typeinfer
 
-from numpipe._numba import hopper, propagation, quicker
+from numpipe.core.numba import hopper, propagation, quicker
 
 ARRAY = ArrayType((512, 512), np.float16)
 NAMES = {name for _, name, _ in propagation.replacements}

@@ -19,7 +19,7 @@ from kernels_for_tests import SMALL, gemm
 from numba.cuda.core import analysis, errors, ir
 from test_watch import plain
 
-from numpipe._numba import hopper, quicker
+from numpipe.core.numba import hopper, quicker
 
 T16 = ArrayType((512, 512), np.float16)
 NUMBAS: dict[str, Any] = {name: getattr(owner, name) for owner, name, _ in quicker.replacements}

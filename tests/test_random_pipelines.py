@@ -20,9 +20,9 @@ from kernels_for_tests import BF16, F16, F32, SMALL, by_trip_count, operands
 from source_modules import module_of
 
 from numpipe import Trace, cdiv
-from numpipe._budget import SMEM_BYTES
-from numpipe.compile import gate
 from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
+from numpipe.plan.budget import SMEM_BYTES
 
 SOAK = int(os.environ.get("NUMPIPE_RANDOM_PIPELINES", "0"))
 

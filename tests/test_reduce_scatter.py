@@ -26,11 +26,10 @@ from numpipe import (
     SpecError,
     Workspace,
     ds,
-    reduce_scatter,
-    splits,
 )
-from numpipe.compile import gate
 from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
+from numpipe.language.grid import reduce_scatter, splits
 from numpipe.model import H200, product
 
 T16 = ArrayType((512, 512), np.float16)
@@ -129,7 +128,7 @@ def test_an_exchange_without_one_of_its_steps_is_reported(name: str, monkeypatch
     source = inspect.getsource(reduce_scatter.scattered.function).splitlines()[1:]
     [at] = [number for number, text in enumerate(source) if line in text]
     source[at] = "    " + to
-    ns = {**vars(reduce_scatter), "one_lane": numpipe.lanes.one_lane}
+    ns = {**vars(reduce_scatter), "one_lane": numpipe.core.lanes.one_lane}
     exec("\n".join(source), ns)
     a, b, exact = integers(256, 64, 128)
     np.testing.assert_array_equal(exchanged(TWO).simulate(a, b), exact)

@@ -12,12 +12,12 @@ from test_smem_tiles import element_offset, ways
 
 import numpipe
 from numpipe import PipelineRace, SimulationError, ds
-from numpipe._layout import Layout
 from numpipe.compile.build import toolchain
-from numpipe.fragment.addresses import swizzled
-from numpipe.fragment.conversions import panel_width, run_offset
-from numpipe.fragment.drawing import holders
-from numpipe.fragment.layouts import Form, coalesced, coalesced_form, lanes_across, places, vector_of
+from numpipe.language.tiles.addresses import swizzled
+from numpipe.language.tiles.conversions import panel_width, run_offset
+from numpipe.language.tiles.drawing import holders
+from numpipe.language.tiles.layouts import Form, coalesced, coalesced_form, lanes_across, places, vector_of
+from numpipe.plan.layout import Layout
 
 compiled = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 

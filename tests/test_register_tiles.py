@@ -36,9 +36,9 @@ from tile_expressions import arguments, expressions, fits, worth, wrong
 import numpipe
 from numpipe import ds
 from numpipe.compile.build import toolchain
-from numpipe.fragment import layouts
-from numpipe.fragment.drawing import COLORS, holders
-from numpipe.fragment.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
+from numpipe.language.tiles import layouts
+from numpipe.language.tiles.drawing import COLORS, holders
+from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
 
 
 @pytest.fixture(autouse=True)

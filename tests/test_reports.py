@@ -14,8 +14,10 @@ from lane_kernels import by_lane
 from sim_pipelines import Gemm, one
 
 import numpipe
-from numpipe import SMEM, BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, deadlocks, ds, reports, ring
+from numpipe import SMEM, BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, ds, reports
+from numpipe.diagnostics import deadlocks
 from numpipe.hazards import HAZARDS
+from numpipe.language.pipeline import ring
 from numpipe.sim import simulate
 
 SEEDS = (None, *range(10))
@@ -266,7 +268,7 @@ def copies(machine: Any, late: bool) -> None:
             machine.smem_read(chunks, "tile")
 
 
-BOX = numpipe._machine.TensorMap(np.zeros((16, 64), np.float16), (16, 64), 0, "x")
+BOX = numpipe.core.machine.TensorMap(np.zeros((16, 64), np.float16), (16, 64), 0, "x")
 
 
 @pytest.mark.parametrize("late", [True, False])

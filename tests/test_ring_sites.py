@@ -11,8 +11,8 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, ds
-from numpipe._plans import ArrayArg
-from numpipe._unit import Unit
+from numpipe.plan.plans import ArrayArg
+from numpipe.plan.unit import Unit
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from refusals import EXECUTIONS, A, B, C, marked
 
 import numpipe
 from numpipe import BlockSpec, CompileError, PipelineRace, ds
-from numpipe.compile import roles
+from numpipe.compile.check import roles
 
 
 @pytest.fixture(autouse=True)

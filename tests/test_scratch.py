@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, ArrayType, Barrier, BlockSpec, PipelineDeadlock, PipelineRace, RefUnion, SpecError, SwizzleTransform, ds
-from numpipe.allocations import parse, spelled
+from numpipe.plan.allocations import parse, spelled
 
 HALF = np.dtype(np.float16)
 SEEDS = (None, *range(4))

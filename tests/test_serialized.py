@@ -12,9 +12,9 @@ from pipeline_sources import inputs, load, serialized
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
-from numpipe.compile import advisories, register_budget
 from numpipe.compile.build import toolchain
-from numpipe.compile.in_flight import Held, Seen
+from numpipe.compile.check import advisories, register_budget
+from numpipe.compile.check.in_flight import Held, Seen
 
 needs_compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 F16, F32 = ArrayType((64, 512), np.float16), ArrayType((256, 160), np.float32)

@@ -16,7 +16,7 @@ from sim_pipelines import F16, one, panel_chunks
 
 import numpipe
 from numpipe import BlockSpec, PipelineRace, SimulationError, ds
-from numpipe._machine import Machine, TensorMap
+from numpipe.core.machine import Machine, TensorMap
 from numpipe.intrinsics import griddep
 from numpipe.sim import simulate
 

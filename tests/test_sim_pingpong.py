@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sim_pipelines import F16, Gemm, descriptor, each_warp, one
 
-from numpipe._machine import Machine, Mma
+from numpipe.core.machine import Machine, Mma
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sim_pipelines import BF16, F16, descriptor, one
 
-from numpipe._machine import Mma, TensorMap
+from numpipe.core.machine import Mma, TensorMap
 from numpipe.errors import PipelineRace, SimulationError
 from numpipe.sim import Trace, simulate
 

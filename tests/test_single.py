@@ -11,7 +11,8 @@ import single_kernels as kernels
 from test_injected import Bug
 
 import numpipe
-from numpipe import ArrayType, BlockSpec, PipelineRace, SpecError, ds, single, steps
+from numpipe import ArrayType, BlockSpec, PipelineRace, SpecError, ds
+from numpipe.language.pipeline import single, steps
 
 HALF, FLOAT = ArrayType((8, 8), np.float16), ArrayType((8, 8), np.float32)
 SLOTS = [(1, 0), (2, 1), (3, 0), (4, 2)]
@@ -60,7 +61,7 @@ def test_loops_in_loops_without_a_memory_role() -> None:
 def test_the_machine_code_is_clean_and_products_stay_in_flight(form: str, roles: bool, delay: int) -> None:
     built = kernels.gemm(form, roles, 3, delay, 2).compiled(HALF, HALF)
     assert built.inspect("resources").clean
-    from numpipe.compile import gate
+    from numpipe.compile.check import gate
 
     assert gate.findings(built) == ()
     waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)", built.inspect("sass"))
@@ -78,7 +79,7 @@ def test_nested_pipelines_compile_clean(kernel: Any) -> None:
 def test_where_no_shared_ring_is_the_gate_wants_the_loads_in_the_compute_role(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from numpipe.compile import gate
+    from numpipe.compile.check import gate
 
     built = kernels.gemm("body", True, 2, 0, 2).compiled(HALF, HALF)
     rings = {name: replace(plan, private=0) for name, plan in built.unit.rings.items()}

@@ -13,12 +13,12 @@ from smem_kernels import ARRAYS, array, copied, scaled, sum_of_views
 
 import numpipe
 from numpipe import BlockSpec, CompileError, PipelineRace, SpecError, cdiv, ds
-from numpipe._layout import Layout, block_layout, swizzled
 from numpipe.compile.build import toolchain
-from numpipe.fragment import shared
-from numpipe.fragment.addresses import Access, accesses, detour, lane_offset
-from numpipe.fragment.tile import Tile
-from numpipe.refs import SmemTile
+from numpipe.language.tiles import shared
+from numpipe.language.tiles.addresses import Access, accesses, detour, lane_offset
+from numpipe.language.tiles.refs import SmemTile
+from numpipe.language.tiles.tile import Tile
+from numpipe.plan.layout import Layout, block_layout, swizzled
 from numpipe.sim import simulate
 
 DTYPES = (F16, BF16, F32)
@@ -113,7 +113,7 @@ def test_words_are_moved_without_bank_conflicts(layout: Layout) -> None:
 
 @pytest.mark.parametrize("width", [128, 64])
 def test_without_the_detour_rows_of_words_would_conflict(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numpipe.fragment.addresses.detour", lambda layout: None)
+    monkeypatch.setattr("numpipe.language.tiles.addresses.detour", lambda layout: None)
     layout = Layout((64, width // 4), 4, 1, width, 64 * width)
     assert {ways(lanes, 8) for access in accesses(layout) for lanes in addresses(layout, access).reshape(-1, 16)} == {2}
 
@@ -155,7 +155,7 @@ def test_bytes_lie_where_the_layout_says(inner: int) -> None:
     def body() -> None:
         tile = SmemTile(2048, layout, F16, False, True)
         tile[...] = Tile(value, (128, 64), F16)
-        memory = numpipe._machine.current().sm.memory.bytes
+        memory = numpipe.core.machine.current().sm.memory.bytes
         for row, column in ((0, 0), (1, 9), (77, 63), (127, 8)):
             at = 2048 + int(element_offset(layout, np.int64(row), np.int64(column)))
             assert memory[at:at + 2].view(np.uint16)[0] == 64 * row + column

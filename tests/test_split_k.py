@@ -27,14 +27,13 @@ from numpipe import (
     SimulationError,
     SpecError,
     Workspace,
-    _machine,
     cdiv,
     ds,
-    partials,
-    splits,
 )
-from numpipe.compile import gate
 from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
+from numpipe.core import machine
+from numpipe.language.grid import partials, splits
 
 SPLIT = {None: Config(split=None), 1: Config(split=1), 3: Config(split=3), "stream": Config()}
 PING_PONG = {split: replace(SPLIT[split], schedule="pingpong", wgs=2) for split in (3, "stream")}
@@ -52,7 +51,7 @@ def parts(tiles: int, steps: int, ctas: int, split: int | str) -> Iterator[tuple
     """(CTA, tile, part) of all CTAs, those of each in order."""
     begin, place = (splits.begin_stream, splits.place_stream) if split == "stream" else (splits.begin_split, splits.place_split)
     for cta in range(ctas):
-        _machine.enter(types.SimpleNamespace(cta=(cta, 0, 0), grid=(ctas, 1, 1)))  # type: ignore[arg-type]
+        machine.enter(types.SimpleNamespace(cta=(cta, 0, 0), grid=(ctas, 1, 1)))  # type: ignore[arg-type]
         begun = begin(np.int32(tiles), np.int32(steps), np.int32(0 if split == "stream" else split))
         for u in range(int(begun[0])):
             tile, part = place(np.int32(u), begun)

@@ -15,8 +15,8 @@ from barrier_plans import MANUAL, load
 from step_plans import EACH, GRIDS, Operand, Plan, check, inputs, source
 
 import numpipe
-from numpipe import steps
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
+from numpipe.language.pipeline import steps
 
 FORMS = ["loop", "body"]
 PLANS = {

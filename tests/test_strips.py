@@ -12,7 +12,7 @@ from kernels_for_tests import operands
 from strip_kernels import SHAPES, expected, numbered
 from test_turns import compiles
 
-from numpipe.fragment.layouts import places
+from numpipe.language.tiles.layouts import places
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -26,8 +26,8 @@ def test_each_strip_is_given_its_first_column(dtype: Any, monkeypatch: pytest.Mo
 
 @compiles
 def test_a_strip_is_the_registers_of_its_columns() -> None:
-    from numpipe.fragment.strips_cuda import _run
-    from numpipe.fragment.tile_cuda import TileType
+    from numpipe.language.tiles.strips_cuda import _run
+    from numpipe.language.tiles.tile_cuda import TileType
 
     for dtype, each in ((np.dtype(np.float32), 1), (np.dtype(np.float16), 2)):
         for rows, columns, width in SHAPES:

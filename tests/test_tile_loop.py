@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe._machine import current
-from numpipe._op import op
+from numpipe.core.machine import current
+from numpipe.core.op import op
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ import pytest
 from kernels_for_tests import SMALL, gemm, operands
 
 import numpipe
-from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, SpecError, Trace, ds, ring
+from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, SpecError, Trace, ds
+from numpipe.language.pipeline import ring
 
 A, B = operands(256, 128, 256)
 RING = re.compile(r"a, b @ kernels_for_tests\.py:\d+")

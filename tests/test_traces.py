@@ -398,7 +398,7 @@ def test_a_summary_prints_as_a_table_and_is_a_dict() -> None:
 
 
 def test_a_run_that_failed_is_summed_up_and_checked_as_far_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpipe.ring.release, "function", lambda ring, part, step: None)
+    monkeypatch.setattr(numpipe.language.pipeline.ring.release, "function", lambda ring, part, step: None)
     trace = Trace()
     with pytest.raises(numpipe.PipelineDeadlock):
         tiled(ctas=2).simulate(A, B, cfg=SMALL, trace=trace)

@@ -22,8 +22,8 @@ from transform_kernels import (
 )
 
 from numpipe import BlockSpec, SpecError, SwizzleTransform, TilingTransform, TransposeTransform
-from numpipe._block import cut
-from numpipe._layout import block_layout
+from numpipe.plan.block import cut
+from numpipe.plan.layout import block_layout
 
 HALF = np.dtype(np.float16)
 

@@ -23,9 +23,9 @@ from tune_kernels import Config, Measured, product
 
 import numpipe
 from numpipe import SpecError, TargetError
-from numpipe.kernels import Kernel
+from numpipe.kernels.kernels import Kernel
 from numpipe.launch import device, driver
-from numpipe.tune import candidates, contest, space, tuning, winners
+from numpipe.tools.tune import candidates, contest, space, tuning, winners
 
 A, B = np.ones((64, 64), np.float16), np.ones((128, 64), np.float16)
 SPACE = {"narrow": Config(64), "wide": Config(128), "deep": Config(64, 4)}

@@ -20,16 +20,17 @@ from turn_kernels import CFG, Case, cases, in_bands, pingpong, with_skips
 
 import gemm_tuned
 import numpipe
-from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, fit_slots, steps, turns
-from numpipe._plans import ArrayArg, BarrierPlace
-from numpipe._schedule import SCHEDULES, Scheduled
-from numpipe._unit import Unit
-from numpipe.compile import gate
+from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, fit_slots
 from numpipe.compile.build import toolchain
-from numpipe.compile.turns import _Skips
+from numpipe.compile.check import gate
+from numpipe.compile.lift.turns import _Skips
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
-from numpipe.model import explaining, limits
+from numpipe.language.pipeline import steps, turns
+from numpipe.plan.plans import ArrayArg, BarrierPlace
+from numpipe.plan.schedule import SCHEDULES, Scheduled
+from numpipe.plan.unit import Unit
 from numpipe.sim.port import Warpgroup
+from numpipe.tools.model import explaining, limits
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 T16, TB = (ArrayType((256, 256), dtype) for dtype in (F16, BF16))

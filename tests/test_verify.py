@@ -30,9 +30,9 @@ import gemm  # noqa: E402
 import gemm_body  # noqa: E402
 import numpipe  # noqa: E402
 from numpipe import CompileError, PipelineDeadlock, PipelineRace, SimulationError, SpecError, Trace  # noqa: E402
-from numpipe._fresh import duplicates  # noqa: E402
 from numpipe.hazards import HAZARDS  # noqa: E402
 from numpipe.sim.schedule import Costs, kind  # noqa: E402
+from numpipe.tools.verify.fresh import duplicates  # noqa: E402
 
 SQUARE = np.zeros((64, 64), np.float32)
 

@@ -10,7 +10,7 @@ from numba import cuda
 
 import numpipe
 from numpipe import ArrayType, SpecError, ds
-from numpipe._unit import Unit
+from numpipe.plan.unit import Unit
 
 ROWS = ArrayType((8, 8), np.float32)
 FALSE: dict[str, Any] = {"warp_specialized": False}
@@ -82,7 +82,7 @@ def plain_function() -> Any:
 
 
 def test_the_gate_sees_setmaxnreg_where_there_is_no_memory_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numpipe.compile import gate
+    from numpipe.compile.check import gate
 
     built = numpipe.kernel(plain_function(), grid=(2,), grid_names="m").compiled(ROWS)
     monkeypatch.setattr(built.unit, "warp_specialized", False)

@@ -18,9 +18,9 @@ from hang_kernels import HANGS, arrays
 
 import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError
-from numpipe._watch import RECORD_BYTES, Record, control, records
-from numpipe.compile.stopping import gated
+from numpipe.compile.check.stopping import gated
 from numpipe.launch.watch import failure, limit, told
+from numpipe.plan.watch import RECORD_BYTES, Record, control, records
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 DIGESTS = Path(__file__).with_name("ptx_digests.json")

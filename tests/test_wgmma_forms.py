@@ -7,8 +7,8 @@ import re
 import pytest
 from wgmma_kernels import COLUMNS, K, arguments, every_form, is_right
 
-from numpipe.compile import gate
 from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
 
 COMPILED = (56,)
 """each takes a second; the others with ``-m soak``, and those of the examples are compiled there"""

@@ -87,7 +87,7 @@ def seconds(who: str, shape: str, mask: str, *config: int) -> dict[str, Any]:
         torch.cuda.synchronize()
         begun = time.perf_counter()
         if who == "numpipe":
-            importlib.import_module("numpipe._numba")
+            importlib.import_module("numpipe.core.numba")
         imported = time.perf_counter()
         call(*arrays)
         torch.cuda.synchronize()

@@ -147,7 +147,7 @@ def main() -> int:
 
 def record(raw: dict[str, list[float]]) -> dict[str, Any]:
     """The file's contents: figures, every raw value, and the machine."""
-    from numpipe.bench import device
+    from numpipe.tools.bench import device
 
     machine = device.describe() if not gpu_for_calls() else {"versions": device.versions()}
     return {"benchmark": "compile_and_launch", **machine, "units": {k: UNITS[k] for k in raw},

@@ -164,8 +164,8 @@ def main() -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     from numpipe import bench
-    from numpipe.bench import device
     from numpipe.launch import transfers
+    from numpipe.tools.bench import device
 
     transfers.PLAIN = transfers.PLAIN if options.plain is None else options.plain
     transfers.CHUNK = transfers.CHUNK if options.chunk is None else options.chunk

@@ -134,7 +134,8 @@ def main() -> int:
     parser.add_argument("--table", type=Path, help="a Markdown file for the table")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    from numpipe.bench import device, require_gpu
+    from numpipe.bench import require_gpu
+    from numpipe.tools.bench import device
 
     require_gpu()
     if options.worker:

@@ -226,7 +226,7 @@ def main() -> int:
 
 def record(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
     """The file's contents: figures, every raw value, and the machine."""
-    from numpipe.bench import device
+    from numpipe.tools.bench import device
 
     def median(name: str, which: int) -> float:
         return statistics.median(statistics.median(run[which] for run in process["times"][name]) for process in ours)

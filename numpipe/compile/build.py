@@ -23,21 +23,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _log, pipelines, tile_scheduler
-from .._plans import MapRequest
-from .._unit import Unit
-from ..errors import CompileError, NumpipeError, SpecError, TargetError
-from . import advisories, blame, register_budget, resources
-from .lift import Lifted
+from ..diagnostics import log as _log
+from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetError
+from ..language.grid import tile_scheduler
+from ..language.pipeline import pipelines
+from ..plan.plans import MapRequest
+from ..plan.unit import Unit
+from .check import advisories, blame, register_budget, resources
+from .lift.lift import Lifted
 
 if TYPE_CHECKING:
-    from .in_flight import Seen
+    from .check.in_flight import Seen
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
-_SIBLINGS = ("inert_cuda", "specs_cuda", "context_cuda", "refs_cuda", "fragment.tile_cuda", "fragment.elementwise_cuda",
-             "fragment.mma_cuda", "ring_cuda", "store_cuda", "load_cuda", "fragment.shared_cuda", "shared_cuda", "views_cuda",
-             "barriers_cuda", "pipelines_cuda", "single_cuda", "tile_loop_cuda", "number_ring_cuda", "tile_scheduler_cuda",
-             "lanes_cuda", "arith_cuda", "per_lane_cuda", "partials_cuda")
+_SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
+             "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.mma_cuda",
+             "language.pipeline.ring_cuda", "language.tiles.store_cuda", "language.tiles.load_cuda",
+             "language.tiles.shared_cuda", "language.memory.shared_cuda", "language.tiles.views_cuda",
+             "language.pipeline.barriers_cuda", "language.pipeline.pipelines_cuda", "language.pipeline.single_cuda",
+             "language.grid.tile_loop_cuda", "language.pipeline.number_ring_cuda",
+             "language.grid.tile_scheduler_cuda", "core.lanes_cuda", "core.arith_cuda",
+             "language.memory.per_lane_cuda", "language.grid.partials_cuda")
 _FIRST = 4
 """compiles of a process, whose objects count as old behind them"""
 _compiles = itertools.count()
@@ -99,13 +105,13 @@ class Built:
 
     @functools.cached_property
     def ptx(self) -> str:
-        from .. import _numba as nb
+        from ..core import numba as nb
 
         return nb.to_ptx(self.library)
 
     @functools.cached_property
     def sass(self) -> str:
-        from .. import _numba as nb
+        from ..core import numba as nb
 
         try:
             return nb.disassemble(self.cubin)
@@ -123,7 +129,7 @@ class Built:
             return self.source
         if what == "resources":
             return self.resources
-        from . import gate
+        from .check import gate
 
         check_inspect(what, self.name)
         return gate.findings(self)
@@ -151,7 +157,7 @@ def toolchain() -> str | None:
 
 def scalar_type(dtype: np.dtype) -> Any:
     """Numba type of a run-time scalar."""
-    from .. import _numba as nb
+    from ..core import numba as nb
 
     return getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name))
 
@@ -183,13 +189,14 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     if missing:
         raise TargetError(f"kernel {unit.kernel}: this machine cannot compile kernels: {missing}; install numba-cuda[cu13] (Linux "
                           "x86_64 or aarch64), or use target='sim'")
-    from .. import _numba as nb
+    from ..core import numba as nb
 
     for sibling in _SIBLINGS:
         importlib.import_module(f"..{sibling}", __package__)
-    from .. import programs_cuda
-    from . import entry_cuda, roles, tile_flow
-    from .instrument import instrument
+    from ..language.grid import programs_cuda
+    from . import entry_cuda
+    from .check import roles, tile_flow
+    from .check.instrument import instrument
 
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
     try:
@@ -225,7 +232,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     log_on = _log.on("compile")
     begin = time.perf_counter()
     kernel, seen = front_end(unit, lifted, scalars)
-    from .. import _numba as nb
+    from ..core import numba as nb
 
     numba = time.perf_counter()
     ltoir = nb.to_ltoir(kernel._codelibrary)

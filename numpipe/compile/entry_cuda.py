@@ -19,28 +19,28 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import _numba as nb
-from .._op import Helper, Op
-from .._unit import Unit
-from ..approximate_cuda import define_approximation
-from ..context_cuda import define_axes, new_context
-from ..division_cuda import define_division
-from ..fragment.order_cuda import define_order
-from ..fragment.reduce_cuda import define_exchange
+from ..core import numba as nb
+from ..core.division_cuda import define_division
+from ..core.lanes import one_lane
+from ..core.lanes_cuda import elected
+from ..core.op import Helper, Op
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
-from ..lanes import one_lane
-from ..lanes_cuda import elected
-from ..order_tokens import end_tokens
-from ..profiling_cuda import begin_profile, define_profile, end_profile
-from ..refs_cuda import new_ref
-from ..ring_cuda import smem
-from ..store_ring import drain_stores
-from ..tile_scheduler import end_scheduler
-from ..tile_scheduler_cuda import begin_scheduler
-from ..turns import begin_turns, finish_turns
-from ..turns_cuda import define_turns
-from .instrument import define_control
-from .stopping import rest
+from ..language.grid.tile_scheduler import end_scheduler
+from ..language.grid.tile_scheduler_cuda import begin_scheduler
+from ..language.pipeline.order_tokens import end_tokens
+from ..language.pipeline.ring_cuda import smem
+from ..language.pipeline.turns import begin_turns, finish_turns
+from ..language.pipeline.turns_cuda import define_turns
+from ..language.tiles.order_cuda import define_order
+from ..language.tiles.reduce_cuda import define_exchange
+from ..language.tiles.refs_cuda import new_ref
+from ..language.tiles.store_ring import drain_stores
+from ..plan.approximate_cuda import define_approximation
+from ..plan.context_cuda import define_axes, new_context
+from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
+from ..plan.unit import Unit
+from .check.instrument import define_control
+from .check.stopping import rest
 
 I32 = nb.types.int32
 MEMORY_SUFFIX = "_memory_role"

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from .._machine import ELEMENTS
-from ..errors import SpecError
+from ..core.machine import ELEMENTS
+from ..diagnostics.errors import SpecError
 from . import driver
 
 Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]

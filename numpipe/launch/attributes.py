@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LaunchError, SpecError
+from ..diagnostics.errors import LaunchError, SpecError
 
 PORTABLE_CLUSTER = 8
 """CTAs of a cluster that every GPU with clusters can run"""

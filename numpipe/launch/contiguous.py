@@ -14,12 +14,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from . import driver, handover
 from .arrays import ArrayInfo, copied_obstacle, describe, library, major_order, memory_order, padded, tma_addressable
 from .buffers import allocate
 from .device_array import DeviceArray
 from .streams import current_stream
+
+__all__ = ["ascontiguous"]
 
 
 def ascontiguous(x: Any) -> Any:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 
 VARIABLE = "NUMPIPE_COPY_THREADS"
 _MOST = 8

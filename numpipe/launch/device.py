@@ -26,7 +26,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from ..errors import SpecError, TargetError
+from ..diagnostics.errors import SpecError, TargetError
 from . import driver
 from .faults import NOT_INITIALIZED
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from . import driver
 from .arrays import ArrayInfo, dense_strides, describe, known, major_order
 from .buffers import BufferView, DeviceBuffer

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from .arrays import ArrayInfo, argument, dense_strides, known
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ..errors import LaunchError
+from ..diagnostics.errors import LaunchError
 
 INVALID_VALUE = 1
 NOT_INITIALIZED = 3

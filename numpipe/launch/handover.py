@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from . import dlpack, driver, jax_arrays
 from .arrays import ArrayInfo, library
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from .arrays import ArrayInfo, argument, dense_strides, known
 
 IMMUTABLE = ("JAX arrays are immutable, so none can be an output: leave it out where the kernel has an out_type, the call then "

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import _log
-from ..errors import LaunchError, SpecError
+from ..diagnostics import log
+from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, streams
 from .arrays import ArrayInfo, memory_order, not_addressable, tma_addressable
 from .attributes import PLAIN, Attributes
@@ -125,7 +125,7 @@ class Function:
     def _prepare(self, device: int) -> None:
         try:
             cuda = driver.get()
-            timed = _log.Timed("launch")
+            timed = log.Timed("launch")
             with cuda.aside(device):
                 if self.kernel is None:
                     kernel = load(self.cubin, self.entry)
@@ -148,8 +148,8 @@ class Function:
         launch: Callable[..., tuple[Any]] = driver.get().launcher(device)
         if self.observers:
             launch = self._observed(launch, grid, stream, device)
-        if _log.on("launch"):
-            launch = _log.launches(launch, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
+        if log.on("launch"):
+            launch = log.launches(launch, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
         return launch
 
     def _observed(self, launch: Callable[..., tuple[Any]], grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from . import driver, jax_arrays, pinned, transfers
 from .arrays import ArrayInfo, argument, describe, library
 from .device_array import DeviceArray

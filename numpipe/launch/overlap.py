@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from .arrays import ArrayInfo, argument
 
 _MOST_WORK: Any = 10_000  # NumPy's type stubs know only 0 and -1

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from . import driver
 
 VARIABLE = "NUMPIPE_PINNED_BYTES"

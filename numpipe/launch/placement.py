@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LaunchError, SpecError
+from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, pinned
 from .arrays import describe
 from .device import choose_target
 from .device_array import DeviceArray
 from .streams import LEGACY_DEFAULT, as_stream
+
+__all__ = ["pinned_empty", "to_device"]
 
 
 def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> Any:

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import _profile
+from ..plan import profile
 from ..traces import Event, Trace
 from . import driver
+
+__all__ = ["last_profile"]
 
 Grid = tuple[int, int, int]
 
@@ -47,13 +49,13 @@ class Profiles:
     def arm(self, compiled: Any, kernel: Any, device: int) -> None:
         """Give a kernel that was just loaded on a device, whose context is current, its buffer."""
         unit = compiled.unit
-        nbytes = _profile.buffer_bytes(unit.warpgroups, unit.params.profile_space)
+        nbytes = profile.buffer_bytes(unit.warpgroups, unit.params.profile_space)
         with self.lock:
             cuda = driver.get()
             with cuda.aside(device) as stream:  # another stream may be captured
                 buffer = cuda.allocate(nbytes, stream, device)
                 cuda.synchronize(stream, device)
-            cuda.poke(cuda.symbol(kernel, _profile.SYMBOL), _profile.control(buffer, _profile.SAMPLED, unit.params.profile_space),
+            cuda.poke(cuda.symbol(kernel, profile.SYMBOL), profile.control(buffer, profile.SAMPLED, unit.params.profile_space),
                       device)
             if not self.kernels:
                 atexit.register(self._at_exit)
@@ -114,7 +116,7 @@ def _fetched(recorded: Recorded) -> Trace:
 def told(unit: Any, memory: bytes, grid: Grid) -> Trace:
     """The trace of a launch, in the events that the simulated SM has; time 0 is when its first warpgroup began."""
     trace = Trace(clock="ns")
-    parts = _profile.parts(memory, unit.warpgroups, unit.params.profile_space, grid[0] * grid[1] * grid[2])
+    parts = profile.parts(memory, unit.warpgroups, unit.params.profile_space, grid[0] * grid[1] * grid[2])
     if not parts:
         return trace
     trace.tell_rings(unit.traced())
@@ -130,7 +132,7 @@ def told(unit: Any, memory: bytes, grid: Grid) -> Trace:
     return trace
 
 
-def _events(unit: Any, plans: dict[int, Any], part: _profile.Part) -> list[tuple[float, float, str, dict[str, Any]]]:
+def _events(unit: Any, plans: dict[int, Any], part: profile.Part) -> list[tuple[float, float, str, dict[str, Any]]]:
     """(start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
     found: list[tuple[float, float, str, dict[str, Any]]] = []
     since: dict[str, float] = {}

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from . import driver
 from .arrays import ArrayInfo
 from .faults import STREAMS

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _log
-from .._plans import MapRequest
-from ..errors import SpecError
+from ..diagnostics import log
+from ..diagnostics.errors import SpecError
+from ..plan.plans import MapRequest
 from . import driver
 from .arrays import tma_obstacle, tma_strides
 
@@ -52,7 +52,7 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
                         f"box {box}, swizzle {swizzle}: {obstacle}")
     dims = [1] * len(shape) if 0 in shape else [*reversed(shape)]
     outer = tuple(reversed(tma_strides(shape, strides, size)))[1:]
-    timed = _log.Timed("launch")
+    timed = log.Timed("launch")
     encoded = driver.get().encode_tiled(_NAMES[dtype.name], ptr, dims, outer, box[::-1], swizzle, fill == "nan")
     if timed:
         timed.say(f"tensor map of a {dtype.name} array {shape} at {ptr:#x}, box {box}, swizzle {swizzle}")

@@ -14,15 +14,17 @@ import threading
 import time
 from typing import Any
 
-from .. import _watch
-from ..deadlocks import blocked_on, deadlock
-from ..errors import PipelineDeadlock, SpecError, at
-from ..reports import Barrier, Line, Party, Report
+from ..diagnostics.deadlocks import blocked_on, deadlock
+from ..diagnostics.errors import PipelineDeadlock, SpecError, at
+from ..diagnostics.reports import Barrier, Line, Party, Report
+from ..plan import watch
 from . import driver
 from .faults import forked
 
+__all__ = ["last_failure"]
+
 TIMEOUT = "NUMPIPE_DEBUG_TIMEOUT"
-_BYTES = _watch.CAPACITY * _watch.RECORD_BYTES
+_BYTES = watch.CAPACITY * watch.RECORD_BYTES
 _PATIENCE = 8.0
 """seconds in which a kernel whose waits fall through should have ended"""
 
@@ -79,7 +81,7 @@ class Watch:
             if watched is None:
                 watched = Watched(compiled, len(self.kernels))
                 self.kernels.append(watched)
-            watched.blocks[device] = cuda.symbol(kernel, _watch.SYMBOL)
+            watched.blocks[device] = cuda.symbol(kernel, watch.SYMBOL)
             self._clear(watched, device)
 
     def launched(self, compiled: Any, _grid: tuple[int, int, int], stream: int, device: int) -> None:
@@ -92,14 +94,14 @@ class Watch:
         return [(event, device) for watched in self.kernels for device, event in watched.events.items()]
 
     def _clear(self, watched: Watched, device: int) -> None:
-        block = _watch.control(self.records, int(1e9 * limit()), watched.number)
+        block = watch.control(self.records, int(1e9 * limit()), watched.number)
         driver.get().poke(watched.blocks[device], block, device)
 
-    def found(self) -> list[_watch.Record]:
+    def found(self) -> list[watch.Record]:
         """Records of kernels that were given up; any is reason enough to wait for all of them."""
         if self.memory is None or self.memory[0] == b"\0":
             return []
-        return _watch.records(bytes(self.memory))
+        return watch.records(bytes(self.memory))
 
     def check(self) -> None:
         """PipelineDeadlock if a kernel gave up a wait; the next call finds nothing."""
@@ -154,7 +156,7 @@ def last_failure() -> None:
 
 
 # ---- what the records say -----------------------------------------------------------------------------------------------
-def failure(compiled: Any, records: list[_watch.Record], ended: bool) -> PipelineDeadlock:
+def failure(compiled: Any, records: list[watch.Record], ended: bool) -> PipelineDeadlock:
     """The error for a kernel that gave up; `compiled` is its `Built`."""
     report = told(compiled.unit, records, ended)
     line = next((line for party in report.waiting for line in party.lines), None)
@@ -163,9 +165,9 @@ def failure(compiled: Any, records: list[_watch.Record], ended: bool) -> Pipelin
     return error
 
 
-def told(unit: Any, records: list[_watch.Record], ended: bool = True) -> Report:
+def told(unit: Any, records: list[watch.Record], ended: bool = True) -> Report:
     """The report of the first CTA that has most to say: a party for each of its warpgroups that waited."""
-    by_cta: dict[tuple[int, int, int], dict[int, _watch.Record]] = {}
+    by_cta: dict[tuple[int, int, int], dict[int, watch.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
     cta = min(by_cta, key=lambda found: (-len(by_cta[found]), found[::-1]))
@@ -197,7 +199,7 @@ def told(unit: Any, records: list[_watch.Record], ended: bool = True) -> Report:
     return deadlock(where, waiting, list(barriers.values()), kernel=unit.kernel)
 
 
-def _place(unit: Any, record: _watch.Record) -> tuple[Any, int | None, int | None, str]:
+def _place(unit: Any, record: watch.Record) -> tuple[Any, int | None, int | None, str]:
     """(ring, slot, the step whose tiles the phase brings or frees, "ready", "consumed" or "own") of the mbarrier."""
     place = unit.barrier_at(record.address)
     if place is None or place.plan is None:
@@ -205,7 +207,7 @@ def _place(unit: Any, record: _watch.Record) -> tuple[Any, int | None, int | Non
     return place.plan, place.slot, place.plan.step_at(place.slot, record.phase), place.kind
 
 
-def _lacks(records: list[_watch.Record], phase: int) -> tuple[int, int]:
+def _lacks(records: list[watch.Record], phase: int) -> tuple[int, int]:
     """(arrivals, bytes) that a phase missed: each record arrived itself, so the first of them saw most."""
     before = [record for record in records if record.parity == phase & 1]
     first = max(before or records, key=lambda record: record.pending)

@@ -16,7 +16,7 @@ import threading
 
 import numpy as np
 
-from ..specs import FLAGS
+from ..plan.specs import FLAGS
 from . import driver
 from .arrays import ArrayInfo
 from .buffers import DeviceBuffer

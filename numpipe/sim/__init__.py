@@ -1,6 +1,6 @@
 """The simulated SM: kernels run in CPython, and races and deadlocks are found on the way.
 
-`simulate` runs a body once per warpgroup of every CTA, each in a greenlet, against the protocol in `numpipe._machine`.
+`simulate` runs a body once per warpgroup of every CTA, each in a greenlet, against the protocol in `numpipe.core.machine`.
 TMA copies, wgmma batches and TMA stores are agents of their own that act some time between their issue and the wait
 that covers them; a scheduler, seeded or in the order of a virtual-time model, decides when.
 
@@ -46,8 +46,8 @@ from typing import Any
 
 import numpy as np
 
-from .._machine import TensorMap
-from ..errors import SpecError
+from ..core.machine import TensorMap
+from ..diagnostics.errors import SpecError
 from ..traces import Event, Trace
 from .clocks import Clocks
 from .deal import Deal

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._machine import TensorMap
+from ..core.machine import TensorMap
 from . import barriers, cluster, report, tma
 from .clocks import BULK_READ
 from .memory import Access

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import SimulationError
-from ..reports import Party
+from ..diagnostics.errors import SimulationError
+from ..diagnostics.reports import Party
 from . import barriers, report
 from .clocks import GENERIC, Need, Vector
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import PipelineRace, SimulationError
-from ..reports import Party, Report
+from ..diagnostics.errors import PipelineRace, SimulationError
+from ..diagnostics.reports import Party, Report
 from . import clocks, report
 
 if TYPE_CHECKING:
-    from .._plans import RingPlan
+    from ..plan.plans import RingPlan
     from .mbarrier import Mbarrier
     from .memory import Access
     from .sm import SM

@@ -1,4 +1,4 @@
-"""Which CTA draws which ticket of a launch (`numpipe.tile_scheduler`).
+"""Which CTA draws which ticket of a launch (`numpipe.language.grid.tile_scheduler`).
 
 CTAs run one after the other here; on a GPU they draw from one counter while all of them run. So who has a ticket is said before:
 without a seed they are dealt round, as among CTAs that are equally fast; with one CTAs are faster or slower by random factors, up

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .._machine import TensorMap
-from ..errors import SimulationError
+from ..core.machine import TensorMap
+from ..diagnostics.errors import SimulationError
 from .handover import Flag, handed_over
 from .memory import Access
 from .regions import Codes, Cut, Index, Place, Region, bounds, extent, overlap, settle

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from .. import _machine
-from ..errors import SpecError
+from ..core import machine as _machine
+from ..diagnostics.errors import SpecError
 from . import generic, report
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import SimulationError
-from ..reports import Party
+from ..diagnostics.errors import SimulationError
+from ..diagnostics.reports import Party
 from . import report
 from .clocks import Vector
 from .memory import Access

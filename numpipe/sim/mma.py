@@ -24,8 +24,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from .._machine import InFlight, Mma
-from ..reports import Party
+from ..core.machine import InFlight, Mma
+from ..diagnostics.reports import Party
 from . import report
 from .clocks import DRAINED
 from .memory import Access, intervals

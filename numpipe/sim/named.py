@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..deadlocks import Hint
-from ..reports import Party
-from ..turns import FIRST_BARRIER
+from ..diagnostics.deadlocks import Hint
+from ..diagnostics.reports import Party
+from ..language.pipeline.turns import FIRST_BARRIER
 from . import report
 from .clocks import NAMED_BARRIERS
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from greenlet import GreenletExit, greenlet
 
-from .._machine import InFlight, Lanes, Mma, Role, TensorMap
+from ..core.machine import InFlight, Lanes, Mma, Role, TensorMap
 from . import barriers, bulk, cluster, generic, handover, lane, mma, named, remote, report
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED, Vector
 from .touches import Agent

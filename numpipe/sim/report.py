@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from greenlet import getcurrent
 
-from .. import deadlocks
-from ..errors import PipelineDeadlock, PipelineRace, SimulationError, at
-from ..reports import Barrier, Line, Party, Report
+from ..diagnostics import deadlocks
+from ..diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError, at
+from ..diagnostics.reports import Barrier, Line, Party, Report
 
 if TYPE_CHECKING:
-    from .._plans import BarrierPlace, RingPlan
+    from ..plan.plans import BarrierPlace, RingPlan
     from .mbarrier import Mbarrier
     from .memory import Access
     from .port import Warpgroup

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from greenlet import GreenletExit, getcurrent
 
-from .. import _machine
-from ..errors import NumpipeError
+from ..core import machine
+from ..diagnostics.errors import NumpipeError
 from . import barriers, cluster, handover, named, report
 from .clocks import Clocks
 from .memory import SharedMemory
@@ -18,7 +18,7 @@ from .port import Warpgroup
 from .schedule import Costs, Scheduler
 
 if TYPE_CHECKING:
-    from ..deadlocks import Hint
+    from ..diagnostics.deadlocks import Hint
     from ..traces import Trace
     from .deal import Deal
     from .gmem import GlobalMemory
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .mma import Plan
     from .tma import Box
 
-Body = Callable[[_machine.Machine], None]
+Body = Callable[[machine.Machine], None]
 
 
 class SM:
@@ -41,7 +41,7 @@ class SM:
 
     def __init__(self, body: Body, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int,
                  smem_bytes: int, registers: int, unit: Any, scheduler: Scheduler, clocks: Clocks, peers: list[SM], costs: Costs,
-                 trace: Trace | None, context: contextvars.Context, boxes: dict[_machine.TensorMap, Box], plans: dict[Any, Plan],
+                 trace: Trace | None, context: contextvars.Context, boxes: dict[machine.TensorMap, Box], plans: dict[Any, Plan],
                  gmem: GlobalMemory, deal: Deal) -> None:
         self.body = body
         self.context = context
@@ -138,7 +138,7 @@ class SM:
 
     def run_body(self, warpgroup: Warpgroup) -> None:
         """The bottom frame of a warpgroup's greenlet."""
-        _machine.enter(warpgroup)
+        machine.enter(warpgroup)
         try:
             with np.errstate(over="raise"):  # NumPy integers wrap silently only on the GPU
                 self.body(warpgroup)

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from .._machine import REDUCTIONS, TensorMap
+from ..core.machine import REDUCTIONS, TensorMap
 from . import report
 from .memory import intervals
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import PipelineRace, SimulationError
-from ..reports import Party, Report
+from ..diagnostics.errors import PipelineRace, SimulationError
+from ..diagnostics.reports import Party, Report
 from . import report
 from .memory import Access
 from .regions import Codes, Index, extent

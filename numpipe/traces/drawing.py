@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from .picture import Panel, draw
 from .trace import Trace
+
+__all__ = ["timeline"]
 
 Cta = tuple[int, int, int] | int
 ROWS = ("compute", "memory", "copy in", "copy out", "tensor core", "tiles", "regions")

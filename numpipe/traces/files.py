@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from .chrome import Json, plain, trace_events
 from .events import Event
 

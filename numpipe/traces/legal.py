@@ -1,4 +1,4 @@
-"""Whether a trace, of a GPU or simulated, is a legal schedule of the pipeline's protocol (`numpipe.ring`).
+"""Whether a trace, of a GPU or simulated, is a legal schedule of the pipeline's protocol (`numpipe.language.pipeline.ring`).
 
 Of the events of one CTA, whose SM has one clock::
 
@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PipelineRace, SimulationError
-from ..reports import Party, Report
+from ..diagnostics.errors import PipelineRace, SimulationError
+from ..diagnostics.reports import Party, Report
 from .events import Event, Ring, of_ctas, of_warpgroups
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SpecError
+from ..diagnostics.errors import SpecError
 from .events import UNITS, Event, of_warpgroups
 from .spans import MEANS, Span, regions, spans, tiles
 

@@ -17,6 +17,8 @@ from . import files, legal, text
 from .events import Event, Ring
 from .summary import Summary, summarise
 
+__all__ = ["Trace"]
+
 
 class Who(Protocol):
     """A warpgroup of a CTA."""

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numpipe import _machine
-from numpipe._op import helper
+from numpipe.core import machine as _machine
+from numpipe.core.op import helper
 from numpipe.intrinsics import (
     barrier,
     convert,
@@ -36,7 +36,7 @@ THREADS, SMEM = 128, 40 * 1024
 # ---- a minimal launcher -------------------------------------------------------------------------------------------
 def compile_kernel(kernel: Callable[..., None], argtypes: tuple[str, ...], threads: int) -> bytes:
     """-> cubin; `argtypes` name Numba types, arrays as "int32[]"."""
-    from numpipe import _numba as nb
+    from numpipe.core import numba as nb
 
     types = [getattr(nb.types, t.removesuffix("[]"))[::1] if t.endswith("[]") else getattr(nb.types, t)
              for t in argtypes]

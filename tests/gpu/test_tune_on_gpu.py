@@ -11,7 +11,7 @@ from tune_kernels import Config, product
 import gemm_tuned
 import numpipe
 from numpipe import bench
-from numpipe.kernels import Kernel
+from numpipe.kernels.kernels import Kernel
 
 QUICK = bench.Plan(load=0.05, rounds=5)
 

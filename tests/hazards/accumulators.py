@@ -7,9 +7,9 @@ from sim_pipelines import descriptor
 
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, ds
-from numpipe._machine import Mma, current
+from numpipe.core.lanes import one_lane
+from numpipe.core.machine import Mma, current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier
-from numpipe.lanes import one_lane
 
 from .catalogue import F16, F32, integers, kernel, machine, zeros
 

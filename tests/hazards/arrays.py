@@ -7,9 +7,9 @@ from sim_pipelines import panel_chunks
 
 import numpipe
 from numpipe import SMEM, ArrayType, BlockSpec, PipelineDeadlock, SimulationError, Workspace, ds
-from numpipe._machine import current
+from numpipe.core.lanes import one_lane
+from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier
-from numpipe.lanes import one_lane
 
 from .catalogue import F16, F32, integers, kernel, machine, zeros
 

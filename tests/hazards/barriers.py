@@ -6,9 +6,9 @@ import numpy as np
 
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, PipelineDeadlock, SimulationError, ds
-from numpipe._machine import current
+from numpipe.core.lanes import one_lane
+from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, memory
-from numpipe.lanes import one_lane
 
 from .catalogue import F32, integers, kernel, machine, zeros
 

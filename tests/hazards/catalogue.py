@@ -15,7 +15,7 @@ import numpy as np
 
 import numpipe
 from numpipe import CompilerParams, PipelineRace, SimulationError
-from numpipe._machine import TensorMap
+from numpipe.core.machine import TensorMap
 from numpipe.sim import simulate
 
 BARE = CompilerParams(unsafe_no_auto_barriers=True)

@@ -6,9 +6,9 @@ import numpy as np
 
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, ds
-from numpipe._machine import current
+from numpipe.core.lanes import each_warp, one_lane
+from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cluster, cp_async_bulk, fence, mbarrier, memory
-from numpipe.lanes import each_warp, one_lane
 
 from .catalogue import F32, integers, kernel, machine
 

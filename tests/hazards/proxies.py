@@ -7,9 +7,9 @@ from sim_pipelines import panel_chunks
 
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, ds
-from numpipe._machine import current
+from numpipe.core.lanes import one_lane
+from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, memory, wgmma
-from numpipe.lanes import one_lane
 
 from .catalogue import BARE, F16, F32, integers, kernel, machine, zeros
 

@@ -24,7 +24,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import numpipe
-from numpipe._op import Op
+from numpipe.core.op import Op
 from numpipe.intrinsics import barrier, cluster, cp_async_bulk, fence, griddep, mbarrier, setmaxnreg, wgmma
 from numpipe.sim.port import Warpgroup
 

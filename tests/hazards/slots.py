@@ -6,8 +6,8 @@ import numpy as np
 
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, ds
+from numpipe.core.lanes import one_lane
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier, memory
-from numpipe.lanes import one_lane
 
 from .catalogue import BARE, F32, integers, kernel, machine, zeros
 

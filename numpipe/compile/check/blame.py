@@ -1,0 +1,302 @@
+"""Whose line an error speaks of: errors of both executions, stamped ``file:line: kernel name: …``, the line marked below.
+
+Operations know what is wrong, not where: they raise SpecError and CompileError from below the user's statement. Here, at the
+boundary, the statement is found again: simulated, in the traceback; compiled, in what Numba was typing. Python's and Numba's
+own errors become one line of ours (Numba's run to 40 kB and rarely name the user's file); the original is the error's
+``__context__``.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import sys
+from collections.abc import Callable
+from itertools import islice
+from types import FunctionType, TracebackType
+from typing import Any, TypeVar
+
+from ...diagnostics.errors import CompileError, NumpipeError, Position, SimulationError
+from ...diagnostics.reports import Line
+from ...language.tiles.layouts import ACCUMULATOR, cast_for, said
+from ...plan.unit import Unit
+from ..lift.lift import Lifted
+from ..lift.nodes import walk
+from ..lift.positions import FIRST, Source
+
+TUPLES = "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
+LONGEST = 300
+"""characters of a reason that Numba or Python gave"""
+_Error = TypeVar("_Error", bound=NumpipeError)
+
+
+def written(lifted: Lifted, pattern: str) -> Position:
+    """Where a call whose text has `pattern` stands in a kernel's source, or in its functions'; else the kernel's definition."""
+    for source in lifted.sources:
+        for node in walk(source.tree):
+            if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
+                return source.position(node)
+    return lifted.sources[0].definition
+
+
+def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> _Error:
+    """Put the innermost of `places` and the kernel in front of an error's message, once, and the calls on the way below it."""
+    message = str(error)
+    files = "|".join(re.escape(source.filename) for source in lifted.sources)
+    # by who knew better: a report names the access, not the wait that found it
+    stamped = re.match(rf"({files}|[^ ,]+):(\d+): ", message)
+    if stamped is not None:
+        written = _position(lifted, stamped[1], int(stamped[2]), places)
+        if written is not None and written.snippet() not in message:
+            error.args = (written.stamp(message[stamped.end():]),)
+        return error
+    if not message.startswith(f"kernel {unit.kernel}"):
+        message = f"kernel {unit.kernel}: {message}"
+    if places:
+        *outer, inner = places
+        calls = dict.fromkeys(f"{place.filename}:{place.line}" for place in reversed(outer))
+        calls.pop(f"{inner.filename}:{inner.line}", None)
+        message = "\n".join([inner.stamp(message), *(f"  called at {call}" for call in calls)])
+    error.args = (message,)
+    return error
+
+
+def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) -> Position | None:
+    """What to underline on a line that is only known by its number."""
+    if places and (places[-1].filename, places[-1].line) == (filename, line):
+        return places[-1]
+    return next((source.statement(line) for source in lifted.sources if source.covers(filename, line)), None)
+
+
+# ---- simulated ----------------------------------------------------------------------------------------------------
+def frames(error: Exception, lifted: Lifted) -> list[tuple[TracebackType, Source]]:
+    """The parts of an error's traceback that run functions of the kernel, outermost first."""
+    found, traceback = [], error.__traceback__
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        found += [(traceback, source) for source in lifted.sources if source.covers(filename, traceback.tb_lineno)][:1]
+        traceback = traceback.tb_next
+    return found
+
+
+def running(traceback: TracebackType, source: Source) -> Position:
+    """The expression that a frame evaluates; its statement where Python (3.10) knows lines only."""
+    if sys.version_info >= (3, 11):
+        positions = traceback.tb_frame.f_code.co_positions()
+        line, end_line, column, end_column = next(islice(positions, traceback.tb_lasti // 2, None))
+        if line is not None and column is not None:
+            return source.span(line, column, end_line or 0, end_column or 0)
+    return source.statement(traceback.tb_lineno)
+
+
+def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
+    """What a simulated kernel raised, as the error the user gets."""
+    found = frames(error, lifted)
+    places = [running(*frame) for frame in found]
+    if isinstance(error, SimulationError):  # whose values are what a report is about
+        return reported(stamp(error, unit, lifted, places), unit, places)
+    if isinstance(error, NumpipeError):
+        error.args = (spoken(str(error)),)
+        return stamp(error, unit, lifted, places)
+    what = f"{type(error).__name__}: {_sentence(spoken(str(error)))}"
+    told: NumpipeError
+    if found and (foreign := numba_call(found[-1][1].tree, found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals)):
+        told = CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
+                            f"numpipe's operations ({what})")
+    elif isinstance(error, FloatingPointError):
+        told = SimulationError(f"{error}: a kernel's integers are int32, which wrap silently on the GPU")
+    else:
+        told = SimulationError(what) if isinstance(error, ArithmeticError) else CompileError(what)
+    return stamp(told, unit, lifted, places)
+
+
+def reported(error: SimulationError, unit: Unit, places: list[Position]) -> SimulationError:
+    """The error, its report saying what its message says now; who was in no line of the user's is in that of the message."""
+    report = error.report
+    if report is not None:
+        now = report.now
+        if now is not None and not now.lines and places:
+            now = dataclasses.replace(now, lines=tuple(Line(p.filename, p.line, unit.kernel) for p in places[-1:]))
+        error.report = dataclasses.replace(report, text=str(error), kernel=report.kernel or unit.kernel, now=now)
+    return error
+
+
+def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | None:
+    """The function of Numba's that the source calls on `line`, as written there."""
+    for node in walk(tree):
+        if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or node.lineno):
+            continue
+        written = ast.unparse(node.func)
+        value, *attributes = written.split(".")
+        found = namespace.get(value)
+        for attribute in attributes:
+            found = getattr(found, attribute, None)
+        home = getattr(found, "__module__", None) if isinstance(found, (type, FunctionType)) else type(found).__module__
+        if found is not None and str(home).startswith("numba."):
+            return written
+    return None
+
+
+# ---- compiled -----------------------------------------------------------------------------------------------------
+def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
+    """What Numba, or an operation while it was typed, raised, as the error the user gets."""
+    from ...core import numba as nb
+
+    reason, lines = nb.explain(error, FIRST)
+    places = [place for line in lines if (place := lifted.positions.find(line)) is not None]
+    if isinstance(error, NumpipeError):
+        error.args = (readable(str(error), unit),)
+        return stamp(error, unit, lifted, places)
+    places = places or [lifted.sources[0].definition]
+    reason = _sentence(readable(reason, unit))
+    if missing := re.search(r"has no attribute '(\w+)'$", reason):
+        places[-1] = _attribute(places[-1], missing[1])
+    if _STILL_IN_TUPLE.search(reason):
+        reason += TUPLES
+    if laid := re.match(r"'(\w+)' has two layouts here", reason):
+        places[-1] = _bound(places[-1], laid[1], lifted)
+    elif reason.startswith("it returns two layouts"):
+        places[-1] = _returned(places[-1], lifted)
+    start, end = places[-1].columns
+    more = " …" if places[-1].end_line > places[-1].line or end - start > LONGEST else ""
+    what = f"`{places[-1].text[start:min(end, start + LONGEST)]}{more}`" if end > start else "it"
+    return stamp(CompileError(f"{what} cannot be compiled: {reason}"), unit, lifted, places)
+
+
+def _bound(met: Position, name: str, lifted: Lifted) -> Position:
+    """Where a variable gets the type that does not fit: the last place that binds it before its types meet, or in the loop at
+    whose head they do."""
+    source = next((source for source in lifted.sources if source.covers(met.filename, met.line)), None)
+    if source is None:
+        return met
+    nodes = list(walk(source.parse()))
+    loop = next((node for node in nodes if isinstance(node, (ast.For, ast.While)) and node.lineno == met.line), None)
+    binds = [node for node in nodes if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and any(
+        isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store) for part in walk(node))]
+    inside = [node for node in binds if loop is not None and loop.lineno < node.lineno <= (loop.end_lineno or 0)]
+    found = inside or [node for node in binds if node.lineno <= met.line]
+    return source.position(max(found, key=lambda node: node.lineno)) if found else met
+
+
+def _returned(met: Position, lifted: Lifted) -> Position:
+    """The last `return` of the function that one of them is in: which one Numba names may be that of a set."""
+    for source in lifted.sources:
+        around = [node for node in walk(source.parse()) if isinstance(node, ast.FunctionDef)
+                  and node.lineno <= met.line <= (node.end_lineno or 0)] if source.covers(met.filename, met.line) else []
+        if around:
+            returns = [node for node in walk(max(around, key=lambda node: node.lineno)) if isinstance(node, ast.Return)]
+            return source.position(max(returns, key=lambda node: node.lineno))
+    return met
+
+
+def _attribute(called: Position, name: str) -> Position:
+    """Of a method's call the part up to its name, where it is that which is wrong: one line of Numba's stands for both."""
+    start, end = called.columns
+    found = re.search(rf"\b{name}\s*\(", called.text[start:end])
+    if found is None:
+        return called
+    return dataclasses.replace(called, end_line=called.line, end_column=start + found.start() + len(name))
+
+
+_SAID = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in flight", "pipeline": "pipeline",
+         "bound": "nested function", "BlockSpec": "BlockSpec", "context": "context", "steps": "pipeline loop", "ring": "ring",
+         "at": "view", "slots": "slots of a tile", "barriers": "barrier", "view": "view of an array", "omitted": "default"}
+_TWO = r"tile\((\([\d, ]+\)), (\w+)(?:, ([\w ]+))?\)%stile\(\1, \2(?:, ([\w ]+))?\)"
+"""two types of tiles that differ in their layouts"""
+
+
+def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
+    """What a match of `_TWO` and something else means: BOTH types, and the CAST of the something, its last group."""
+    def told(found: re.Match[str]) -> str:
+        shape, dtype, *laid = found.groups()[:4]
+        one, other = sorted((layout or ACCUMULATOR for layout in laid), reverse=True)  # Numba's order may be that of a set
+        name = found[5] if found.re.groups > 4 else "x"
+        both = " and ".join(f"tile {shape} {dtype} ({layout} layout)" for layout in (one, other))
+        cast = f'numpipe.layout_cast({name}, "{cast_for(one, other)}")'
+        return message.replace("NAME", name).replace("BOTH", both).replace("CAST", cast)
+    return told
+
+
+_NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (rf"Cannot unify {_TWO % ' and '} for '\$[\w.]*'", _two_layouts("a choice needs one layout, got BOTH: cast one: CAST")),
+    (rf"Cannot unify {_TWO % ' and '} for '([\w$]+)[\w.]*'", _two_layouts("'NAME' has two layouts here, BOTH: cast one: CAST")),
+    (rf"Can't unify return type from the following types: {_TWO % ', '}\s*Return of[\s\S]*",
+     _two_layouts("it returns two layouts, BOTH: cast one: CAST")),
+    (r"\('wrong tuple length for .*?: ', '(.*?)'\)", r"wrong tuple length: \1"),
+    (r"Cannot unify (.+) and (.+) for '\$[\w.]*'", r"a choice needs one type, got \1 and \2: convert one side, float(n) or int(x)"),
+    (r"Cannot unify (.+) and (.+) for '([\w$]+)[\w.]*'", r"'\3' is not of one type here (\1 and \2): "
+                                                         "bind it in one place, or to one type in each"),
+    (r"Cannot resolve setattr: \((.+)\)\.(\w+) = .*", r"'\2' of \1 cannot be set"),
+    (r"Can't unify return type from the following types: (.+?)\s*Return of[\s\S]*", r"it returns values of several types (\1): "
+                                                                                     "convert them to one"),
+    (r"Invalid use of getiter with parameters \((.*)\)[\s\S]*", r"a 'for' runs over a range or over a tuple of values of one type, "
+                                                                 r"got \1"),
+    (r"Invalid use of (.+?) with parameters [\s\S]*", r"\1 is not a function"),
+    (r"The compiler failed to analyze the bytecode\. Variable '(\w+)' is not defined[\s\S]*",
+     r"'\1' may have no value here yet: give it one before the loop"),
+    (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
+    (r"\btile\((\([^()]*\)), (\w+)(?:, ([\w ]+))?\)", lambda found: said(found[1], found[2], found[3] or ACCUMULATOR)),
+    (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
+    (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
+)
+_STILL_IN_TUPLE = re.compile(r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and \(int32,\)$")
+_TYPE = re.compile(rf"\b({'|'.join(_SAID)})\(")
+
+
+_TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")
+
+
+def readable(text: str, unit: Unit) -> str:
+    """Names of types, which tell Numba everything, as a user would say them."""
+    text = re.sub(r",? ?defined at [^\n]*? \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
+    text = re.sub(r"Literal\[\w+\]\(([^()]*)\)", r"\1", text)
+    for pattern, instead in _NUMBA_SAYS:
+        text = re.sub(pattern, instead, text)
+    parts, start = [], 0
+    while (found := _TYPE.search(text, start)) is not None:
+        end, depth = found.end(), 1
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        inside = text[found.end():end - 1]
+        if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+$", inside)):
+            said = f"array '{unit.arrays[int(array[1])].name}'"
+        elif found[1] == "smem" and (tile := _TILE.match(inside)):
+            said = f"shared-memory tile {tile[1]} {tile[2]}"
+        else:
+            internal = re.search(r"[#@]\d|Layout\(|Plan\(", inside) or found[1] in ("in flight", "omitted")
+            said = _SAID[found[1]] if internal else f"{found[0]}{inside})"
+        parts += [text[start:found.start()], said]
+        start = end
+    return _tuples("".join([*parts, text[start:]]))
+
+
+def _tuples(text: str) -> str:
+    """Tuple types as tuples are written."""
+    text = re.sub(r"UniTuple\(((?:[^()]|\([^()]*\))+) x (\d+)\)",
+                  lambda m: f"({', '.join([m[1]] * int(m[2]))}{',' * (m[2] == '1')})", text)
+    return re.sub(r"\bTuple\(", "(", text)
+
+
+_VALUE = re.compile(r"\bnp\.([a-z]+\d+)\([-+.e\d]*\)")
+"""a run-time value of the simulator, as NumPy writes it"""
+_CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "LaneTile": "shared-memory tile", "Tile": "tile",
+            "Slots": "slots of a tile", "BarrierRef": "barrier", "GmemView": "view of an array"}
+
+
+def spoken(text: str) -> str:
+    """A message of CPython's execution, its names of classes and functions as a user would say them."""
+    text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], text)
+    text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)  # their types, as when compiled
+    text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
+    text = re.sub(r"^('tuple' object has no attribute '\w+'|tuple indices must be integers or slices, not ellipsis)$",
+                  rf"\1{TUPLES}", text)
+    return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)  # a nested function's, numbered while it was lifted
+
+
+def _sentence(text: str) -> str:
+    """The first sentence, on one line."""
+    line = " ".join(text.strip().split("\n\n")[0].split())
+    line = re.split(r"(?<=[\w)\]'\"])\.(?: +(?=[A-Z])|$)", line)[0]
+    return line if len(line) <= LONGEST else line[:LONGEST] + " …"

@@ -1,0 +1,331 @@
+"""The build gate: what the machine code of a numpipe kernel must look like, read from its PTX and SASS.
+
+A kernel can be right and slow without a word from the compiler; each rule here stands for one such case:
+
+=====================  ===========================================================================================
+rule                   what it costs to break it
+=====================  ===========================================================================================
+resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg (`Resources.clean`)
+entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs. Without a memory
+                       role: more registers than there are for so many threads
+local memory           registers that went to memory without being called spills
+memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, or say no scope. A cluster's
+                       barrier at the end has one (with debug=True that at the beginning too); where a partial sum is handed to
+                       another CTA through global memory there is one, outside the loop of products
+waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
+tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
+waits                  waits for products that the source did not write: ptxas serialised them, or leaves fewer groups in flight
+roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream
+                       pipelines
+registers              setmaxnreg with the values of the Unit
+launch bounds          without them ptxas ignores setmaxnreg (C7508)
+tensor maps            one by-value parameter, addressed and never read: a copy in local memory is no tensor map
+=====================  ===========================================================================================
+
+>>> from numpipe.compile import gate
+>>> gate.findings(kernel.compiled(a, b))          # doctest: +SKIP
+()
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..build import Built
+
+
+# ---- SASS -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Instruction:
+    """One line of SASS: its address in the section, its predicate ("" without) and what follows."""
+
+    address: int
+    predicate: str
+    text: str
+
+    @property
+    def opcode(self) -> str:
+        return self.text.partition(" ")[0]
+
+    def __str__(self) -> str:
+        return f"/*{self.address:04x}*/ {self.predicate}{' ' * bool(self.predicate)}{self.text}"
+
+
+_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?(.*?)\s*;")
+_LABEL = re.compile(r"^([.$\w]+):\s*$")
+_TARGET = re.compile(r"`\(([.$\w]+)\)")
+
+
+class Sass:
+    """The instructions of one kernel and where they lead, from nvdisasm's text."""
+
+    def __init__(self, text: str) -> None:
+        self.instructions: list[Instruction] = []
+        self.labels: dict[str, int] = {}
+        for line in text.splitlines():
+            if found := _LINE.match(line):
+                self.instructions.append(Instruction(int(found[1], 16), found[2] or "", found[3]))
+            elif found := _LABEL.match(line):
+                self.labels[found[1]] = len(self.instructions)
+
+    def find(self, pattern: str) -> list[Instruction]:
+        """Instructions whose opcode matches."""
+        return [i for i in self.instructions if re.match(pattern, i.opcode)]
+
+    def in_loop(self, instruction: Instruction) -> bool:
+        """Whether it can run again after it has run."""
+        at = self.instructions.index(instruction)
+        return any(instruction in self.reachable(self.instructions[i]) for i in self._successors(at))
+
+    def reachable(self, first: Instruction, until: str = "never") -> list[Instruction]:
+        """Everything that can run after `first`, itself included, in the order of addresses; calls are followed.
+
+        `until`: a pattern of opcodes that end it, before them.
+        """
+        todo, seen = [self.instructions.index(first)], set[int]()
+        while todo:
+            at = todo.pop()
+            if at in seen or at >= len(self.instructions) or re.match(until, self.instructions[at].opcode):
+                continue
+            seen.add(at)
+            todo.extend(self._successors(at))
+        return [self.instructions[i] for i in sorted(seen)]
+
+    def innermost(self, instruction: Instruction) -> list[Instruction]:
+        """The smallest loop around an instruction, from where a branch leads back to the branch; empty: it is in none."""
+        here = self.instructions.index(instruction)
+        loops = [(at - target, target, at) for at, branch in enumerate(self.instructions) if branch.opcode.startswith("BRA")
+                 for target in (self.labels.get(label, at + 1) for label in _TARGET.findall(branch.text)) if target <= here <= at]
+        return self.instructions[min(loops)[1]:min(loops)[2] + 1] if loops else []
+
+    def _successors(self, at: int) -> Iterator[int]:
+        instruction = self.instructions[at]
+        kind = instruction.opcode.partition(".")[0]
+        targets = [self.labels[label] for label in _TARGET.findall(instruction.text) if label in self.labels]
+        if kind == "RET":
+            targets = []  # where it goes is behind the CALL
+        yield from targets
+        # a branch on a uniform predicate has it as an operand, others before the opcode
+        always = not instruction.predicate and not re.search(r"\bU?P\d", instruction.text)
+        if not (always and kind in ("EXIT", "RET", "BRA", "JMP", "BRX")):
+            yield at + 1
+
+
+def highest_register(code: list[Instruction]) -> int:
+    """How many registers a lane needs for `code`: one more than the highest number it names."""
+    numbers = [int(n) + (2 if ".64" in i.text else 1) for i in code for n in re.findall(r"\bR(\d+)\b", i.text)]
+    return max(numbers, default=0)
+
+
+def memory_role(sass: Sass) -> list[Instruction]:
+    """What the memory role runs: from its ``setmaxnreg.dec`` on, to the cluster's barrier if there is one."""
+    return [i for start in sass.find(r"USETMAXREG\.DEALLOC") for i in sass.reachable(start, BEYOND)]
+
+
+def compute_role(sass: Sass) -> list[Instruction]:
+    """What a compute warpgroup runs: from its ``setmaxnreg.inc`` on, to the cluster's barrier if there is one."""
+    return [i for start in sass.find(r"USETMAXREG\.TRY_ALLOC") for i in sass.reachable(start, BEYOND)]
+
+
+# ---- rules ------------------------------------------------------------------------------------------------------
+def resources(built: Built) -> Iterator[str]:
+    """No spills, no stack, no note."""
+    used = built.resources
+    if used.spill_bytes or used.stack_bytes:
+        yield f"{used.spill_bytes} bytes of spills, {used.stack_bytes} bytes of stack"
+    yield from used.notes
+
+
+def entry_registers(built: Built) -> Iterator[str]:
+    """The registers at launch are the pool that setmaxnreg re-divides."""
+    expected = min(255, built.unit.register_pool // built.unit.warpgroups)
+    if built.resources.registers > expected or (built.unit.warp_specialized and built.resources.registers != expected):
+        yield (f"{built.resources.registers} registers at entry; {built.threads} threads share the register file at {expected} "
+               "a lane")
+
+
+def local_memory(sass: Sass) -> Iterator[str]:
+    """No loads from and stores to local memory."""
+    for instruction in sass.find(r"(STL|LDL)\b"):
+        yield f"local memory: {instruction}"
+
+
+BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
+
+
+def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
+    """No fence beyond the CTA, but for: those of the cluster's two barriers, which stand in no loop; in a kernel that hands partial
+    sums over (`partials`), those outside of its main loops; one at the end, where the last CTA sets a counter of tiles back."""
+    handed = any(array.workspace for array in built.unit.arrays)
+    products = [sass.innermost(instruction) for instruction in sass.find("HGMMA")]
+    spared = int(built.unit.tickets is not None)
+    for instruction in sass.find(BEYOND):
+        at = sass.instructions.index(instruction)
+        if any(other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1:at + 5]) and not sass.in_loop(instruction):
+            continue
+        if handed:
+            if any(instruction in loop for loop in products):
+                yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
+        elif spared:
+            spared -= 1
+        else:
+            yield f"a memory barrier beyond the CTA: {instruction}"
+    if (meetings := len(sass.find("UCGABAR_ARV"))) not in (0, 2):
+        yield f"{meetings} arrivals at the cluster's barrier: one at the beginning and one at the end"
+
+
+def waterfalls(sass: Sass) -> Iterator[str]:
+    """No loop over the active lanes around an instruction with uniform operands."""
+    for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
+        following = sass.instructions[sass.instructions.index(instruction) + 1:][:1]
+        detour = instruction.opcode == "WARPSYNC.COLLECTIVE" and following and following[0].opcode in (
+            "ELECT", "SHFL.IDX", "SHFL.BFLY")
+        if not detour:  # of lanes that are apart, to meet: no loop
+            yield f"a loop over the active lanes: {instruction}"
+
+
+def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
+    """Only products that the PTX asks for, and all of them."""
+    asked = {"x".join(shape) for shape in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)", ptx)}
+    made = {found[1]: i for i in sass.find("HGMMA") if (found := re.match(r"HGMMA\.(\d+x\d+x\d+)", i.opcode))}
+    for shape, instruction in made.items():
+        if shape not in asked:
+            yield f"a product nobody asked for (the PTX has {sorted(asked)}): {instruction}"
+    for shape in asked - set(made):
+        yield f"no HGMMA {shape}, although the PTX has it"
+
+
+def waits(sass: Sass, ptx: str) -> Iterator[str]:
+    """No wait for products, and no beginning of a group of them, beyond those of the PTX, which has the source's and what
+    the pipelines derive from it. A copy of a piece of code, as of an unrolled loop, copies its waits with its products."""
+    copies = max(1, -(-len(sass.find("HGMMA")) // max(1, ptx.count("wgmma.mma_async"))))
+    written = Counter(int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx))
+    made = [(int(found[1], 16), instruction) for instruction in sass.find(r"WARPGROUP\.DEPBAR")
+            if (found := re.search(r"gsb0, (0x[0-9a-f]+)", instruction.text))]
+    for left, count in sorted(Counter(left for left, _ in made).items()):
+        if count > copies * written[left]:
+            example = next(instruction for other, instruction in made if other == left)
+            yield f"waits that leave {left} groups of products in flight: {count}, {written[left]} in the PTX: among them {example}"
+    begun, fences = sass.find(r"WARPGROUP\.ARRIVE"), ptx.count("wgmma.fence.sync.aligned")
+    if len(begun) > copies * fences:
+        yield f"beginnings of groups of products: {len(begun)}, {fences} in the PTX: among them {begun[0]}"
+
+
+def roles(built: Built, sass: Sass) -> Iterator[str]:
+    """Loads by the memory role alone, within its registers; everything else by the compute role."""
+    if not built.unit.warp_specialized:
+        yield from one_role(built, sass)
+        return
+    memory, compute = memory_role(sass), compute_role(sass)
+    if not memory or not compute:
+        yield "the roles are not there: no setmaxnreg in the code"
+        return
+    needed = highest_register(memory)
+    if needed > built.unit.memory_registers:
+        yield f"the memory role needs {needed} registers, it keeps {built.unit.memory_registers}"
+    stores = built.unit.stores
+    shared, private = any_rings(built)
+    events = bool(built.unit.params.profile_space)  # by ordinary stores
+    tickets = built.unit.tickets is not None  # told by ordinary stores to shared memory
+    own = r"HGMMA|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
+    for code, who, pattern in ((memory, "memory", own),
+                               (compute, "compute", "" if private else "UTMALDG")):
+        for instruction in code:
+            if pattern and re.match(pattern, instruction.opcode):
+                yield f"not the {who} role's business: {instruction}"
+    for expected, code, who, opcode in ((tickets, memory, "memory", "ATOMG"), (tickets, memory, "memory", "STS"),
+                                        (tickets, compute, "compute", "LDS"),
+                                        (shared, memory, "memory", "UTMALDG"), (shared, memory, "memory", "SYNCS.PHASECHK"),
+                                        (shared or private, compute, "compute", "SYNCS.PHASECHK"),
+                                        (private, compute, "compute", "UTMALDG"), (stores, compute, "compute", "UTMASTG")):
+        if expected and not any(i.opcode.startswith(opcode) for i in code):
+            yield f"no {opcode} in the {who} role"
+
+
+def any_rings(built: Built) -> tuple[bool, bool]:
+    """Whether there are rings that the memory role fills, and such that warpgroups fill for themselves."""
+    private = [bool(plan.private) for plan in built.unit.load_rings]
+    return not all(private), any(private)
+
+
+def one_role(built: Built, sass: Sass) -> Iterator[str]:
+    """Without a memory role: what the rings need, and registers that nobody re-divides."""
+    loads, stores = any_rings(built)[1], built.unit.stores
+    for expected, opcode in ((loads, "UTMALDG"), (loads, "SYNCS.PHASECHK"), (stores, "UTMASTG")):
+        if expected and not any(i.opcode.startswith(opcode) for i in sass.instructions):
+            yield f"no {opcode} in the code"
+    for instruction in sass.find("USETMAXREG"):
+        yield f"setmaxnreg without a memory role: {instruction}"
+
+
+def registers(built: Built, sass: Sass) -> Iterator[str]:
+    """setmaxnreg gives and takes what the Unit says."""
+    if not built.unit.warp_specialized:
+        return
+    for opcode, expected in (("DEALLOC", built.unit.memory_registers), ("TRY_ALLOC", built.unit.compute_registers)):
+        found = [int(re.findall(r"0x([0-9a-f]+)\b", i.text)[-1], 16) for i in sass.find(rf"USETMAXREG\.{opcode}")]
+        if found != [expected]:
+            yield f"setmaxnreg {opcode} of {found}, expected one of {expected}"
+
+
+def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
+    """The threads of the Unit, and one CTA a SM."""
+    found = re.search(r"\.maxntid\s+(\d+)", ptx)
+    if found is None or int(found[1]) != built.threads or not re.search(r"\.minnctapersm\s+1\b", ptx):
+        yield f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected {built.threads} with .minnctapersm 1"
+
+
+def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
+    """All maps in one by-value parameter whose address every copy's descriptor comes from; nothing reads its words.
+
+    But for the address of a counter, behind the maps.
+    """
+    wanted, counter = built.unit.table_bytes, built.unit.counter_at
+    tables = re.findall(r"\.param \.align (\d+) \.b8 (\w+)\[(\d+)\]", ptx)
+    if [(align, size) for align, _, size in tables] != [("64", str(wanted))]:
+        yield f"tensor maps: expected one parameter of {wanted} bytes aligned to 64, found {[(a, s) for a, _, s in tables]}"
+        return
+    table = tables[0][1]
+    for line in ptx.splitlines():
+        found = re.search(rf"\bld\.param\S*\s+[^,]+,\s*\[{table}(?:\+(\d+))?\]", line)
+        if found and (counter == wanted or int(found[1] or 0) != counter):
+            yield f"tensor maps are read: {line.strip()}"
+    defined: dict[str, list[str]] = {}
+    for register, source in re.findall(r"^\s*(?:@!?%p\d+\s+)?(?:mov|add|or|cvta)\S*\s+(%rd\d+), ([^;]+);", ptx, re.MULTILINE):
+        defined.setdefault(register, []).append(source)
+    copies = set(re.findall(r"(?:cp\.async\.bulk\.tensor|prefetch\.tensormap)[^;]*?\[(%rd\d+)(?:, *\{|\])", ptx))
+    for register in sorted(copies):
+        roots = set(_roots(register, defined, set()))
+        if roots != {table}:
+            yield f"a copy's tensor map {register} comes from {sorted(roots)}, not from the parameter {table}"
+
+
+def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator[str]:
+    """What a 64-bit register is computed from."""
+    if name in seen:
+        return
+    seen.add(name)
+    if not name.startswith("%"):
+        yield name
+        return
+    sources = defined.get(name)
+    if sources is None:
+        yield f"{name} (no address arithmetic)"
+        return
+    for source in sources:
+        parts = [p for p in re.split(r"[,\s]+", source) if p and not re.fullmatch(r"-?\d+|0x[0-9a-fA-F]+", p)]
+        for part in parts:
+            yield from _roots(part, defined, seen)
+
+
+def findings(built: Built) -> tuple[str, ...]:
+    """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
+    ptx, sass = built.inspect("ptx"), Sass(built.inspect("sass"))
+    return (*resources(built), *entry_registers(built), *local_memory(sass), *memory_barriers(built, sass), *waterfalls(sass),
+            *tensor_cores(sass, ptx), *waits(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
+            *tensor_maps(built, ptx))

@@ -1,0 +1,152 @@
+"""What `CompilerParams.debug` and `.jitter` put into a kernel's LLVM IR; without them nothing is touched.
+
+All that waits for an mbarrier, arrives at one or starts a copy is a statement of inline PTX, so that both are a matter of replacing
+statements, wherever they come from: the ring, a user's own barriers, intrinsics.
+
+debug   a wait gives up after a while (`plan.watch`): it records who waited for what, and sets a flag that makes every wait of the
+        kernel fall through from then on, so that the kernel ends; what mbarriers count is left out behind such waits (`stopping`)
+jitter  each of these statements is preceded by a nanosleep of a random length, one time in four
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ...core import numba as nb
+from ...plan import watch
+from ...plan.unit import Unit
+from . import stopping
+
+_STATEMENT = re.compile(r'call (?P<type>\w+) asm sideeffect "(?P<text>[^"]*)", "(?P<constraints>[^"]*)"\((?P<args>.*)\) convergent')
+_TRANSITION = re.compile(
+    r"mbarrier\.(try_wait|test_wait|arrive)|cp(\.reduce)?\.async\.bulk\.(tensor|commit|wait)|st\.async|bar\.sync")
+_ADDRESS = f'i64 ptrtoint ([{watch.CONTROL_BYTES // 8} x i64] addrspace(1)* @"{watch.SYMBOL}" to i64)'
+_DECLARATION = f'@"{watch.SYMBOL}" = external addrspace(1) global [{watch.CONTROL_BYTES // 8} x i64]\n'
+
+# The parts of a wait that gives up. BAR is the mbarrier, PHASE the phase or its parity, WATCH the control block, WORDS the CTA's.
+_NAMES = """.reg .pred done, late, own; .reg .b32 parity, flag, lane, active, number, word; .reg .b64 now, end, at, state, place;"""
+# One lane of the warp records; the others go on, as all do, once the flag is set. What a phase lacks only an arrival tells (an
+# mbarrier's bytes do not hold it, on an H200), which changes it: that waits until all who wait have seen the flag, and is made once
+# for each mbarrier (`stopping` says why it is legal then).
+_TELL = """STOPPING mov.u32 active, %lanemask_lt; activemask.b32 lane; and.b32 active, active, lane;
+setp.ne.u32 own, active, 0; @own bra OUT;
+mov.u64 now, %globaltimer; st.relaxed.gpu.global.u64 [WATCH+24], now;
+fence.sc.gpu; mov.u32 word, 1; st.relaxed.gpu.global.u32 [WATCH+16], word;
+atom.relaxed.gpu.global.add.u32 number, [WATCH+20], 1; setp.ge.u32 late, number, CAPACITY; @late bra OUT;
+ld.global.u64 at, [WATCH]; mul.wide.u32 place, number, RECORD_BYTES; add.u64 at, at, place;
+ld.global.u32 word, [WATCH+36]; st.volatile.global.u32 [at+4], word;
+mov.u32 word, %ctaid.x; st.volatile.global.u32 [at+8], word;
+mov.u32 word, %ctaid.y; st.volatile.global.u32 [at+12], word;
+mov.u32 word, %ctaid.z; st.volatile.global.u32 [at+16], word;
+mov.u32 word, %tid.x; st.volatile.global.u32 [at+20], word;
+ld.global.u32 word, [WATCH+32]; sub.u32 word, BAR, word; st.volatile.global.u32 [at+24], word;
+st.volatile.global.u32 [at+28], PHASE;
+mov.u64 end, %globaltimer; add.u64 end, end, SETTLING; mov.u32 lane, 100000;
+LATER: nanosleep.u32 lane; mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra LATER;
+mov.u64 state, 0; ASKING st.volatile.global.u64 [at+32], state;
+fence.sc.sys; mov.u32 word, 1; st.volatile.global.u32 [at], word;"""
+# bit (word / 8) % 128 of TOLD
+_ASK = """shr.u32 lane, word, 3; and.b32 lane, lane, 31; mov.u32 active, 1; shl.b32 active, active, lane;
+shr.u32 word, word, 6; and.b32 word, word, 12; add.u32 word, word, WORDS; atom.shared.or.b32 number, [word+TOLD], active;
+and.b32 number, number, active; setp.eq.u32 own, number, 0; @own mbarrier.arrive.shared::cta.b64 state, [BAR];"""
+_PASSED = "mov.u64 now, %globaltimer; st.relaxed.gpu.global.u64 [WATCH+40], now;"
+_WAIT = """{ NAMES and.b32 parity, PHASE, 1; ld.volatile.shared.u32 flag, [WORDS]; setp.ne.u32 late, flag, 0; @late bra ABORTED;
+mbarrier.try_wait.parity.shared::cta.b64 done, [BAR], parity; @done bra PASSED;
+ld.relaxed.gpu.global.u32 flag, [WATCH+16]; setp.ne.u32 late, flag, 0; @late bra ABORTED;
+mov.u64 now, %globaltimer; ld.global.u64 end, [WATCH+8]; add.u64 end, end, now;
+AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [BAR], parity; @done bra PASSED;
+ld.relaxed.gpu.global.u32 flag, [WATCH+16]; setp.ne.u32 late, flag, 0; @late bra TELL;
+mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra AGAIN;
+TELL: TELLING bra OUT;
+ABORTED: STOPPING ld.relaxed.gpu.global.u64 end, [WATCH+24]; setp.eq.u64 done, end, 0; @done bra OUT;
+add.u64 end, end, GRACE; mov.u64 now, %globaltimer;
+setp.gt.u64 late, now, end; @late trap; bra OUT;
+PASSED: PASSING
+OUT: }"""
+# a test that is asked again and again: it gives up when nothing in the kernel has passed for so long
+_TEST = """{ NAMES STATEMENT setp.ne.u32 done, $0, 0; @done bra PASSED;
+ld.relaxed.gpu.global.u32 flag, [WATCH+16]; setp.ne.u32 late, flag, 0; @late bra GIVEN;
+ld.relaxed.gpu.global.u64 now, [WATCH+40]; ld.global.u64 end, [WATCH+8]; add.u64 end, end, now;
+mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra OUT;
+mov.u32 $0, 1; TELLING bra OUT;
+GIVEN: STOPPING mov.u32 $0, 1; bra OUT;
+PASSED: PASSING
+OUT: }"""
+
+_SLEEP = """{ .reg .pred now; .reg .b32 drawn, rest;
+mov.u32 drawn, %clock; xor.b32 drawn, drawn, SEED; mul.lo.u32 drawn, drawn, 747796405;
+shr.u32 rest, drawn, 15; xor.b32 drawn, drawn, rest; mul.lo.u32 drawn, drawn, 277803737; and.b32 rest, drawn, 3;
+shr.u32 drawn, drawn, 21; setp.eq.u32 now, rest, 0; @now nanosleep.u32 drawn; } """
+
+
+def instrument(unit: Unit, library: Any) -> None:
+    """Put into a compiled kernel's IR what its parameters ask for."""
+    params = unit.params
+    if params.debug:
+        nb.rewrite_ir(library, lambda text: _bounded(text, unit))
+    if params.jitter is not None:
+        seed = (params.jitter * 0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF
+        sleep = " ".join(_SLEEP.replace("SEED", str(seed)).split())
+        nb.rewrite_ir(library, lambda text: _replaced(text, lambda found: _jittered(found, sleep)))
+
+
+def _replaced(text: str, change: Callable[[re.Match[str]], str | None]) -> str:
+    """A module with its statements changed; None keeps one."""
+    return _STATEMENT.sub(lambda found: change(found) or found[0], text)
+
+
+def _jittered(found: re.Match[str], sleep: str) -> str | None:
+    if not _TRANSITION.search(found["text"]):
+        return None
+    return found[0].replace(found["text"], sleep + found["text"], 1)
+
+
+def _bounded(text: str, unit: Unit) -> str:
+    changed = _replaced(text, lambda found: _give_up(found, unit))
+    needed = "".join(line for line in (_DECLARATION, stopping.DECLARATION) if line.partition(" =")[0] + " =" not in text)
+    if changed == text or not needed:
+        return changed
+    head, newline, rest = changed.partition("\ntarget datalayout")
+    line, end, body = rest.partition("\n")
+    return head + newline + line + end + needed + body
+
+
+def _give_up(found: re.Match[str], unit: Unit) -> str | None:
+    statement, constraints, args = found["text"], found["constraints"], found["args"]
+    added = [("l", _ADDRESS), ("r", stopping.words(unit.barrier_room))]
+    if "@!done bra WAIT" in statement:
+        bounded, names = _WAIT, {"BAR": "$0", "PHASE": "$1", "WATCH": "$2", "WORDS": "$3"}
+    elif re.search(r"mbarrier\.(try|test)_wait", statement):
+        bounded, names = _TEST.replace("STATEMENT", statement), {"BAR": "$1", "PHASE": "$2", "WATCH": "$3", "WORDS": "$4"}
+        constraints = constraints.replace("=r", "=&r", 1)  # written before the operands are read for the last time
+    else:
+        operands = [code for code in constraints.split(",") if not code.startswith("~")]
+        left_out = stopping.gated(statement, f"${len(operands)}")
+        if left_out is None:
+            return None
+        bounded, names, added = left_out, {}, added[1:]
+    names |= {"NAMES": _NAMES, "TELLING": _TELL, "STOPPING": stopping.STOP, "PASSING": _PASSED,
+              "ASKING": "" if unit.clustered else _ASK}
+    names |= {name: str(getattr(watch, name)) for name in ("CAPACITY", "RECORD_BYTES", "GRACE", "SETTLING", "TOLD", "ANNOUNCED")}
+    for _ in range(3):  # parts have parts
+        bounded = re.sub(rf"\b({'|'.join(names)})\b", lambda name: names[name[1]], bounded)
+    text = " ".join(bounded.split())
+    codes = constraints.split(",")
+    last = next((number for number, code in enumerate(codes) if code.startswith("~")), len(codes))
+    codes[last:last] = [code for code, _ in added]
+    args = ", ".join([args, *(value for _, value in added)])
+    return f'call {found["type"]} asm sideeffect "{text}", "{",".join(codes)}"({args}) convergent'
+
+
+def define_control(builder: Any, base: Any, words: Any) -> None:
+    """In the entry module: the control block, and the lane that initialises barriers tells it where shared memory begins; the CTA's
+    words."""
+    kind = nb.ir.ArrayType(nb.i64, watch.CONTROL_BYTES // 8)
+    block = nb.ir.GlobalVariable(builder.module, kind, watch.SYMBOL, addrspace=1)
+    block.initializer, block.align = nb.ir.Constant(kind, None), 64
+    address = builder.ptrtoint(block, nb.i64)
+    nb.emit_asm(builder, nb.void, [address, base], "{ .reg .b64 now; st.global.u32 [$0+32], $1; mov.u64 now, %globaltimer; "
+                "st.relaxed.gpu.global.u64 [$0+40], now; }", "l,r,~{memory}")
+    stopping.define_words(builder, words, address)

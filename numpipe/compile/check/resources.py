@@ -1,0 +1,103 @@
+"""What a compiled kernel uses: `kernel.inspect("resources", *args)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..build import Built
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one compiled kernel uses, from nvJitLink's log and from what numpipe laid out. Print it for a table.
+
+    Registers are those of a lane, at entry (setmaxnreg re-divides them); memory_registers 0 without a memory role.
+
+    >>> print(matmul.inspect("resources", a, b))
+    """
+
+    registers: int
+    spill_bytes: int
+    """of a lane's registers, to local memory"""
+    stack_bytes: int
+    """of a lane's local memory"""
+    smem_bytes: int
+    """shared memory of a CTA"""
+    threads: int
+    """of a CTA"""
+    memory_registers: int
+    compute_registers: int
+    notes: tuple[str, ...]
+    """what ptxas remarks: C75xx"""
+    smem: tuple[tuple[str, int], ...] = ()
+    """(what for, bytes) of the shared memory, but for what is left over between"""
+    layout_casts: tuple[tuple[str, str, int], ...] = ()
+    """(line, from what to what, bytes of a warpgroup's shared memory) of the casts that move data (`numpipe.layout_cast`)"""
+    barriers: int = 0
+    """mbarriers in shared memory"""
+    tensor_maps: int = 0
+    """128 bytes of parameters each"""
+    cubin_bytes: int = 0
+    """of machine code, with its tables"""
+    seconds: tuple[tuple[str, float], ...] = field(default=(), compare=False)
+    """(part, seconds) of the compile: "lift" (the AST), "numba" (types and LLVM IR), "nvvm" (LTO-IR), "link" (nvJitLink)"""
+
+    @property
+    def clean(self) -> bool:
+        """No spills, no stack, no C75xx note (serialised wgmma, ignored setmaxnreg): the first rule of `gate`."""
+        return not (self.spill_bytes or self.stack_bytes or self.notes)
+
+    @property
+    def compile_seconds(self) -> float:
+        """Of all parts."""
+        return sum(seconds for _, seconds in self.seconds)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{what:<18}{value}" for what, value in self._rows())
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        roles = f", then {self.compute_registers} (compute)" if self.memory_registers else ""
+        roles += f" and {self.memory_registers} (memory)" if self.memory_registers else ""
+        yield "threads", f"{self.threads} a CTA"
+        yield "registers", f"{self.registers} a lane at entry{roles}"
+        yield "spills, stack", f"{self.spill_bytes} B, {self.stack_bytes} B a lane"
+        yield "shared memory", f"{self.smem_bytes} B a CTA"
+        for what, nbytes in self.smem:
+            yield "", f"{nbytes:>6} B  {what}"
+        for site, what, nbytes in self.layout_casts:
+            yield "layout cast", f"{site}: {what}, through {nbytes} B of shared memory"
+        yield "mbarriers", str(self.barriers)
+        yield "tensor maps", str(self.tensor_maps)
+        yield "machine code", f"{self.cubin_bytes} B"
+        parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in self.seconds)
+        yield "compiled in", f"{self.compile_seconds:.2f} s ({parts})"
+        for note in self.notes:
+            yield "note", note
+
+
+def notes(log: str) -> tuple[str, ...]:
+    """The lines of nvJitLink's log that say what costs speed: C75xx."""
+    return tuple(line.strip() for line in log.splitlines() if re.search(r"C75\d\d|Potential Performance", line))
+
+
+def of(built: Built) -> Resources:
+    """Those of a compiled kernel."""
+    unit = built.unit
+
+    def numbers(pattern: str) -> list[int]:
+        return [int(n) for n in re.findall(pattern, built.log)]
+
+    rings = sum(1 for plan in unit.rings.values() for _ in unit.barriers(plan))
+    return Resources(
+        registers=max(numbers(r"Used (\d+) registers"), default=0),
+        spill_bytes=sum(numbers(r"(\d+) bytes spill")), stack_bytes=sum(numbers(r"(\d+) bytes stack")),
+        smem_bytes=unit.smem_bytes, threads=unit.threads, memory_registers=unit.memory_registers,
+        compute_registers=unit.compute_registers,
+        notes=notes(built.log),
+        smem=unit.shares, layout_casts=tuple((site, what, nbytes) for (site, what), nbytes in unit.casts.items()),
+        barriers=rings + sum(1 for _ in unit.scratch_barriers()), tensor_maps=len(unit.maps),
+        cubin_bytes=len(built.cubin), seconds=tuple(built.seconds.items()))

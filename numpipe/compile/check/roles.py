@@ -1,0 +1,94 @@
+"""What the memory role may do, checked on the LLVM IR of its instance of the kernel.
+
+The memory role is one lane running the kernel's control flow to issue copies. A CTA barrier, a shuffle, a vote, an atomic
+or a plain shared array that reaches it would hang, or be executed once too often, or in the wrong role; Numba compiles all of
+these silently. Names in the source are not enough (a helper can hide them), so the check reads the code itself, and uses
+the source only to find the line to blame.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ...diagnostics.errors import CompileError
+from ...plan.unit import Unit
+from ..entry_cuda import MEMORY_SUFFIX
+from ..lift.lift import Lifted
+from ..lift.nodes import walk
+
+_FORBIDDEN = (
+    ("a grid, CTA or warp barrier", r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)|@\W?cudaCG",
+     "sync"),
+    ("a warp shuffle", r"llvm\.nvvm\.shfl|\bshfl\.sync", "shfl"),
+    ("a warp vote", r"llvm\.nvvm\.(vote|match)|\b(vote|match)\.(sync|all|any|ballot)", "(vote|all_sync|any_sync|ballot|match)"),
+    ("an atomic", r"^(atomicrmw|cmpxchg) |@\W?llvm\.nvvm\.atomic|\b(atom|red)\.(global|shared|add|cas)|@\W?___numba_atomic",
+     "atomic"),
+    ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
+)
+_OWN = re.compile("np_used|np_scheduler")  # an event of a profile (`profiling_cuda`), a ticket told or fetched (`tile_scheduler`)
+_DOING = re.compile(r"(?:call |atomicrmw |cmpxchg ).*")  # calls, inline assembly among them, and LLVM's own atomics
+_FUNCTION = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(.*?^}', re.MULTILINE | re.DOTALL)
+_CALLED = re.compile(r'@(?:"([^"]+)"|([\w.$]+))\(')
+_SHARED_ARRAY = re.compile(r"addrspace\(3\)\s*\* @")
+
+
+def functions(library: Any) -> dict[str, str]:
+    """The functions of a library's IR, as text."""
+    return {m[1] or m[2]: m[0] for module in library.llvm_strs for m in _FUNCTION.finditer(module)}
+
+
+def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
+    """The functions that `root` can call, itself included, each as the names on one way to it."""
+    todo: list[tuple[str, ...]] = [(root,)]
+    seen = {root}
+    while todo:
+        path = todo.pop()
+        yield path
+        for match in _CALLED.finditer(bodies[path[-1]]):
+            called = match[1] or match[2]
+            if called in bodies and called not in seen:
+                seen.add(called)
+                todo.append((*path, called))
+
+
+def violation(function: str) -> tuple[str, str] | None:
+    """(what, pattern of the source) of the first thing in a function that the memory role must not do."""
+    body = function.partition("\n")[2]
+    doing = "\n".join(line for line in _DOING.findall(body) if not _OWN.search(line))
+    for what, pattern, source in _FORBIDDEN:
+        if re.search(pattern, doing, re.MULTILINE):
+            return what, source
+    if "addrspace(3)" in body and any("numpipe_smem" not in line for line in body.splitlines() if _SHARED_ARRAY.search(line)):
+        return "shared memory of its own", "shared"
+    return None
+
+
+def check(unit: Unit, library: Any, lifted: Lifted) -> None:
+    """Raise CompileError when something forbidden reaches the memory role."""
+    if not unit.warp_specialized:
+        return
+    bodies = functions(library)
+    root = next(name for name in bodies if f"{unit.kernel}{MEMORY_SUFFIX}" in name)
+    for path in reachable(bodies, root):
+        found = violation(bodies[path[-1]])
+        if found:
+            raise CompileError(_blame(unit, lifted, path, *found))
+
+
+def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str) -> str:
+    """The message, at the call that the source makes of the function on the way that does it."""
+    message = (f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
+               "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
+    calls = [(source, node) for source in lifted.sources for node in walk(source.tree) if isinstance(node, ast.Call)]
+    for source, call in calls:
+        if re.search(pattern, ast.unparse(call.func)):
+            return source.position(call).stamp(message.format(""))
+    for function in reversed(path[1:]):
+        for source, call in calls:
+            name = ast.unparse(call.func).rpartition(".")[2]
+            if f"{len(name)}{name}" in function:  # as a mangled name spells it
+                return source.position(call).stamp(message.format(f" in '{name}'"))
+    return lifted.sources[0].definition.stamp(message.format(""))

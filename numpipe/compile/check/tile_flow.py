@@ -1,0 +1,352 @@
+"""Register tiles while products are in flight: what a function that Numba has typed says of them, before any code is made.
+
+A product holds registers from its wgmma to the wait that covers it: those of its accumulator, and of its A operand where that is
+not in shared memory. Two things can be told from the typed source that are told by ptxas otherwise, and then only as a note:
+
+* an operand that is defined anew while the product reads it, where both values are one variable that goes round a loop::
+
+      acc = numpipe.wgmma(acc, p, v_tile)
+      s = numpipe.wgmma_wait(s)
+      p = np.exp2(s).astype(v.dtype)          # the registers that the product reads: ptxas serialises all products (C7513)
+      acc = numpipe.wgmma_wait(acc)
+
+* tiles that are live together, and more than a lane has registers for (C7511, C7512).
+
+A wait leaves the newest groups in flight, as many as it says; a step of a pipeline, and a function that is not an operation on
+tiles, may wait for all, so what is in flight there counts as done: what is found is sure, what is sure is not always found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...core import numba as nb
+from ...diagnostics.errors import Position
+from ...language.tiles import elementwise, mma, tile
+from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
+from ...language.tiles.tile import BOOL
+from ...language.tiles.tile_cuda import InFlightType, TileType
+from ...plan.unit import Unit
+from ..lift.positions import Positions
+from .in_flight import Held, Seen, needed
+
+MOST = 8
+"""groups that a wait can tell apart: 0…7 left, or all"""
+_QUIET = ("numpipe.language.tiles.", "numpipe.core.arith", "numpipe.core.numbers", "numpipe.division", "numpipe.language.tiles.refs", "numpipe.language.tiles.views")
+"""modules whose operations wait for no product"""
+
+
+class Watch:
+    """Told of each typed function of a kernel (`nb.compile_kernel`); `seen` is what it found in those of the compute role."""
+
+    def __init__(self, unit: Unit, positions: Positions) -> None:
+        self.unit, self.positions, self.seen = unit, positions, Seen()
+
+    def __call__(self, function: Any, types: dict[str, Any]) -> None:
+        roles = {ty.role for ty in types.values() if isinstance(ty, InFlightType)}
+        if roles == {"compute"}:
+            _Function(function, types, self.positions).look(self.seen)
+
+
+# ---- one function -------------------------------------------------------------------------------------------------------
+State = dict[str, int]
+"""the variables of products that may be in flight -> the least number of groups issued behind it, on any way to here"""
+
+
+class _Function:
+    def __init__(self, function: Any, types: dict[str, Any], positions: Positions) -> None:
+        self.types, self.positions = types, positions
+        self.blocks: dict[int, list[Any]] = {label: list(block.body) for label, block in function.blocks.items()}
+        self.ends = {label: [to for to in block.terminator.get_targets()] for label, block in function.blocks.items()}
+        self.made: dict[str, Any] = {}
+        """name -> the statement that defines it"""
+        self.home: dict[str, int] = {}
+        """name -> the block of that statement"""
+        for label, body in self.blocks.items():
+            for statement in body:
+                if isinstance(statement, nb.numba_ir.Assign):
+                    self.made[statement.target.name] = statement
+                    self.home[statement.target.name] = label
+        self.constant: dict[str, bool] = {}
+        self.products = {name: statement.value for name, statement in self.made.items() if self._calls(statement.value, mma.wgmma)}
+        self.operands = {name: self._origin(call.args[1].name) for name, call in self.products.items()
+                         if isinstance(types[call.args[1].name], TileType)}
+
+    def _operation(self, value: Any) -> Any:
+        """The operation that an expression calls, or a name for a method; None where it calls nothing."""
+        if not (isinstance(value, nb.numba_ir.Expr) and value.op == "call"):
+            return None
+        return getattr(self.types[value.func.name], "typing_key", self.types[value.func.name])
+
+    def _calls(self, value: Any, *operations: Any) -> bool:
+        return any(self._operation(value) is operation for operation in operations)
+
+    def _waited(self, value: Any) -> int | None:
+        """How many groups a wait leaves; None: an expression is none."""
+        if not self._calls(value, mma.wgmma_wait, mma.wait_for):
+            return None
+        return nb.literal(self.types[value.args[1].name]) if len(value.args) > 1 else 0
+
+    def _same(self, value: Any) -> str:
+        """The variable that an expression is a copy of; "" where it is none."""
+        if isinstance(value, nb.numba_ir.Var):
+            return str(value.name)
+        return str(value.args[0].name) if self._waited(value) is not None else ""
+
+    def _origin(self, name: str) -> str:
+        """The first of a chain of copies."""
+        while name in self.made and (before := self._same(self.made[name].value)):
+            name = before
+        return name
+
+    def position(self, where: Any) -> Position | None:
+        """Of a statement, an expression or a variable, in the user's source."""
+        return self.positions.find(where.loc.line)
+
+    # ---- what is in flight
+    def _after(self, statement: Any, state: State) -> State:
+        """What is in flight behind a statement."""
+        value = getattr(statement, "value", None)
+        if isinstance(statement, nb.numba_ir.Assign) and statement.target.name in self.products:
+            return {name: behind + 1 for name, behind in state.items() if behind + 1 < MOST} | {statement.target.name: 0}
+        left = self._waited(value)
+        if left is not None:
+            return {name: behind for name, behind in state.items() if behind < left}
+        return {} if state and self._may_wait(value) else state
+
+    def _may_wait(self, value: Any) -> bool:
+        if not isinstance(value, nb.numba_ir.Expr):
+            return False
+        if value.op == "iternext":
+            return not isinstance(self.types[value.value.name], nb.types.RangeIteratorType)
+        operation = self._operation(value)
+        if operation is None:
+            return False
+        module = getattr(operation, "__module__", "") or ""
+        return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or module.startswith(_QUIET)
+                    or module in ("builtins", "_operator"))
+
+    def states(self) -> dict[int, State]:
+        """What is in flight where each block begins: on some way to it."""
+        found: dict[int, State] = {label: {} for label in self.blocks}
+        todo = list(self.blocks)
+        while todo:
+            label = todo.pop(0)
+            state = found[label]
+            for statement in self.blocks[label]:
+                state = self._after(statement, state)
+            for to in self.ends[label]:
+                joined = {name: min(found[to].get(name, MOST), state.get(name, MOST)) for name in found[to] | state}
+                if joined != found[to]:
+                    found[to] = joined
+                    todo.append(to)
+        return found
+
+    # ---- what is live
+    def _tile(self, name: str) -> TileType | None:
+        ty = self.types.get(name)
+        ty = ty.tile if isinstance(ty, InFlightType) else ty
+        return ty if isinstance(ty, TileType) and ty.dtype != BOOL else None
+
+    @staticmethod
+    def _phi(statement: Any) -> bool:
+        value = getattr(statement, "value", None)
+        return isinstance(value, nb.numba_ir.Expr) and value.op == "phi"
+
+    def _incoming(self, statement: Any) -> Iterator[tuple[int, str]]:
+        """(block, variable) that a phi node takes its value from."""
+        for label, value in zip(statement.value.incoming_blocks, statement.value.incoming_values, strict=True):
+            if isinstance(value, nb.numba_ir.Var):
+                yield label, value.name
+
+    def live(self) -> dict[int, set[str]]:
+        """The tiles that are live where each block ends."""
+        found: dict[int, set[str]] = {label: set() for label in self.blocks}
+        before = {label: [to for to in self.blocks if label in self.ends[to]] for label in self.blocks}
+        todo = list(self.blocks)
+        while todo:
+            label = todo.pop()
+            names, phis = set(found[label]), []
+            for statement in reversed(self.blocks[label]):
+                if self._phi(statement):
+                    phis.append(statement)
+                    names.discard(statement.target.name)
+                else:
+                    names = self._before(statement, names)
+            for one in before[label]:
+                taken = {name for phi in phis if phi.target.name in found[label] | self._used(label)
+                         for came, name in self._incoming(phi) if came == one and self._tile(name)}
+                if not names | taken <= found[one]:
+                    found[one] |= names | taken
+                    todo.append(one)
+        return found
+
+    def _used(self, label: int) -> set[str]:
+        return {var.name for statement in self.blocks[label] if not self._phi(statement) for var in statement.list_vars()}
+
+    def _before(self, statement: Any, names: set[str]) -> set[str]:
+        """What is live before a statement, of what is behind it."""
+        target = {statement.target.name} if isinstance(statement, nb.numba_ir.Assign) else set()
+        read = statement.value.list_vars() if target and isinstance(statement.value, nb.numba_ir.Expr) else (
+            [statement.value] if target and isinstance(statement.value, nb.numba_ir.Var) else [] if target
+            else statement.list_vars())
+        return (names - target) | {var.name for var in read if self._tile(var.name)}
+
+    # ---- variables
+    def _webs(self) -> dict[str, str]:
+        """Each tile's variable: values that a phi node, a copy, a wait or a product makes one of."""
+        web = {name: name for name in self.types if self._tile(name)}
+
+        def find(name: str) -> str:
+            while web[name] != name:
+                name = web[name]
+            return name
+
+        for name, statement in self.made.items():
+            if name not in web:
+                continue
+            others = [other for _, other in self._incoming(statement)] if self._phi(statement) else [self._same(statement.value)]
+            if name in self.products:
+                others = [self.products[name].args[0].name]
+            for other in others:
+                if other in web:
+                    web[find(other)] = find(name)
+        return {name: find(name) for name in web}
+
+    def _constant(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether a tile is made of numbers alone, so that it needs no registers until it is used."""
+        statement = self.made.get(name)
+        if statement is None or name in seen:
+            return name in seen
+        value, seen = statement.value, seen | {name}
+        if self._phi(statement):
+            return all(self._constant(other, seen) for _, other in self._incoming(statement))
+        if self._calls(value, tile.zeros, elementwise.full, elementwise.iota):
+            return True
+        if name in self.products or isinstance(value, nb.numba_ir.Arg):
+            return False
+        if isinstance(value, nb.numba_ir.Var):
+            return self._constant(value.name, seen)
+        if not isinstance(value, nb.numba_ir.Expr):
+            return True
+        read = [var.name for var in value.list_vars()]
+        tiles = [var for var in read if isinstance(self.types[var], TileType)]
+        bound = [self.made[var].value.value.name for var in read if isinstance(self.types[var], nb.types.BoundFunction)
+                 and var in self.made and isinstance(self.types[self.made[var].value.value.name], TileType)]
+        return bool(tiles or bound) and all(self._constant(var, seen) for var in (*tiles, *bound))
+
+    # ---- the two questions
+    def look(self, seen: Seen) -> None:
+        """Add what is in this function to `seen`."""
+        states, ends, webs = self.states(), self.live(), self._webs()
+        seen.products += [place for name in self.products if (place := self.position(self.made[name]))]
+        seen.from_registers += [place for name in self.operands if (place := self.position(self.made[name]))]
+        carried = {target.name: self._next(target.name) for body in self.blocks.values() for statement in body
+                   if self._phi(statement) and self._tile((target := statement.target).name)}
+        accumulators = {webs[name] for name in self.products}
+        operands = {webs[name] for name in self.operands.values() if name in webs}
+        begins = {webs[call.args[0].name] for call in self.products.values() if call.args[0].name in webs}
+        for label, body in self.blocks.items():
+            state = states[label]
+            behind = [ends[label]]
+            for statement in reversed(body):
+                behind.append(self._before(statement, behind[-1]) if not self._phi(statement) else behind[-1])
+            measured: set[str] = set()
+            for statement, live in zip(body, reversed(behind[:-1]), strict=True):
+                name = statement.target.name if isinstance(statement, nb.numba_ir.Assign) else ""
+                if state and name and self._makes(statement):
+                    self._defined(name, state, carried, operands, begins, webs, seen)
+                state = self._after(statement, state)
+                if state and live | set(state) != measured:
+                    measured = live | set(state)
+                    self._measure(label, measured, state, webs, accumulators, operands, seen)
+
+    def _makes(self, statement: Any) -> bool:
+        """Whether a statement gives a tile new registers: it is no copy, no product, no phi node."""
+        name, value = statement.target.name, statement.value
+        return bool(self._tile(name)) and name not in self.products and not self._same(value) and not self._phi(statement) and (
+            isinstance(value, nb.numba_ir.Expr))
+
+    def _next(self, variable: str) -> set[str]:
+        """What a phi node takes over, through copies and phi nodes of other blocks; not what the others of its own block take."""
+        todo, found = [name for _, name in self._incoming(self.made[variable])], set[str]()
+        while todo:
+            name = self._origin(todo.pop())
+            if name in found or name == variable or name not in self.made:
+                continue
+            if not self._phi(self.made[name]):
+                found.add(name)
+            elif self.home[name] != self.home[variable]:
+                found.add(name)
+                todo += [other for _, other in self._incoming(self.made[name])]
+        return found
+
+    def _defined(self, name: str, state: State, carried: dict[str, set[str]], operands: set[str], begins: set[str],
+                 webs: dict[str, str], seen: Seen) -> None:
+        """A tile gets new registers while products are in flight."""
+        place = self.position(self.made[name])
+        newest = self.position(self.made[min(state, key=lambda product: state[product])])
+        if place is None or newest is None:
+            return
+        for product in state:
+            operand, product_place = self.operands.get(product, ""), self.position(self.made[product])
+            if name in carried.get(operand, ()) and product_place is not None:
+                entry = self._name(operand), place, product_place
+                seen.redefined += [] if entry in seen.redefined else [entry]
+        alike = {str(self._tile(self.operands[product])) for product in state if product in self.operands}
+        if webs[name] in operands or str(self._tile(name)) in alike:  # of a body's argument the next value is what it returns
+            seen.packed.append((place, newest))
+        if webs[name] in begins and webs[name] not in operands:
+            seen.begun.append((place, newest))
+
+    def _measure(self, label: int, live: set[str], state: State, webs: dict[str, str], accumulators: set[str], operands: set[str],
+                 seen: Seen) -> None:
+        """The tiles that are live at a point where products are in flight."""
+        live = live | {self.operands[product] for product in state if product in self.operands}
+        held: dict[str, Held] = {}
+        for name in sorted(live):
+            web = webs.get(name)
+            if web is None:
+                continue
+            if name not in self.constant:
+                self.constant[name] = self._constant(name)
+            if self.constant[name]:
+                continue
+            role = "accumulator" if web in accumulators else "operand" if web in operands else ""
+            if not role and self.home.get(name) == label:
+                continue  # of this block: it may be made later, or used up before
+            ty = self._tile(name)
+            assert ty is not None
+            one = Held(self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web, webs))
+            if web not in held or held[web].registers < one.registers:
+                held[web] = one
+        found = tuple(sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name)))
+        if sum(needed(found)) > sum(needed(seen.widest[0])):
+            newest = min(state, key=lambda product: state[product])
+            seen.widest = found, self.position(self.made[newest])
+
+    def _first(self, web: str, webs: dict[str, str]) -> Position | None:
+        """Where a variable is made first."""
+        places = [place for name, one in webs.items() if one == web and name in self.made and not self._phi(self.made[name])
+                  and (place := self.position(self.made[name]))]
+        return min(places, key=lambda place: place.line, default=None)
+
+    def _name(self, name: str) -> str:
+        """As the user wrote it: a variable, or the expression."""
+        if not name.startswith("$"):
+            return name.partition(".")[0]
+        place = self.position(self.made[name]) if name in self.made else None
+        if place is None:
+            return "a tile"
+        start, end = place.columns
+        return place.text[start:end]
+
+
+def _registers(ty: TileType) -> int:
+    """Of a lane; of a vector that may lie either way, the smaller part: what is not used is not computed."""
+    if ty.layout == EITHER:
+        return min(len(places(ty.shape, ROW)), len(places(ty.shape, COLUMN)))
+    return ty.registers
+
+

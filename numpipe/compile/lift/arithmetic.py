@@ -1,0 +1,243 @@
+"""Arithmetic, rewritten: operators and builtins on run-time values become the operations of `arith`, the same in both executions.
+
+Constants that take part in an operation stay literals, which the operation gives the type of its other operands; so do arguments
+of operations (shapes, sizes). A constant that becomes a run-time value is made an int32 or a float32: one bound to a name that is
+bound again, an arm of a choice, a result of a nested function.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import inspect
+from typing import Any
+
+import numpy as np
+
+from ...core import arith, numbers
+from ...core.functions import Function
+from ...core.op import Op
+from ...language.tiles import elementwise, mathematics
+from ...plan import context
+from .fold import MISSING, stores
+from .nodes import walk
+from .rewriter import Rewriter
+
+_BINARY: dict[type, Op[..., Any]] = {
+    ast.Add: arith.add, ast.Sub: arith.sub, ast.Mult: arith.mul, ast.Div: arith.truediv, ast.FloorDiv: arith.floordiv,
+    ast.Mod: arith.mod, ast.Pow: arith.power, ast.LShift: arith.lshift, ast.RShift: arith.rshift, ast.BitAnd: arith.and_,
+    ast.BitOr: arith.or_, ast.BitXor: arith.xor,
+}
+_UNARY: dict[type, Op[..., Any]] = {ast.USub: arith.negative, ast.UAdd: arith.positive, ast.Invert: arith.invert}
+_COMPARE: dict[type, Op[..., Any]] = {ast.Lt: arith.lt, ast.LtE: arith.le, ast.Gt: arith.gt, ast.GtE: arith.ge, ast.Eq: arith.eq,
+                                      ast.NotEq: arith.ne}
+_BUILTINS: dict[Any, tuple[Op[..., Any], int, int]] = {  # the operation, how many arguments it takes
+    builtins.abs: (arith.absolute, 1, 1), builtins.round: (numbers.rounded, 1, 1), builtins.len: (numbers.length, 1, 1),
+    builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (numbers.counting, 1, 3),
+}
+_FUNCTIONS: dict[Any, Op[..., Any]] = {  # of tiles and numbers: NumPy's, and those of ours that take literals
+    **{getattr(np, name): operation for name, operation in mathematics.FUNCTIONS.items() if hasattr(np, name)},
+    **{operation: operation for operation in (mathematics.rsqrt, mathematics.sigmoid, mathematics.fma)},
+    np.abs: arith.absolute, np.maximum: elementwise.maximum, np.minimum: elementwise.minimum, np.where: elementwise.where,
+}
+_EXTREMES: dict[Any, Op[..., Any]] = {builtins.min: numbers.least, builtins.max: numbers.greatest}
+_CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
+
+
+def _constant(node: ast.AST, *kinds: type) -> bool:
+    """Whether a node is a literal number of one of these types."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node = node.operand
+    return isinstance(node, ast.Constant) and type(node.value) in kinds
+
+
+class Arithmetic(Rewriter):
+    """Operators, comparisons and the builtins that compute."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.folded: set[ast.AST] = set()
+        """assignments of constants whose names are literals wherever they are used"""
+
+    def _compute(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
+        """A call of an operation, told which of its operands are float literals: Numba would take them for float64."""
+        literals = _float_literals(args)
+        args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]
+        return self.call(operation, [*args, *([ast.copy_location(ast.Constant(literals), where)] if literals else [])], where)
+
+    # ---- operators
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        self.generic_visit(node)
+        operation = _BINARY.get(type(node.op))
+        return node if operation is None else self._compute(operation, [node.left, node.right], node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        self.generic_visit(node)
+        operation = _UNARY.get(type(node.op))
+        return node if operation is None or _constant(node, int, float) else self._compute(operation, [node.operand], node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        """``x += y`` is ``x = x + y``: no value of a kernel changes in place."""
+        if not isinstance(node.target, ast.Name) or type(node.op) not in _BINARY:
+            return self.generic_visit(node)
+        value = ast.copy_location(ast.BinOp(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target), node.op,
+                                            node.value), node)
+        return self.visit(ast.copy_location(ast.Assign([node.target], value), node))
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        if not all(type(op) in _COMPARE for op in node.ops):
+            return node
+        parts: list[ast.expr] = []
+        left = node.left
+        for position, (op, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
+            between = position < len(node.ops) - 1
+            if between and not self._repeatable(right):
+                self.error(right, f"'{ast.unparse(right)}' calls a function between two comparisons: bind its value to a name "
+                                  "first")
+            parts.append(self._compute(_COMPARE[type(op)], [left, right], node))
+            left = copy.deepcopy(right)
+        return parts[0] if len(parts) == 1 else ast.copy_location(ast.BoolOp(ast.And(), parts), node)
+
+    def _repeatable(self, node: ast.expr) -> bool:
+        """Whether evaluating an expression twice is evaluating it once: it only computes."""
+        calls = [part for part in walk(node) if isinstance(part, ast.Call)]
+        functions = [self.added.get(ast.unparse(c.func), self.value(c.func)) for c in calls]
+        return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
+
+    # ---- builtins and NumPy's types
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        try:
+            known = function is not MISSING and (function in _BUILTINS or function in _FUNCTIONS or function in _EXTREMES or (
+                function in _CASTS) or (isinstance(function, type) and issubclass(function, (np.number, np.bool_))))
+        except TypeError:
+            known = False
+        if known:
+            return self._builtin(function, node)
+        new = super().visit_Call(node)
+        if isinstance(new, ast.Call) and not isinstance(function, Op) and not _added(new.func):
+            tuples = isinstance(function, type) and issubclass(function, tuple)
+            if function is MISSING or tuples or isinstance(function, Function):  # a function of the kernel, or a NamedTuple
+                new.args = [self._settled(arg, ints=tuples) for arg in new.args]
+        return new
+
+    def _builtin(self, function: Any, node: ast.Call) -> ast.Call:
+        name = ast.unparse(node.func)
+        if function in _FUNCTIONS:
+            return self._function(_FUNCTIONS[function], node)
+        if node.keywords:
+            self.error(node, f"{name}(…) takes no keyword arguments in a kernel, got {node.keywords[0].arg}=")
+        given = len(node.args)
+        least, most = _BUILTINS[function][1:] if function in _BUILTINS else (1, given) if function in _EXTREMES else (1, 1)
+        if not least <= given <= most:
+            count = f"{least}" if least == most else f"{least} to {most}"
+            self.error(node, f"{name}(…) takes {count} argument{'s' * (most > 1)} in a kernel, got {given}")
+        args = [self.visit(a) for a in node.args]
+        if function in _EXTREMES:
+            mask = ast.copy_location(ast.Constant(_float_literals(args)), node)
+            return self.call(_EXTREMES[function], [mask, *args], node)
+        if function is range:
+            return self.call(numbers.counting, args, node)
+        if function in _BUILTINS:
+            return self._compute(_BUILTINS[function][0], args, node)
+        dtype = _CASTS[function] if function in _CASTS else np.dtype(function).name
+        return self.call(numbers.cast, [*args, ast.copy_location(ast.Constant(dtype), node)], node)
+
+    def _function(self, operation: Op[..., Any], node: ast.Call) -> ast.Call:
+        """A call of a function of tiles and numbers; NumPy's take their arguments by position, as most of its functions do."""
+        name, takes = ast.unparse(node.func), list(inspect.signature(operation).parameters)
+        takes.remove("literals") if "literals" in takes else None
+        places = {keyword.arg: keyword.value for keyword in node.keywords}
+        args = [*node.args, *(places.pop(parameter) for parameter in takes[len(node.args):] if parameter in places)]
+        if places or len(args) != len(takes) or any(isinstance(arg, ast.Starred) for arg in args):
+            self.error(node, f"{name} takes {len(takes)} argument{'s' * (len(takes) > 1)} in a kernel, ({', '.join(takes)}), got "
+                             f"{ast.unparse(node)}")
+        return self._compute(operation, [self.visit(arg) for arg in args], node)
+
+    # ---- constants that become run-time values
+    def _settled(self, node: ast.expr, *, ints: bool = False, floats: bool = True) -> ast.expr:
+        """`node` with its constants, items of tuples included, made run-time values. Ints need not be: Numba knows literal ints."""
+        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
+            node.elts = [self._settled(part, ints=ints) for part in node.elts]
+            return node
+        if (ints and _constant(node, int)) or (floats and _constant(node, float)):
+            return self._compute_number(node)
+        return node
+
+    def _compute_number(self, node: ast.expr) -> ast.expr:
+        literals = _float_literals([node])
+        mask = [ast.copy_location(ast.Constant(literals), node)] if literals else []
+        return self.call(numbers.number, [node, *mask], node)
+
+    def visit_Tuple(self, node: ast.Tuple) -> Any:
+        self.generic_visit(node)
+        return self._settled(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        new = super().visit_Subscript(node)
+        if isinstance(new, ast.Subscript) and isinstance(new.value, ast.Tuple) and not _constant(new.slice, int):
+            new.value = self._settled(new.value, ints=True)
+        return new
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        new = super().visit_IfExp(node)
+        if new is node:
+            node.body, node.orelse = self._settled(node.body, ints=True), self._settled(node.orelse, ints=True)
+        return new
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        new = super().visit_BoolOp(node)
+        if new is node:
+            node.values = [self._settled(part, ints=True) for part in node.values]
+        return new
+
+    def visit_For(self, node: ast.For) -> Any:
+        new = super().visit_For(node)
+        if isinstance(new, ast.For):
+            new.iter = self._settled(new.iter, ints=True)
+        return new
+
+    def visit_Return(self, node: ast.Return) -> Any:
+        self.generic_visit(node)
+        if node.value is not None:
+            node.value = self._settled(node.value, ints=True)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        new = super().visit_Assign(node)
+        if isinstance(new, ast.Assign) and isinstance(target := new.targets[0], ast.Name) and target.id in self.constants.known:
+            self.folded.add(new)
+        return new
+
+    def _body(self, node: ast.FunctionDef) -> None:
+        super()._body(node)
+        bound: dict[str, int] = {}
+        for name, _ in stores(node):  # in the branches that are left
+            bound[name] = bound.get(name, 0) + 1
+        for statement in walk(node):
+            if isinstance(statement, ast.Assign) and statement not in self.folded:
+                for target in statement.targets:
+                    statement.value = self._bound(target, statement.value, bound)
+        again = [a.arg for a in node.args.args if bound.get(a.arg, 0) > 1]
+        node.body[:0] = [ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), node)], self.call(
+            numbers.number, [ast.copy_location(ast.Name(name, ast.Load()), node)], node)), node) for name in again]
+
+    def _bound(self, target: ast.expr, value: ast.expr, bound: dict[str, int]) -> ast.expr:
+        """What is bound to a target: a constant is a run-time value where the name is bound again."""
+        if isinstance(target, ast.Name):
+            return self._settled(value, ints=bound.get(target.id, 0) > 1)
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            value.elts = [self._bound(t, v, bound) for t, v in zip(target.elts, value.elts, strict=True)]
+        return value
+
+
+def _float_literals(args: list[ast.expr]) -> int:
+    """Bit i is set where argument i is a float literal."""
+    return sum(1 << i for i, arg in enumerate(args) if _constant(arg, float))
+
+
+def _added(function: ast.expr) -> bool:
+    """Whether the pass itself wrote a call."""
+    return isinstance(function, ast.Name) and function.id.startswith("__np_")

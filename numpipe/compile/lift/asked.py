@@ -1,0 +1,187 @@
+"""How a kernel's CTA is split into roles: said on the kernel, or by a pipeline in its source.
+
+`emit_pipeline_warp_specialized` may say num_compute_wgs, wg_axis and memory_registers, but warps and registers are given
+out before the kernel starts, once a CTA. So they are looked up in the source, as constants, before anything is compiled.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ...core.functions import Function
+from ...diagnostics.errors import CompileError, Position, SpecError
+from ...language.pipeline.emit import emit_pipeline_warp_specialized
+from .fold import MISSING, Constants, StaticArray, stores
+from .lift import read
+from .positions import Source
+
+
+class Split(NamedTuple):
+    """Warpgroups and registers of a CTA."""
+
+    num_compute_wgs: int = 2
+    wg_axis: str = "wg"
+    memory_registers: int = 40
+    memory_thread_idx: int = -1
+    """the memory role's warpgroup; -1: the last one"""
+
+    def given(self, said: Said) -> Split:
+        """What is said, and this one where nothing is."""
+        return self._replace(**{name: value for name, value in said._asdict().items() if value is not None})
+
+
+class Said(NamedTuple):
+    """What one place says of the split; None: nothing."""
+
+    num_compute_wgs: int | None = None
+    wg_axis: str | None = None
+    memory_registers: int | None = None
+    memory_thread_idx: int | None = None
+
+    def check(self, kernel: str) -> None:
+        """Raise SpecError for a value of another type than the option has."""
+        for name, value, default in zip(self._fields, self, Split(), strict=True):
+            kind = type(default)
+            if value is not None and type(value) is not kind:
+                raise SpecError(f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, got {value!r}")
+
+
+BUILDER = emit_pipeline_warp_specialized.__name__
+
+
+def split(source: Source, known: dict[str, Any], said: Said, default: Split | None = None) -> Split:
+    """What the kernel (`said`) or the pipelines in its source say, else the `default`; `known`: its Statics and arrays.
+
+    Raises SpecError where they say different things, CompileError where a pipeline does not say a constant.
+    """
+    search = _Search(source, known, source.name)
+    search.function(search.tree)
+    found: dict[str, Any] = {}
+    for name, value, position in search.found:
+        own = getattr(said, name)
+        if own is not None and own != value:
+            raise SpecError(position.stamp(f"kernel {source.name}: {BUILDER} says {name}={value!r}, but @numpipe.kernel says "
+                                           f"{own!r}: a CTA has one split into roles, so say it in one of the two"))
+        first, where = found.setdefault(name, (value, position))
+        if first != value:
+            raise SpecError(position.stamp(f"kernel {source.name}: {BUILDER} says {name}={value!r}, but the one of line "
+                                           f"{where.line} says {first!r}: a CTA has one split into roles, so give both the same, "
+                                           "or make two kernels"))
+    asked = Said(**{name: value for name, (value, _) in found.items()})
+    asked.check(source.name)
+    return (default or Split()).given(asked).given(said)
+
+
+class _Search(ast.NodeVisitor):
+    """What the pipelines say that a function, or one that it calls, emits."""
+
+    def __init__(self, source: Source, known: dict[str, Any], kernel: str, active: tuple[Any, ...] = ()) -> None:
+        self.source, self.kernel, self.active = source, kernel, active
+        self.tree: ast.FunctionDef = source.parse()  # type: ignore[assignment]  # `read` has looked at it
+        self.constants = Constants(source.namespace, known)
+        self.scopes: list[list[str]] = []
+        self.found: list[tuple[str, Any, Position]] = []
+
+    def value(self, node: ast.AST) -> Any:
+        return self.constants.evaluate(node, {name for names in self.scopes for name in names})
+
+    def function(self, node: ast.FunctionDef | ast.Lambda) -> None:
+        """Search a function's body, with the names that it binds hiding those outside."""
+        names = [name for name, _ in stores(node)]
+        outer = self.constants.known
+        if self.scopes:
+            self.constants.known = {name: value for name, value in outer.items() if name not in names}
+        self.scopes.append(names)
+        for part in node.body if isinstance(node, ast.FunctionDef) else [node.body]:
+            self.visit(part)
+        self.scopes.pop()
+        self.constants.known = outer
+
+    visit_FunctionDef = visit_Lambda = function
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """A local bound once to a constant is that constant, as it is in the kernel."""
+        self.generic_visit(node)
+        target = node.targets[0]
+        if len(node.targets) == 1 and isinstance(target, ast.Name) and self.scopes[-1].count(target.id) == 1:
+            value = self.value(node.value)
+            if value is not MISSING and not isinstance(value, StaticArray):
+                self.constants.known[target.id] = value
+
+    def visit_If(self, node: ast.If) -> None:
+        """Of a branch on constants only the one that is compiled says anything."""
+        test = self.value(node.test)
+        if test is MISSING:
+            self.generic_visit(node)
+        for statement in () if test is MISSING else node.body if test else node.orelse:
+            self.visit(statement)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        test = self.value(node.test)
+        if test is MISSING:
+            self.generic_visit(node)
+        else:
+            self.visit(node.body if test else node.orelse)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        callee = self.value(node.func)
+        if callee is emit_pipeline_warp_specialized:
+            self._said(node)
+        if isinstance(callee, Function):
+            self._follow(callee, node)
+            for part in (*node.args, *node.keywords):
+                self.visit(part)
+        else:
+            self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """A function that is passed on is called by somebody."""
+        if isinstance(node.ctx, ast.Load):
+            for function in _functions(self.value(node)):
+                self._follow(function, None)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        functions = list(_functions(self.value(node)))
+        for function in functions:
+            self._follow(function, None)
+        if not functions:
+            self.generic_visit(node)
+
+    def _said(self, node: ast.Call) -> None:
+        for keyword in node.keywords:
+            if keyword.arg in Said._fields:
+                value, position = self.value(keyword.value), self.source.position(keyword.value)
+                if value is MISSING:
+                    raise CompileError(position.stamp(
+                        f"kernel {self.kernel}: {keyword.arg}={ast.unparse(keyword.value)} must be a constant: warps and registers "
+                        "are given out before the kernel runs"))
+                if value is not None:
+                    self.found.append((keyword.arg, value, position))
+
+    def _follow(self, function: Any, call: ast.Call | None) -> None:
+        """Search a `@numpipe.function`, with the arguments of the call that are constants."""
+        if function in self.active:
+            return
+        try:
+            source = read(function.function)
+        except CompileError:
+            return  # said where it is rewritten
+        inner = _Search(source, {}, self.kernel, (*self.active, function))
+        if call is not None:
+            parameters = [a.arg for a in (*inner.tree.args.posonlyargs, *inner.tree.args.args)]
+            given = [*zip(parameters, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+            known = {name: self.value(argument) for name, argument in given if name is not None}
+            inner.constants.known = {name: value for name, value in known.items() if value is not MISSING}
+        inner.function(inner.tree)
+        self.found += inner.found
+
+
+def _functions(value: Any) -> Iterator[Any]:
+    """The functions in a value: itself, or those of a tuple."""
+    if isinstance(value, Function):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _functions(part)

@@ -1,0 +1,269 @@
+"""Calls and subscripts, rewritten: keywords become positions, the hidden context is passed on, slices become views."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from typing import Any
+
+import numpy as np
+
+from ...core.op import Helper, Op
+from ...language.grid import partials, tile_loop
+from ...language.memory import copies, registers
+from ...language.pipeline import emit, pipelines, schedule_fences
+from ...language.tiles import conversions, mma, refs, tile
+from ...plan import context, specs
+from .fold import MISSING, literal_node, named_tuple
+from .loops import PIPELINE, Loops
+from .nodes import walk
+from .subset import host_only, mismatch, spelled
+
+_REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown), g(rid)
+    pipelines.pipeline: (pipelines.make_pipeline, "cgs"),
+    specs.BlockSpec: (specs.block_spec, "k"),
+    **{kind: (made, "") for kind, made in specs.RECORDS.items()},
+    copies.copy_gmem_to_smem: (copies.copy_in, "c"),
+    copies.copy_smem_to_gmem: (copies.copy_out, "c"),
+    copies.commit_smem: (copies.commit, "c"),
+    copies.commit_smem_to_gmem_group: (copies.commit_group, "c"),
+    copies.wait_smem_to_gmem: (copies.wait_stores, "c"),
+    copies.async_prefetch: (copies.prefetch, "c"),
+    registers.set_max_registers: (registers.set_registers, "c"),
+    conversions.layout_cast: (conversions.cast, "cs"),
+    schedule_fences.schedule_fence: (schedule_fences.fence_schedule, "c"),
+}
+
+
+def plain(function: Any) -> str:
+    """Message for a Python function of the user's that is no function of a kernel."""
+    return (f"'{function.__name__}' is a plain Python function: a kernel calls functions that are nested in it or decorated with "
+            f"@numpipe.function; put @numpipe.function above 'def {function.__name__}'" if function.__name__ != "<lambda>" else
+            "a lambda of the module is a plain Python function: write a 'def' with @numpipe.function above it, or nest it in the "
+            "kernel")
+
+
+def by_position_only(function: str) -> str:
+    return f"'{function}' is called with keywords: names of parameters are known only of functions called by their own name"
+
+
+class Calls(Loops):
+    """Calls of numpipe's operations, and the indices of tiles and arrays."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
+        if called is mma.wgmma or called is mma.wgmma_wait:
+            name = "wgmma" if called is mma.wgmma else "wgmma_wait"
+            self.error(node, f"{name} returns the accumulator and changes nothing in place: write acc = "
+                             f"{ast.unparse(node.value)}")
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        if function is context.axis_index or function is context.axis_size:
+            axis = self._axis(node)
+            if function is context.axis_index and axis == self.constants.wg_axis:
+                return self.call(context.warpgroup_part, [self.context_name(node)], node)
+        if function is tile_loop.tiles or function is tile_loop.nd_loop:
+            self.error(node, f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in numpipe.{function.__name__}(…):")
+        if self._pipeline_call(node):
+            self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
+        try:
+            known = function is not MISSING and function in _REWRITTEN
+        except TypeError:
+            known = False
+        if known:
+            operation, extra = _REWRITTEN[function]
+            args = self.bind(function, node)
+            if function is pipelines.pipeline:
+                self._index_maps_fit(*args[:3])
+            args = [self.context_name(node)] * ("c" in extra) + args
+            if "k" in extra:
+                args[2] = self._memory_space(args[2])
+                args += [literal_node(self._known_indices(args[1]), node), literal_node(self._depends(args[1]), node)]
+            if "g" in extra:
+                args.append(literal_node(self._known_grid(args["c" in extra]), node))
+            if "s" in extra:
+                args.append(literal_node(self.session.site(self.source, node), node))
+            return self.call(operation, [self.visit(a) for a in args], node)
+        if isinstance(function, Op) and not isinstance(function, Helper):
+            node.args, node.keywords = self.bind(function, node), []
+            if function is partials.combine:
+                if (within := self.combination(node, node.args[0], *node.args[2:])) is not None:
+                    return within
+                node.args.pop()
+            if function is tile.zeros:
+                self._fits_registers(node)
+        elif type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
+            self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
+        elif named_tuple(function):
+            node.args, node.keywords = self.bind(function, node), []
+        elif function is not MISSING and (why := host_only(function, ast.unparse(node.func))) is not None:
+            for argument in node.args:
+                self.visit(argument)  # what is wrong in it comes first
+            self.error(node, why)
+        elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
+                ("numpy", "numba")):
+            self.error(node, plain(function))
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get_allocations" and function is MISSING:
+            if node.keywords:
+                self.error(node, "get_allocations takes the pipeline's arrays by position")
+            return self.call(emit.get_allocations, [self.visit(part) for part in (node.func.value, *node.args)], node)
+        if function is MISSING:
+            node.func = self.visit(node.func)
+        elif isinstance(node.func, ast.Name):
+            node.func = self.visit_Name(node.func)
+        node.args = [self.visit(a) for a in node.args]
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value)
+        emitted = PIPELINE if self._emitted_call(node) else self._alone_facts(node.func)
+        if emitted is not None:
+            self._with_allocations(node, emitted is PIPELINE)
+            node.facts = emitted  # type: ignore[attr-defined]
+        elif isinstance(node.func, ast.Name) and node.func.id in self.local:
+            node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
+            self._by_position(node.func.id, node)
+        elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
+            self.error(node, by_position_only(ast.unparse(node.func)))
+        return node
+
+    def _with_allocations(self, node: ast.Call, may: bool) -> None:
+        """An emitted pipeline's call: what it shares with another one comes behind the arrays."""
+        given = [k.value for k in node.keywords if k.arg == "allocations" and may]
+        if len(given) != len(node.keywords):
+            self.error(node, "an emitted pipeline is called on its arrays by position")
+        node.args += [value for value in given if not (isinstance(value, ast.Constant) and value.value is None)]
+        node.keywords = []
+
+    def _by_position(self, name: str, node: ast.Call) -> None:
+        """A call of a nested function: keywords become positions, in place."""
+        places = self._binds(name)
+        if len(places) != 1 or not isinstance(places[0], ast.FunctionDef) or not self._nested_facts(name):
+            if node.keywords:
+                self.error(node, by_position_only(name))
+            return
+        names = [argument.arg for argument in places[0].args.args]
+        signature = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
+        keywords = {str(k.arg): k.value for k in node.keywords}
+        wrong = mismatch(signature, len(node.args), list(keywords))
+        if wrong is not None:
+            self.error(node, f"{name}({', '.join(names)}): {wrong}")
+        node.args, node.keywords = [*node.args, *(keywords[n] for n in names[len(node.args):])], []
+
+    def _fits_registers(self, node: ast.Call) -> None:
+        """One accumulator alone must leave a register to compute with: what ptxas does with more is memory traffic."""
+        shape, unit = self.value(node.args[0]), self.unit
+        if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
+            registers = shape[0] * shape[1] // 128
+            if registers >= unit.compute_registers:
+                has = (f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
+                       if unit.warp_specialized else f"65536 / {unit.threads} threads in steps of 8, at most 255")
+                self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
+                                 f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
+                                 "use a smaller tile, or share it between more warpgroups")
+
+    def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
+        """Lambdas written in place take as many indices as the grid has."""
+        if not isinstance(grid, ast.Tuple):
+            return
+        for label, spec in [(f"{name}[{number}]", spec) for name, given in (("in_specs", in_specs), ("out_specs", out_specs))
+                            if isinstance(given, ast.Tuple) for number, spec in enumerate(given.elts)]:
+            if isinstance(spec, ast.Call) and self.value(spec.func) is specs.BlockSpec:
+                given = [*spec.args[1:2], *(k.value for k in spec.keywords if k.arg == "index_map")]
+                for index_map in given:
+                    if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
+                        self.error(index_map, f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
+                                              f"pipeline's grid has {len(grid.elts)}")
+
+    def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
+        """What a lambda written in place returns, as far as it is constant."""
+        if not isinstance(index_map, ast.Lambda) or not isinstance(index_map.body, ast.Tuple):
+            return ()
+        own = {argument.arg for argument in index_map.args.args}
+        known: list[int | None] = []
+        for part in index_map.body.elts:
+            depends = any(isinstance(node, ast.Name) and node.id in own for node in walk(part))
+            value = None if depends else self.value(part)
+            known.append(value if isinstance(value, int) else None)
+        return tuple(known)
+
+    def _depends(self, index_map: ast.expr) -> tuple[bool, ...] | None:
+        """Which of its arguments a lambda written in place, or a nested function, reads; None for other functions."""
+        while isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING:
+            index_map = index_map.body if test else index_map.orelse
+        function: ast.AST = index_map
+        if isinstance(index_map, ast.Name):
+            places = self._binds(index_map.id)
+            function = places[0] if len(places) == 1 else index_map
+        if not isinstance(function, (ast.Lambda, ast.FunctionDef)):
+            return None
+        body = function.body if isinstance(function.body, list) else [function.body]
+        read = {n.id for part in body for n in walk(part) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
+        return tuple(argument.arg in read for argument in function.args.args)
+
+    def _memory_space(self, given: ast.expr) -> ast.expr:
+        """The name of the memory that a BlockSpec says."""
+        name = specs.space_of(self.value(given))
+        if name is None:
+            self.error(given, "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got "
+                              f"{ast.unparse(given)}")
+        return literal_node(name, given)
+
+    def _known_grid(self, grid: ast.expr) -> tuple[int | None, ...]:
+        """The sizes of a grid that are compile-time constants, None for the others."""
+        whole = self.value(grid)
+        parts: Any = whole if isinstance(whole, tuple) else map(self.value, grid.elts) if isinstance(grid, ast.Tuple) else ()
+        return tuple(int(n) if isinstance(n, (int, np.integer)) else None for n in parts)
+
+    def _axis(self, node: ast.Call) -> str:
+        """The axis that `axis_index` or `axis_size` is asked for."""
+        argument, = self.bind(self.value(node.func), node)
+        axis = self.value(argument)
+        if not isinstance(axis, str):
+            self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
+        if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
+            named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
+            if self.unit.cluster_axes:
+                named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
+            self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
+                             f"{self.constants.wg_axis!r}")
+        return axis
+
+    def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
+        """Arguments of a call in the order of the function's parameters, defaults filled in."""
+        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
+            self.error(node, f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out")
+        signature = inspect.signature(function)
+        keywords = {str(k.arg): k.value for k in node.keywords}
+        wrong = mismatch(signature, len(node.args), list(keywords))
+        if wrong is not None:
+            self.error(node, f"{function.__name__}{spelled(signature)}: {wrong}")
+        bound = signature.bind(*node.args, **keywords)
+        result: list[ast.expr] = []
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                result.extend(bound.arguments.get(name, ()))
+            elif name in bound.arguments:
+                result.append(bound.arguments[name])
+            else:
+                result.append(literal_node(parameter.default, node))
+        return result
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        view = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if view or (isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in parts)):
+            new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
+            node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
+        return self.generic_visit(node)
+
+    def _index(self, part: ast.Slice) -> ast.expr:
+        if part.lower is None and part.upper is None and part.step is None:
+            return self.call(refs.whole, [], part)
+        low: Any = 0 if part.lower is None else self.value(part.lower)
+        high: Any = MISSING if part.upper is None else self.value(part.upper)
+        if low is MISSING or high is MISSING or part.step is not None:
+            self.error(part, "a slice of a tile or array has compile-time bounds and no step; for a run-time start write "
+                             "ds(start, size)")
+        return self.call(refs.ds, [literal_node(low, part), literal_node(high - low, part)], part)

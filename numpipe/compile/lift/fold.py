@@ -1,0 +1,220 @@
+"""Compile-time values in a kernel's source: what is known before compilation, and arithmetic on it.
+
+Names of constants (module globals, captured variables, Statics and their fields, locals assigned once from constants) and
+arithmetic on them become literals in the AST, so that ``cfg.tm // numpipe.axis_size("wg")`` can be a shape. Numba would
+see a run-time value.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core import arith
+from ...core.functions import Function
+from ...plan import context, specs
+from .nodes import children, walk
+
+MISSING = object()
+
+_BINARY: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+}
+_UNARY: dict[type, Callable[..., Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_,
+                                          ast.Invert: operator.invert}
+_COMPARE: dict[type, Callable[..., Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Is: lambda a, b: _same(a, b), ast.IsNot: lambda a, b: not _same(a, b),
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}
+_PURE = {min, max, len, abs, int, float, bool, round, sum, pow, divmod, any, all, tuple, isinstance, getattr, hasattr, callable,
+         np.dtype, np.prod, *(f for f in vars(math).values() if callable(f))}
+_SEQUENCES = {zip, enumerate, reversed, sorted}
+"""builtins that walk through constants; what they give is a tuple here"""
+
+
+class StaticArray:
+    """What is known of an array parameter before compilation."""
+
+    def __init__(self, dtype: np.dtype, ndim: int) -> None:
+        self.dtype, self.ndim = dtype, ndim
+
+
+def is_literal(value: Any) -> bool:
+    """Whether a value can stand in the source as a constant."""
+    if type(value) is tuple:
+        return all(is_literal(v) for v in value)
+    return value is None or isinstance(value, (bool, int, float, str, np.integer, np.floating, np.bool_))
+
+
+def literal_node(value: Any, where: ast.AST) -> ast.expr:
+    """The AST of a constant."""
+    if isinstance(value, tuple):
+        node: ast.expr = ast.Tuple([literal_node(v, where) for v in value], ast.Load())
+    else:
+        plain = value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
+        plain = int(plain) if isinstance(plain, enum.IntEnum) else plain
+        negative = isinstance(plain, (int, float)) and not isinstance(plain, bool) and plain < 0
+        node = ast.UnaryOp(ast.USub(), ast.copy_location(ast.Constant(-plain), where)) if negative else ast.Constant(plain)
+    return ast.copy_location(node, where)
+
+
+class Constants:
+    """Evaluates expressions whose value is known before compilation.
+
+    `wg_axis` is the warpgroups', `sizes` of those axes whose sizes are known.
+    `failed` has the expressions that are made of constants and raise, e.g. a division by a Static that is 0.
+    """
+
+    def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str = "",
+                 sizes: dict[str, int] | None = None) -> None:
+        self.namespace, self.known = namespace, dict(known)
+        self.wg_axis, self.sizes = wg_axis, sizes or {}
+        self.failed: dict[ast.AST, Exception] = {}
+
+    def name(self, name: str, local: set[str]) -> Any:
+        """Value of a name: a known one, or a global that no enclosing function binds."""
+        if name in self.known:
+            return self.known[name]
+        if name in local:
+            return MISSING
+        if name in self.namespace:
+            return self.namespace[name]
+        builtins = self.namespace.get("__builtins__", {})
+        return (builtins if isinstance(builtins, dict) else vars(builtins)).get(name, MISSING)
+
+    def evaluate(self, node: ast.AST, local: set[str]) -> Any:
+        """The value of an expression, or MISSING for a run-time one and for one that fails."""
+        def get(child: ast.AST) -> Any:
+            value = self.evaluate(child, local)
+            return MISSING if isinstance(value, StaticArray) else value
+
+        try:
+            match node:
+                case ast.Constant(value=value):
+                    return value
+                case ast.Name(id=name, ctx=ast.Load()):
+                    found = self.name(name, local)
+                    return MISSING if of_a_lane(found) else found
+                case ast.Attribute(value=value, attr=attr, ctx=ast.Load()):
+                    base = self.evaluate(value, local)
+                    if base is MISSING or (isinstance(base, StaticArray) and attr not in ("dtype", "ndim")):
+                        return MISSING
+                    found = getattr(base, attr, MISSING)
+                    return MISSING if of_a_lane(found) else found
+                case ast.Tuple(elts=elts, ctx=ast.Load()):
+                    values = [get(e) for e in elts]
+                    return MISSING if any(v is MISSING for v in values) else tuple(values)
+                case ast.Subscript(value=value, slice=index, ctx=ast.Load()):
+                    base, at = get(value), get(index)
+                    return MISSING if base is MISSING or at is MISSING or isinstance(base, np.ndarray) else base[at]
+                case ast.Slice(lower=lower, upper=upper, step=step):
+                    bounds = [None if part is None else get(part) for part in (lower, upper, step)]
+                    return MISSING if any(bound is MISSING for bound in bounds) else slice(*bounds)
+                case ast.BinOp(left=left, op=op, right=right):
+                    a, b = get(left), get(right)
+                    return MISSING if a is MISSING or b is MISSING or type(op) not in _BINARY else _BINARY[type(op)](a, b)
+                case ast.UnaryOp(op=op, operand=operand):
+                    a = get(operand)
+                    return MISSING if a is MISSING else _UNARY[type(op)](a)
+                case ast.Compare(left=left, ops=ops, comparators=rights):
+                    identity = all(isinstance(o, (ast.Is, ast.IsNot)) for o in ops)
+                    values = [self.evaluate(p, local) if identity else get(p) for p in (left, *rights)]
+                    if any(v is MISSING for v in values):
+                        return MISSING
+                    return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
+                case ast.BoolOp(op=op, values=parts):
+                    decides = isinstance(op, ast.Or)
+                    for part in parts:  # as Python does: the value that decides, the rest never looked at
+                        last = get(part)
+                        if last is MISSING or bool(last) is decides:
+                            break
+                    return last
+                case ast.IfExp(test=test, body=body, orelse=orelse):
+                    chosen = get(test)
+                    return MISSING if chosen is MISSING else get(body if chosen else orelse)
+                case ast.Call(func=func, args=args, keywords=[]):
+                    return self._call(get(func), [get(a) for a in args])
+                case ast.Call(func=func, args=args, keywords=named) if evaluated(function := get(func)):
+                    return _called(function, [get(a) for a in args], {str(k.arg): get(k.value) for k in named})
+        except Exception as error:
+            self.failed[node] = error
+        return MISSING
+
+    def _call(self, function: Any, args: list[Any]) -> Any:
+        if function is MISSING or any(a is MISSING for a in args):
+            return MISSING
+        if evaluated(function):
+            return _called(function, args, {})
+        if function is context.axis_size and len(args) == 1 and args[0] in self.sizes:
+            return self.sizes[args[0]]
+        if function is arith.cdiv:
+            return int(arith.cdiv(*args))
+        try:
+            if function in _SEQUENCES:
+                return tuple(function(*args))
+            return function(*args) if function in _PURE or isinstance(function, np.ufunc) else MISSING
+        except TypeError:
+            return MISSING
+
+
+def _same(a: Any, b: Any) -> bool:
+    """``a is b``; TypeError for dtypes, of which equal ones are several objects."""
+    if a is not None and b is not None and (isinstance(a, np.dtype) or isinstance(b, np.dtype)):
+        raise TypeError("equal dtypes may be several objects: write '=='")
+    return a is b
+
+
+def of_a_lane(value: Any) -> bool:
+    """Whether an object stands for a number that every lane has its own of: `numba.cuda`'s laneid, threadIdx.x."""
+    return isinstance(value, property) or (isinstance(value, type) and (value.__module__, value.__name__) == (
+        "numba.cuda.stubs", "laneid"))
+
+
+def named_tuple(kind: Any) -> bool:
+    """Whether a value is a class of NamedTuples."""
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def evaluated(function: Any) -> bool:
+    """Whether calls with constants are evaluated: of a `@numpipe.function`, of a NamedTuple or frozen dataclass of the user's."""
+    if function is specs.BlockSpec:
+        return False  # an operation of kernels: its index map is compiled with them
+    if named_tuple(function):
+        return True
+    parameters = getattr(function, "__dataclass_params__", None) if isinstance(function, type) else None
+    return isinstance(function, Function) or getattr(parameters, "frozen", False)
+
+
+def _called(function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """What it returns for constants, where that is a constant; MISSING for what needs a kernel."""
+    if any(value is MISSING for value in (*args, *named.values())):
+        return MISSING
+    try:
+        value = function(*args, **named)
+    except Exception:  # an operation of kernels, or an error that its own line will show
+        return MISSING
+    return value if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type) else MISSING
+
+
+def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
+    """Names a function binds itself (nested functions: their own name only), with the node that binds."""
+    found: list[tuple[str, ast.AST]] = [(a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)]
+    todo: list[ast.AST] = list(function.body) if isinstance(function, ast.FunctionDef) else [function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef):
+            found.append((node.name, node))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.append((node.id, node))
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            todo.extend(children(node))
+    return found

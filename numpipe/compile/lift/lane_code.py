@@ -1,0 +1,85 @@
+"""Code for each lane, rewritten: what kernels may use of `numba.cuda` becomes numpipe's own operations, simulated too.
+
+`numba.cuda` is never imported here: its objects are known by their names, where the user's module has them.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, NoReturn
+
+from ...core.op import Op
+from ...diagnostics.errors import SpecError
+from ...language.memory import per_lane
+from .fold import MISSING
+from .rewriter import Rewriter
+
+_CALLS: dict[str, Op[..., Any]] = {operation.function.__name__: operation for operation in (
+    per_lane.shfl_sync, per_lane.shfl_up_sync, per_lane.shfl_down_sync, per_lane.shfl_xor_sync, per_lane.syncwarp)}
+_VALUES: dict[str, Op[..., Any]] = {"threadIdx.x": per_lane.thread_index, "laneid": per_lane.lane_in_warp}
+_INSTEAD = {"blockIdx": "; here numpipe.program_id(axis) is the index of the CTA",
+            "gridDim": "; here numpipe.num_programs(axis) is the size of the grid",
+            "shared": "; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared memory"}
+SUPPORTED = f"threadIdx.x, laneid, {', '.join(_CALLS)}"
+
+
+class LaneCode(Rewriter):
+    """``cuda.threadIdx.x``, ``cuda.laneid``, ``cuda.shfl_sync(…)``, ``cuda.syncwarp()``; and `lane_index`."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        written = self._of_cuda(node)
+        if written in _VALUES:
+            self._lane_only(node, f"cuda.{written}")
+            return self.call(_VALUES[written], [], node)
+        if written is not None and written.partition(".")[0] not in _CALLS:
+            self._unsupported(node, written)
+        return super().visit_Attribute(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        """``from numba.cuda import threadIdx`` is as good."""
+        written = self._of_cuda(node)
+        if written in _VALUES:
+            self._lane_only(node, f"cuda.{written}")
+            return self.call(_VALUES[written], [], node)
+        return super().visit_Name(node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        written = self._of_cuda(node.func)
+        if written in _CALLS:
+            self._lane_only(node, f"cuda.{written}")
+            operation = _CALLS[written]
+            return self.call(operation, [self.visit(argument) for argument in self.bind(operation, node)], node)  # type: ignore[attr-defined]
+        if written is not None:
+            self._unsupported(node, written)
+        if function is per_lane.lane_index:
+            self._lane_only(node, "lane_index()")
+        return super().visit_Call(node)
+
+    def _of_cuda(self, node: ast.AST) -> str | None:
+        """What an expression is of `numba.cuda`, as it is written there; None for all else."""
+        value: Any = MISSING
+        if isinstance(node, ast.Attribute):
+            outer = self._of_cuda(node.value)
+            if outer is not None:
+                return f"{outer}.{node.attr}"
+            value = getattr(self.value(node.value), node.attr, MISSING)
+        elif isinstance(node, ast.Name):
+            value = self.constants.name(node.id, self.local)
+        if value is MISSING or str(getattr(value, "__module__", "")) not in ("numba.cuda.stubs", "numba.cuda.intrinsics"):
+            return None
+        return str(getattr(value, "__name__", "")) or None
+
+    def _unsupported(self, node: ast.AST, written: str) -> None:
+        """In a kernel whose bodies are code for each lane; in others what reaches the memory role is refused as it always was."""
+        if per_lane.by_lane(self.unit) or written.startswith("threadIdx."):
+            instead = _INSTEAD.get(written.partition(".")[0], "")
+            self._refuse(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}{instead}")
+
+    def _lane_only(self, node: ast.AST, what: str) -> None:
+        directly = len(self.scopes) == 1 and self.scopes[0][0] is self.tree and self.tree.name == self.unit.kernel
+        if not per_lane.by_lane(self.unit) or directly:
+            self._refuse(node, f"{what} {per_lane.NOT_HERE}")
+
+    def _refuse(self, node: ast.AST, message: str) -> NoReturn:
+        raise SpecError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}"))

@@ -1,0 +1,201 @@
+"""The AST pass: a kernel's source, rewritten for both executions.
+
+CPython's original cannot run as a kernel: Numba knows no closures over run-time values, a loop over a pipeline means
+different things to the two roles, and shapes must be literals. The pass keeps file names and line numbers, and rewrites
+
+* constants: names and arithmetic known before compilation become literals, branches on them are pruned (`rewriter`, `fold`);
+* operators, comparisons and builtins on run-time values: operations with one meaning in both executions (`arithmetic`);
+* calls of numpipe functions: keywords become positions, the hidden context ``__np`` is passed on (`calls`);
+* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for the accumulators carried out of it;
+* ``for m, n in numpipe.tiles(…)``: a counted loop over this CTA's tiles (both in `loops`);
+* nested functions and lambdas: module-level functions bound to what they captured (`nested`, `closure`);
+
+and refuses what only one of the executions would take (`subset`).
+
+The simulated SM runs the rewritten source too: what is verified is what compiles.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.closure import binder
+from ...core.functions import Function
+from ...diagnostics import source as _source
+from ...diagnostics.errors import CompileError, Position
+from ...language.pipeline import order_tokens
+from ...plan.unit import Unit
+from .arithmetic import Arithmetic
+from .debugging import Debugging
+from .fold import MISSING, Constants, StaticArray, literal_node, stores
+from .functions import Bound
+from .lane_code import LaneCode
+from .nested import ENVIRONMENT
+from .nodes import children, walk
+from .positions import Positions, Source
+from .reductions import Reductions
+from .rewriter import CONTEXT
+from .session import Session
+from .waits import Waits
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A rewritten kernel: ``f(__np, *parameters)`` for each of the two executions, and what errors need to know of it."""
+
+    simulated: Callable[..., Any]
+    """runs in CPython; its lines are those of the user's file"""
+    compiled: Callable[..., Any]
+    """what Numba compiles; each of its expressions has a line of its own, which `positions` knows"""
+    text: str
+    """the rewritten source"""
+    positions: Positions
+    sources: tuple[Source, ...]
+    """the functions it was made from: the kernel's, then those of its helpers, whichever module they are of"""
+    sites: dict[str, Position]
+    """where its pipelines are written"""
+    seconds: float = 0.0
+    """what rewriting it took"""
+
+
+def _no_source(function: Callable[..., Any]) -> CompileError:
+    return CompileError(f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}), and numpipe "
+                        f"rewrites kernels from their source: {_source.missing(function)}")
+
+
+def read(function: Callable[..., Any]) -> Source:
+    """Source of a kernel function, line numbers those of its file; CompileError where there is none."""
+    if hasattr(function, "__wrapped__"):
+        raise CompileError(f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels are compiled from "
+                           "their source, without it: put @numpipe.kernel next to the 'def'")
+    try:
+        lines, first = _source.lines(function)
+    except (OSError, TypeError):
+        raise _no_source(function) from None
+    filename = inspect.getsourcefile(function) or function.__code__.co_filename
+    source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), _namespace(function))
+    try:
+        node = source.tree
+    except (SyntaxError, IndexError):
+        raise _no_source(function) from None
+    if isinstance(node, ast.AsyncFunctionDef):
+        raise CompileError(source.position(node).stamp("a kernel must be a plain `def`"))
+    if not isinstance(node, ast.FunctionDef) or node.name != source.name:  # another "<string>", or a file that changed
+        raise _no_source(function)
+    return source
+
+
+def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the names that a function does not bind stand for: captured variables, then globals."""
+    namespace = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            namespace[name] = cell.cell_contents
+        except ValueError:  # not assigned yet: an error only if the kernel uses it
+            namespace.pop(name, None)
+    return namespace
+
+
+def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray],
+         unit: Unit) -> Lifted:
+    """The kernel function rewritten for these Statics and array types and the options of `unit`."""
+    begin = time.perf_counter()
+    constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.sizes)
+    lifted = _Lift(source, constants, Session(unit)).kernel(parameters)
+    return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
+
+
+class _Lift(LaneCode, Arithmetic, Debugging, Waits, Reductions):
+    """All parts together, on one function."""
+
+    def kernel(self, parameters: list[str]) -> Lifted:
+        node = self.tree
+        for inner in walk(node):
+            if isinstance(inner, ast.Return) and inner.value is not None and self._owner(node, inner) is node:
+                self.error(inner, "a kernel returns nothing: store results through its output references")
+        for name, where in stores(node):
+            if name in self.constants.known and not isinstance(where, ast.arg):
+                self.error(where, f"'{name}' is a parameter of the kernel and cannot be re-bound: use another name")
+        self._signature([CONTEXT, *parameters])
+        self.lifts_kernel = True
+        self._body(node)
+        self.check_turns(node)
+        if self.session.tokens:
+            begin = self.call(order_tokens.begin_tokens, [self.context_name(node), literal_node(tuple(self.session.tokens), node)],
+                              node)
+            node.body.insert(0, ast.copy_location(ast.Expr(begin), node))
+        simulated, compiled = self._both(node.name)
+        session = self.session
+        return Lifted(simulated, compiled, "\n\n".join(session.texts), session.positions, tuple(reversed(session.sources)),
+                      session.sites)
+
+    def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
+        """A `@numpipe.function` for some known arguments, bound to the context."""
+        source = read(function.function)
+        rebound = {name for name, where in stores(source.tree) if not isinstance(where, ast.arg)}  # type: ignore[arg-type]
+        known = {name: value for name, value in known.items() if name not in rebound}
+        constants = Constants(source.namespace, known, self.unit.wg_axis, self.unit.sizes)
+        return _Lift(source, constants, self.session).function()
+
+    def function(self) -> Bound:
+        """The function as the value that callers bind."""
+        node, known = self.tree, self.constants.known
+        every = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        parameters = [name for name in every if isinstance(known.get(name, MISSING), StaticArray) or name not in known]
+        self._signature(parameters)
+        coroutine = self._coroutine(node, always=True)
+        self._body(node)
+        facts = self._facts(node, node.name, coroutine)
+        node.args.args.insert(0, ast.arg(ENVIRONMENT))
+        node.body.insert(0, ast.parse(f"{CONTEXT} = {ENVIRONMENT}[0]").body[0])
+        ast.copy_location(node.body[0], node)
+        self.binders[node.name] = facts
+        simulated, compiled = self._both(node.name)
+        bind = binder(simulated, compiled)
+        bind.__name__ = f"bind_{node.name}_{len(self.session.functions)}"  # type: ignore[attr-defined]
+        return Bound(bind, tuple(parameters), facts)
+
+    def _signature(self, parameters: list[str]) -> None:
+        """Plain parameters, without annotations, defaults and decorators."""
+        node = self.tree
+        node.args = ast.arguments([], [ast.copy_location(ast.arg(p), node) for p in parameters], None, [], [], None, [])
+        node.decorator_list, node.returns = [], None
+
+    def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The rewritten function for each of the executions."""
+        module = ast.Module([*self.out, self.tree], [])
+        ast.fix_missing_locations(module)
+        self.session.texts.append(ast.unparse(module))
+        self.session.sources.append(self.source)
+        simulated = self._run(module, name)
+        return simulated, self._run(self.session.positions.renumber(module, self.source), name)
+
+    def _run(self, module: ast.Module, name: str) -> Callable[..., Any]:
+        """The function `name` of the rewritten module."""
+        namespace = self.source.namespace | self.added
+        exec(compile(module, self.source.filename, "exec"), namespace)
+        for lifted, facts in self.binders.items():
+            namespace[lifted].__facts__ = facts
+            namespace[f"__np_bind_{lifted}"] = binder(namespace[lifted])
+        function: Callable[..., Any] = namespace[name]
+        return function
+
+    @staticmethod
+    def _owner(root: ast.FunctionDef, target: ast.AST) -> ast.AST:
+        """The function a statement belongs to."""
+        owner: ast.AST = root
+        todo: list[tuple[ast.AST, ast.AST]] = [(root, root)]
+        while todo:
+            node, function = todo.pop()
+            if node is target:
+                owner = function
+            for child in children(node):
+                inner = child if isinstance(child, (ast.FunctionDef, ast.Lambda)) else function
+                todo.append((child, inner))
+        return owner

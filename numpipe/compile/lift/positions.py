@@ -1,0 +1,131 @@
+"""Where in the user's source an error is, to the column, although Numba knows only line numbers.
+
+Every expression and statement of what Numba compiles gets a line number of its own, beyond those of any file. What Numba
+says of a line it then says of one expression, whose true place a table keeps: in whichever of the kernel's files it is. What
+runs simulated keeps the true lines, for tracebacks and debuggers.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from ...diagnostics.errors import Position
+from .nodes import walk
+
+FIRST = 1_000_000
+"""the first line number that stands for an expression"""
+
+
+class Positions:
+    """The table of one kernel, its helpers of other files included: line number -> Position."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Source, tuple[int, ...] | None]] = []
+
+    def renumber(self, module: ast.Module, source: Source) -> ast.Module:
+        """Give each node of `module`, in place, a line of its own; `source` is what the nodes are of."""
+        nodes = {id(node): node for node in walk(module) if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))}
+        inner_first = list(reversed(nodes.values()))
+        places = [(source, _span(node) if hasattr(node, "lineno") else None) for node in inner_first]
+        for line, node in enumerate(inner_first, FIRST + len(self._found)):
+            node.lineno = node.end_lineno = line
+            node.col_offset = node.end_col_offset = 0
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                node.func.end_lineno = line  # where CPython says that the call of a method is
+        self._found += places
+        return module
+
+    def find(self, line: int) -> Position | None:
+        """What a line number stands for; None for a line of a file."""
+        index = line - FIRST
+        if not 0 <= index < len(self._found):
+            return None
+        source, span = self._found[index]
+        return source.definition if span is None else source.span(*span)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a function of a kernel: its text, where it stands, and the names that it finds there."""
+
+    name: str
+    filename: str
+    first: int
+    """the line of the first of `lines`, which is a decorator's or the `def`"""
+    lines: tuple[str, ...]
+    namespace: dict[str, Any]
+
+    def parse(self) -> ast.stmt:
+        """The function's AST, with the lines and columns of its file; SyntaxError where the lines are no statement."""
+        inside = self.lines[0][:1].isspace()
+        # within a block it stays as it is: removing the indentation would move the columns, and strings may start at column 0
+        above = self.first - 1 - inside
+        tree = ast.parse("\n" * above + "if 1:\n" * inside + "".join(self.lines))
+        if above < 0:
+            ast.increment_lineno(tree, above)
+        return tree.body[0].body[0] if inside else tree.body[0]  # type: ignore[attr-defined]
+
+    @functools.cached_property
+    def tree(self) -> ast.stmt:
+        """What `parse` gives, for those who only read it."""
+        return self.parse()
+
+    def covers(self, filename: str, line: int) -> bool:
+        """Whether a line of a file is one of this function."""
+        return filename == self.filename and self.first <= line < self.first + len(self.lines)
+
+    @functools.cached_property
+    def _telling(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """The part to underline of what is long, by the span of the whole.
+
+        Of a compound statement it is the header; of an attribute that stands on a later line than the value it is taken from,
+        and of a call of it, the name, as Python does.
+        """
+        parts: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for node in walk(self.tree):
+            line, column, *_ = whole = _span(node) if hasattr(node, "lineno") else (0, 0)
+            match node:
+                case ast.For(iter=last) | ast.While(test=last) | ast.If(test=last):
+                    parts[whole] = (line, column, *_span(last)[2:])
+                case ast.stmt() if hasattr(node, "body"):
+                    parts[whole] = (line, column, 0, 0)
+                case ast.Call(func=ast.Attribute() as named) | (ast.Attribute() as named) if named.end_lineno != line:
+                    parts[whole] = (named.end_lineno or 0, (named.end_col_offset or 0) - len(named.attr.encode()), *whole[2:])
+        return parts
+
+    def position(self, node: ast.AST) -> Position:
+        """Where a node of this function stands; the `def` for one that stands nowhere."""
+        return self.span(*_span(node)) if hasattr(node, "lineno") else self.definition
+
+    @property
+    def definition(self) -> Position:
+        """The `def`."""
+        return self.position(self.tree)
+
+    def statement(self, line: int) -> Position:
+        """The innermost statement that `line` belongs to."""
+        found: Position | None = None
+        for node in walk(self.tree):  # breadth first: the innermost comes last
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+                found = self.position(node)
+        return found or self.span(line, 0, 0, 0)
+
+    def span(self, line: int, column: int, end_line: int, end_column: int) -> Position:
+        """The Position of what stands at these lines and columns, the columns in bytes of UTF-8 as Python's parser counts them."""
+        whole = line, column, end_line, end_column
+        line, column, end_line, end_column = self._telling.get(whole, whole)
+        if not self.covers(self.filename, line):
+            return Position(self.filename, line)
+        text = self.lines[line - self.first].rstrip("\r\n\f")
+
+        def characters(offset: int) -> int:
+            return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
+
+        return Position(self.filename, line, characters(column), end_line, characters(end_column), text)
+
+
+def _span(node: Any) -> tuple[int, ...]:
+    return node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0

@@ -1,0 +1,219 @@
+"""A kernel over tiles, written as the kernel over arrays that it stands for.
+
+A kernel with BlockSpecs of its own is given tiles. Its function becomes the body of a pipeline::
+
+    @numpipe.kernel(grid=(m, n, k), in_specs=(A, B), out_specs=C, compiler_params=CompilerParams(dimension_semantics=(
+        "parallel", "parallel", "sequential")))
+    def product(a, b, c): …                       # tiles
+
+    def product(a, b, c, steps_2):                # arrays, and the steps of a grid that is known only at the call
+        i0, i1 = program_id(0), program_id(1)
+        def product(indices, a, b, c): …          # program_id(2) in it is indices[0]
+        emit_pipeline_warp_specialized(product, grid=(steps_2,), in_specs=(A', B'), out_specs=(C',))(a, b, c)
+
+where A' is A with the index map ``lambda i2: A.index_map(i0, i1, i2)``, whose source is put in place: so it is known which of
+the pipeline's dimensions a block depends on.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from ...core.functions import Function
+from ...diagnostics.errors import CompileError, SpecError
+from ...language.grid import programs
+from ...language.pipeline.emit import emit_pipeline_warp_specialized
+from ...language.pipeline.emit_single import emit_pipeline
+from ...plan.specs import BlockSpec
+from . import lambdas
+from .fold import Constants, stores
+from .lift import read
+from .nodes import walk
+from .positions import Source
+from .stored import own_nodes
+
+INDICES = "np__indices"
+STEPS = "np__steps_{}"
+"""the name of a dimension's size, where that is a run-time value"""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid whose first `parallel` dimensions are CTAs and whose others are steps; `sizes` of all, None: known at the call."""
+
+    rank: int
+    parallel: int
+    sizes: tuple[int, ...] | None
+
+    @property
+    def semantics(self) -> tuple[str, ...]:
+        """A word for each dimension, as in `CompilerParams.dimension_semantics`."""
+        return ("parallel",) * self.parallel + ("sequential",) * len(self.sequential)
+
+    @property
+    def sequential(self) -> range:
+        return range(self.parallel, self.rank)
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The run-time scalars that say how many steps there are."""
+        return () if self.sizes is not None else tuple(STEPS.format(d) for d in self.sequential)
+
+
+@dataclass(frozen=True)
+class Wrapped(Source):
+    """The source of a kernel over tiles; its AST is that of the kernel over arrays. Lines and columns are the user's."""
+
+    wrap: Callable[[ast.FunctionDef], ast.FunctionDef] = field(default=lambda node: node)
+
+    def parse(self) -> ast.stmt:
+        node = super().parse()
+        assert isinstance(node, ast.FunctionDef)
+        return self.wrap(node)
+
+
+def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], outs: Sequence[BlockSpec], grid: Grid,
+            roles: bool) -> Wrapped:
+    """The kernel over `arrays` that a kernel over their tiles stands for; `roles`: with a memory role.
+
+    Raises SpecError for index maps that have no source, or do not take an index for each dimension of the grid.
+    """
+    names: dict[str, Any] = {"np__emit": emit_pipeline_warp_specialized if roles else emit_pipeline, "np__BlockSpec": BlockSpec,
+                             "np__program_id": programs.program_id, "np__num_programs": programs.num_programs}
+    made = [[_spec(spec, f"kernel {source.name}: {kind}[{number}]", grid, names, f"{kind}_{number}")
+             for number, spec in enumerate(given) if spec.loaded] for kind, given in (("in_specs", ins), ("out_specs", outs))]
+    tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]  # others are captured as they are
+    constants = Constants(source.namespace, {})
+
+    def wrap(node: ast.FunctionDef) -> ast.FunctionDef:
+        for part in own_nodes(node)[0]:
+            if isinstance(part, ast.Return) and part.value is not None:
+                raise CompileError(source.position(part).stamp(f"kernel {source.name}: a kernel returns nothing: store results to "
+                                                               "its output tiles"))
+        parameters = {part.arg for part in walk(node.args) if isinstance(part, ast.arg)}
+        name = f"{node.name}_" if node.name in parameters else node.name
+        body = ast.FunctionDef(name, _arguments([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s)
+                                                                         for s in node.body], [], None)
+        if "type_params" in ast.FunctionDef._fields:  # Python 3.12
+            setattr(body, "type_params", [])  # noqa: B010
+        places: list[ast.stmt] = [ast.Assign([ast.Name(_index(d), ast.Store())], _call("np__program_id", ast.Constant(d)))
+                                  for d in range(grid.parallel)]
+        keywords = [ast.keyword("grid", ast.Tuple([_size(grid, d) for d in grid.sequential] or [ast.Constant(1)], ast.Load()))]
+        keywords += [ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
+                     for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)]
+        emitted = ast.Call(ast.Name("np__emit", ast.Load()), [ast.Name(name, ast.Load())], keywords)
+        run = ast.Expr(ast.Call(emitted, [ast.Name(tile, ast.Load()) for tile in tiles], []))
+        inner = {id(part) for statement in body.body for part in walk(statement)}
+        node.body = [*places, body, run]
+        for statement in node.body:
+            for part in walk(statement):
+                if id(part) not in inner:
+                    ast.copy_location(part, node)
+                    if isinstance(part, (ast.expr, ast.stmt)):
+                        part.end_lineno, part.end_col_offset = node.end_lineno, node.end_col_offset
+        return node
+
+    return Wrapped(source.name, source.filename, source.first, source.lines, source.namespace | names, wrap)
+
+
+def _index(dimension: int) -> str:
+    return f"np__i{dimension}"
+
+
+def _size(grid: Grid, dimension: int) -> ast.expr:
+    """How many steps a sequential dimension has."""
+    return ast.Name(STEPS.format(dimension), ast.Load()) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
+
+
+def _call(function: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(function, ast.Load()), list(args), [])
+
+
+def _arguments(names: Sequence[str]) -> ast.arguments:
+    return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+
+
+# ---- blocks ------------------------------------------------------------------------------------------------------
+def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
+    """A BlockSpec as the kernel writes it; what its index map finds outside the kernel is entered in `names`."""
+    keywords = []
+    for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy"):
+        names[f"np__{unique}_{option}"] = getattr(spec, option)
+        keywords.append(ast.keyword(option, ast.Name(f"np__{unique}_{option}", ast.Load())))
+    keywords.append(ast.keyword("index_map", _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)))
+    return ast.Call(ast.Name("np__BlockSpec", ast.Load()), [], keywords)
+
+
+def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
+    """The index map of the pipeline: over its own dimensions, at this CTA."""
+    if function is None:
+        return ast.Constant(None)
+    plain = function.function if isinstance(function, Function) else function
+    if not isinstance(plain, FunctionType):
+        raise SpecError(f"{what} must be a lambda or a function, whose source is compiled with the kernel, got {function!r}")
+    count = plain.__code__.co_argcount
+    if count != grid.rank or plain.__defaults__ or plain.__code__.co_kwonlyargcount:
+        defaults = ", some with defaults" if plain.__defaults__ else ""
+        raise SpecError(f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} dimensions: it takes one "
+                        "index of each")
+    own = [_index(d) for d in grid.sequential] or ["np__step"]
+    if plain.__name__ == "<lambda>":
+        body = _inlined(plain, lambdas.find(plain, what), names, unique)
+    else:
+        names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
+        used = _read(names[f"np__{unique}_map"])
+        body = _call(f"np__{unique}_map", *(ast.Name(_index(d), ast.Load()) if reads else ast.Constant(0)
+                                            for d, reads in enumerate(used)))
+    return ast.Lambda(_arguments(own), body)
+
+
+def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], unique: str) -> ast.expr:
+    """The expression of a lambda, its arguments the indices, and what it finds around it under names of their own."""
+    arguments = {argument.arg: _index(d) for d, argument in enumerate(node.args.args)}
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    body = copy.deepcopy(node.body)
+    for part in walk(body):
+        if isinstance(part, ast.Name):
+            if part.id in arguments:
+                part.id = arguments[part.id]
+            elif part.id in cells or part.id in function.__globals__:
+                value = cells[part.id].cell_contents if part.id in cells else function.__globals__[part.id]
+                part.id = f"np__{unique}_of_{part.id}"
+                names[part.id] = value
+    return body
+
+
+def _read(function: Function[..., Any]) -> list[bool]:
+    """Which of its arguments a function reads."""
+    node = read(function.function).parse()
+    assert isinstance(node, ast.FunctionDef)
+    loaded = {n.id for statement in node.body for n in walk(statement) if isinstance(n, ast.Name)}
+    return [argument.arg in loaded for argument in node.args.args]
+
+
+# ---- indices of the grid -----------------------------------------------------------------------------------------
+class _Programs(ast.NodeTransformer):
+    """`program_id` and `num_programs` of the kernel's grid: of a sequential dimension they are the step and the steps."""
+
+    def __init__(self, constants: Constants, node: ast.FunctionDef, grid: Grid) -> None:
+        self.constants, self.grid, self.local = constants, grid, {name for name, _ in stores(node)}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        function = self.constants.evaluate(node.func, self.local)
+        if function is not programs.program_id and function is not programs.num_programs:
+            return node
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        axis = self.constants.evaluate(given[0], self.local) if len(given) == 1 else None
+        if not isinstance(axis, int) or not self.grid.parallel <= axis < self.grid.rank:
+            return node  # a dimension of CTAs, or misused
+        step = ast.Subscript(ast.Name(INDICES, ast.Load()), ast.Constant(axis - self.grid.parallel), ast.Load())
+        found = step if function is programs.program_id else _size(self.grid, axis)
+        for part in walk(found):
+            ast.copy_location(part, node)
+        return found

@@ -1,0 +1,381 @@
+"""The arithmetic of kernels on the GPU: typed by `arith.common`, the rule of the simulator too."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import arith
+from . import numba as nb
+from .division_cuda import divide
+from .inert_cuda import InertType
+from .op import Op, cuda_meaning
+
+I32 = nb.types.int32
+BOOLEAN = nb.types.boolean
+FLOAT16 = np.dtype(np.float16)
+
+
+# ---- types and values ---------------------------------------------------------------------------------------------
+def kind_of(ty: Any) -> arith.Kind | None:
+    """`arith.kind` of a value of this Numba type. What Numba types as a literal is one in the source."""
+    if isinstance(ty, nb.types.Boolean):
+        return bool
+    if isinstance(ty, nb.types.IntegerLiteral):
+        return int
+    return np.dtype(str(ty)) if isinstance(ty, (nb.types.Integer, nb.types.Float)) else None
+
+
+def kinds_of(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | None]:
+    """Kinds of operands; bit i of `literals` says that operand i is a float literal."""
+    mask = literals if isinstance(literals, int) else nb.literal(literals)
+    return [float if mask >> i & 1 else kind_of(ty) for i, ty in enumerate(operands)]
+
+
+def type_of(dtype: np.dtype) -> Any:
+    return BOOLEAN if dtype.kind == "b" else getattr(nb.types, dtype.name)
+
+
+def check_literals(operands: Sequence[Any], dtype: np.dtype) -> None:
+    """SpecError for an int literal that the type it takes cannot hold."""
+    for ty in operands:
+        if dtype.kind != "f" and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
+            raise arith.misfit(ty.literal_value, dtype)
+
+
+def taken_as(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
+    """Types of the parameters: Numba converts arguments to them, but float16 is converted here (`convert`).
+
+    They must tell apart all that `dtype` depends on: code is found by them.
+    """
+    return list(operands) if FLOAT16 in (dtype, *kinds_of(operands)) else [type_of(dtype)] * len(operands)
+
+
+def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
+    """A number of another type. float16 is 16 bits in an integer register, converted by one instruction."""
+    if of == to:
+        return value
+    if of == nb.types.float16:
+        wide = builder.call(nb.pure_asm(nb.f32, [nb.i16], "cvt.f32.f16 $0, $1;", "=f,h"), [value])
+        return convert(context, builder, wide, nb.types.float32, to)
+    if to == nb.types.float16:
+        if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
+            return nb.const(int(np.float16(value.constant).view(np.uint16)), nb.i16)
+        if of not in (nb.types.float32, nb.types.float64):
+            value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64  # exact: all that does not overflow
+        single = of == nb.types.float32
+        statement, register = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;", "f" if single else "d"
+        return builder.call(nb.pure_asm(nb.i16, [value.type], statement, f"=h,{register}"), [value])
+    return context.cast(builder, value, of, to)
+
+
+def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
+    return nb.TypingError(f"'{symbol}' is not defined for {' and '.join(str(ty) for ty in operands)}")
+
+
+def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
+    """(signature, code) of Numba's own operator; what is computed with an inert value is inert too, and a bool is an int."""
+    inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
+    if inert is not None and all(isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands):
+        return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)
+    function = typing_context.resolve_value_type(python)
+    try:
+        chosen = function.get_call_type(typing_context, tuple(I32 if kind_of(ty) is bool else ty for ty in operands), {})
+    except nb.TypingError:
+        chosen = None
+    if chosen is None:
+        raise not_defined(symbol, operands)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return context.get_function(function, chosen)(builder, args[:len(operands)])
+
+    return chosen.return_type(*chosen.args), codegen
+
+
+def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
+    """A number in the type it is computed in; float16 is computed in float32, and rounded before and after."""
+    if isinstance(of, nb.types.IntegerLiteral):
+        return context.get_constant(inside(dtype), dtype.type(of.literal_value).item())
+    return convert(context, builder, convert(context, builder, value, of, type_of(dtype)), type_of(dtype), inside(dtype))
+
+
+def inside(dtype: np.dtype) -> Any:
+    return nb.types.float32 if dtype == FLOAT16 else type_of(dtype)
+
+
+def _with(sig: Any, literals: Sequence[Any]) -> Any:
+    """The signature with the operation's last argument, where it is given."""
+    return sig.return_type(*sig.args, *literals)
+
+
+# ---- operators ----------------------------------------------------------------------------------------------------
+Emit = Callable[[Any, np.dtype, Any, Any], Any]
+"""(builder, dtype, a, b) -> value; a and b are of `dtype`, float32 for float16"""
+
+
+def _emitted(dtype: np.dtype, emit: Emit, *, compares: bool = False) -> Any:
+    """Code of a binary operation in `dtype` on parameters of whichever types."""
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        x, y = (operand(context, builder, v, t, dtype) for v, t in zip(args, sig.args[:2], strict=False))
+        value = emit(builder, dtype, x, y)
+        return value if compares else convert(context, builder, value, inside(dtype), type_of(dtype))
+
+    return codegen
+
+
+def _integer(instruction: str, unsigned: str = "") -> Emit:
+    return lambda builder, dtype, a, b: getattr(builder, (dtype.kind == "u" and unsigned) or instruction)(a, b)
+
+
+def _any(integers: str, floats: str) -> Emit:
+    return lambda builder, dtype, a, b: getattr(builder, floats if dtype.kind == "f" else integers)(a, b)
+
+
+def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, integers: bool = False,
+            literal: bool = False) -> None:
+    """The typer of an operator. `integers`: floats have none; `literal`: its code looks at an int literal on the right."""
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
+        kinds = kinds_of((a, b), *literals)
+        if any(k is None for k in kinds):
+            sig, codegen = otherwise(typing_context, symbol, python, (a, b))
+            return _with(sig, literals), codegen
+        if kinds == [bool, bool] and symbol in "&|^":
+            return _with(BOOLEAN(BOOLEAN, BOOLEAN), literals), _emitted(np.dtype(bool), emit)
+        dtype = arith.integer_type(symbol, *kinds) if integers else arith.common(*kinds)
+        check_literals((a, b), dtype)
+        parameters = taken_as((a, b), dtype)
+        if literal and dtype.kind != "f" and isinstance(b, nb.types.IntegerLiteral):
+            parameters[1] = b
+        return type_of(dtype)(*parameters, *literals), _emitted(dtype, emit)
+
+
+def _power_of_2(value: Any) -> int | None:
+    """log2 of a constant that is a positive power of 2."""
+    n = getattr(value, "constant", None)
+    return n.bit_length() - 1 if isinstance(n, int) and n > 0 and n & (n - 1) == 0 else None
+
+
+def _floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
+    """(a // b, a % b): the machine's division truncates, one division serves both."""
+    if dtype.kind == "f":
+        return _floored_floats(builder, a, b)
+    if dtype.kind == "u":
+        quotient = builder.udiv(a, b)
+        return quotient, builder.sub(a, builder.mul(quotient, b))
+    zero = nb.const(0, a.type)
+    bits = _power_of_2(b)
+    if bits is not None:
+        return builder.ashr(a, nb.const(bits, a.type)), builder.and_(a, nb.const((1 << bits) - 1, a.type))
+    quotient = builder.sdiv(a, b)
+    rest = builder.sub(a, builder.mul(quotient, b))
+    low = builder.and_(builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, b), zero))
+    return (builder.sub(quotient, builder.zext(low, a.type)),
+            builder.add(rest, builder.select(low, b, zero)))
+
+
+def libdevice(builder: Any, name: str, *args: Any) -> Any:
+    """A function of libdevice, in the variant of the arguments' type."""
+    return nb.external(builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args)
+
+
+def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Floats as NumPy does it: the exact remainder first (fmod), then the quotient it leaves, corrected to an integer."""
+    def const(value: float) -> Any:
+        return nb.ir.Constant(a.type, value)
+
+    rest = exact = libdevice(builder, "fmod", a, b)
+    quotient = builder.fdiv(builder.fsub(a, rest), b)
+    some = builder.fcmp_unordered("!=", rest, const(0.0))
+    low = builder.and_(some, builder.xor(builder.fcmp_ordered("<", b, const(0.0)), builder.fcmp_ordered("<", rest, const(0.0))))
+    quotient = builder.select(low, builder.fsub(quotient, const(1.0)), quotient)
+    rest = builder.select(low, builder.fadd(rest, b), rest)
+    rest = builder.select(some, rest, libdevice(builder, "copysign", const(0.0), b))
+    floor = libdevice(builder, "floor", quotient)
+    up = builder.fcmp_ordered(">", builder.fsub(quotient, floor), const(0.5))
+    floor = builder.select(up, builder.fadd(floor, const(1.0)), floor)
+    true = builder.fdiv(a, b)
+    floor = builder.select(builder.fcmp_unordered("!=", quotient, const(0.0)), floor,
+                           libdevice(builder, "copysign", const(0.0), true))
+    by_zero = builder.fcmp_ordered("==", b, const(0.0))
+    return builder.select(by_zero, true, floor), builder.select(by_zero, exact, rest)
+
+
+_binary(arith.add, "+", operator.add, _any("add", "fadd"))
+_binary(arith.sub, "-", operator.sub, _any("sub", "fsub"))
+_binary(arith.mul, "*", operator.mul, _any("mul", "fmul"))
+_binary(arith.floordiv, "//", operator.floordiv, lambda *args: _floored(*args)[0], literal=True)
+_binary(arith.mod, "%", operator.mod, lambda *args: _floored(*args)[1], literal=True)
+_binary(arith.and_, "&", operator.and_, _integer("and_"), integers=True)
+_binary(arith.or_, "|", operator.or_, _integer("or_"), integers=True)
+_binary(arith.xor, "^", operator.xor, _integer("xor"), integers=True)
+_binary(arith.lshift, "<<", operator.lshift, _integer("shl"), integers=True)
+_binary(arith.rshift, ">>", operator.rshift, _integer("ashr", "lshr"), integers=True)
+
+
+@cuda_meaning(arith.truediv)
+def _truediv(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
+    kinds = kinds_of((a, b), *literals)
+    if any(k is None for k in kinds):
+        sig, codegen = otherwise(typing_context, "/", operator.truediv, (a, b))
+        return _with(sig, literals), codegen
+    dtype = arith.quotient_type(*kinds)
+    return (type_of(dtype)(*taken_as((a, b), dtype), *literals),
+            _emitted(dtype, lambda builder, dtype, x, y: divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)))
+
+
+@cuda_meaning(arith.quotient_remainder)
+def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
+    parts = [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
+    result = nb.types.Tuple(parts)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [nb.call(context, builder, f, sig.args, args)[1] for f in (arith.floordiv, arith.mod)]
+        return context.make_tuple(builder, result, values)
+
+    return result(a, b, *literals), codegen
+
+
+@cuda_meaning(arith.power)
+def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
+    of, = kinds_of((a,), *literals)
+    if of is None:
+        if not isinstance(a, InertType):
+            arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
+        sig, elsewhere = otherwise(typing_context, "**", operator.pow, (a, n))
+        return _with(sig, literals), elsewhere
+    count = arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
+    dtype = arith.common(of, int)
+    ty = type_of(dtype)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        def product(x: Any, y: Any) -> Any:
+            return nb.call(context, builder, arith.mul, (ty, ty), (x, y))[1]
+
+        if not count:
+            return convert(context, builder, nb.const(1), I32, ty)
+        base = result = convert(context, builder, args[0], nb.types.unliteral(a), ty)
+        for bit in f"{count:b}"[1:]:
+            result = product(result, result)
+            result = product(result, base) if bit == "1" else result
+        return result
+
+    return ty(a, n, *literals), codegen
+
+
+def _unary(operation: Op[..., Any], symbol: str, python: Any, emit: Callable[[Any, np.dtype, Any], Any]) -> None:
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, a: Any) -> Any:
+        of = kind_of(a)
+        if of is None:
+            return otherwise(typing_context, symbol, python, (a,))
+        dtype = arith.inverted_type(of) if symbol == "~" else arith.common(of)
+        check_literals((a,), dtype)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            value = emit(builder, dtype, operand(context, builder, args[0], sig.args[0], dtype))
+            return convert(context, builder, value, inside(dtype), type_of(dtype))
+
+        return type_of(dtype)(*taken_as((a,), dtype)), codegen
+
+
+def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
+    return builder.fsub(nb.ir.Constant(a.type, -0.0), a) if dtype.kind == "f" else builder.sub(nb.const(0, a.type), a)
+
+
+def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
+    if dtype.kind == "f":
+        return libdevice(builder, "fabs", a)
+    below = nb.const(0, nb.i1) if dtype.kind == "u" else builder.icmp_signed("<", a, nb.const(0, a.type))
+    return builder.select(below, _negative(builder, dtype, a), a)
+
+
+_unary(arith.negative, "-", operator.neg, _negative)
+_unary(arith.positive, "+", operator.pos, lambda builder, dtype, a: a)
+_unary(arith.absolute, "abs", abs, _absolute)
+_unary(arith.invert, "~", operator.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
+
+
+# ---- comparisons --------------------------------------------------------------------------------------------------
+def compare(symbol: str) -> Emit:
+    def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
+        if dtype.kind == "f":
+            return (builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered)(symbol, a, b)
+        return (builder.icmp_unsigned if dtype.kind == "u" else builder.icmp_signed)(symbol, a, b)
+
+    return emit
+
+
+def _comparison(operation: Op[..., Any], symbol: str, python: Any) -> None:
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
+        kinds = kinds_of((a, b), *literals)
+        if any(k is None for k in kinds):
+            sig, codegen = otherwise(typing_context, symbol, python, (a, b))
+            return _with(sig, literals), codegen
+        dtype = arith.common(*kinds)
+        check_literals((a, b), dtype)
+        return BOOLEAN(*taken_as((a, b), dtype), *literals), _emitted(dtype, compare(symbol), compares=True)
+
+
+for _operation, _symbol, _python in ((arith.lt, "<", operator.lt), (arith.le, "<=", operator.le), (arith.gt, ">", operator.gt),
+                                     (arith.ge, ">=", operator.ge), (arith.eq, "==", operator.eq), (arith.ne, "!=", operator.ne)):
+    _comparison(_operation, _symbol, _python)
+
+
+# ---- of int32 values that are not negative ------------------------------------------------------------------------
+def _unsigned(function: Any) -> Any:
+    def typer(_context: Any, a: Any, b: Any) -> Any:
+        inert = next((t for t in (a, b) if isinstance(t, InertType)), None)
+        if inert is not None:
+            return inert(a, b), lambda context, builder, sig, args: nb.nothing(context)
+        if not (isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer)):
+            return None
+        return I32(I32, I32), lambda context, builder, sig, args: function(builder, *args)
+
+    return typer
+
+
+def _cdiv(builder: Any, a: Any, b: Any) -> Any:
+    return builder.udiv(builder.add(a, builder.sub(b, nb.const(1))), b)
+
+
+@cuda_meaning(arith.successor)
+def _successor(_context: Any, k: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return nb.emit_asm(builder, nb.i32, args, "add.s32 $0, $1, 1;", "=r,r")
+
+    return I32(I32), codegen
+
+
+@cuda_meaning(arith.divisor)
+def _divisor(_context: Any, d: Any) -> Any:
+    pair = nb.types.UniTuple(I32, 2)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        safe = builder.select(builder.icmp_signed("<", args[0], nb.const(1)), nb.const(1), args[0])
+        return context.make_tuple(builder, pair, [safe, builder.udiv(nb.const(0xFFFFFFFF), safe)])
+
+    return pair(I32), codegen
+
+
+@cuda_meaning(arith.divide)
+def _divide(_context: Any, a: Any, by: Any) -> Any:
+    """The high half of a * magic is the quotient or one less: a * (2^32 / d - magic) < 2^32 for a < 2^31."""
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        d, magic = (builder.extract_value(args[1], i) for i in (0, 1))
+        product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))
+        low = builder.trunc(builder.lshr(product, nb.const(32, nb.i64)), nb.i32)
+        rest = builder.sub(args[0], builder.mul(low, d))
+        return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
+
+    return I32(I32, by), codegen
+
+
+cuda_meaning(arith.quotient)(_unsigned(lambda builder, a, b: builder.udiv(a, b)))
+cuda_meaning(arith.remainder)(_unsigned(lambda builder, a, b: builder.urem(a, b)))
+cuda_meaning(arith.cdiv)(_unsigned(_cdiv))

@@ -1,0 +1,62 @@
+"""`@numpipe.function`: functions of any module that kernels may call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Generic, ParamSpec, TypeVar
+
+from ..diagnostics.errors import SpecError, at
+from ..diagnostics.source import remember
+
+__all__ = ["function"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Function(Generic[P, R]):
+    """A function usable in kernels; called from the host it is the Python function it was."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        if not isinstance(function, FunctionType):
+            raise SpecError(f"@numpipe.function decorates a Python function, got {function!r}")
+        code = function.__code__
+        if function.__name__ == "<lambda>":
+            raise SpecError(at(code.co_filename, code.co_firstlineno, "@numpipe.function decorates a `def`: the source of a lambda "
+                                                                      "cannot be told from the line around it"))
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise SpecError(at(code.co_filename, code.co_firstlineno, f"function {function.__name__}: *{name} is not "
+                                                                          "supported: parameters of a kernel's functions are "
+                                                                          "written out"))
+        functools.update_wrapper(self, function)
+        self.function = function
+        remember(function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<numpipe function {self.__module__}.{self.__qualname__}>"  # type: ignore[attr-defined]
+
+
+def function(function: Callable[P, R]) -> Function[P, R]:
+    """Make a function usable in kernels, in both executions and in every role.
+
+    It is written as a kernel is, and compiled with each kernel that calls it: `axis_index` asks for the axes of the kernel
+    that it runs in, and a pipeline in it has its ring in that kernel. Arguments that are known at compile time (Statics,
+    constants, dtypes) are constants in it, so it may make shapes of them; a call with nothing but constants whose result is
+    a number is itself a constant. It may be passed on, stored in tuples, and be the body of a pipeline or an index map.
+
+    Raises SpecError for what is no plain `def`; its source is looked at when a kernel that calls it is first used.
+
+    >>> @function
+    ... def blocks(size, block):
+    ...     return -(-size // block)
+    >>> blocks(130, 64)
+    3
+    """
+    return Function(function)

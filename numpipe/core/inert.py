@@ -1,0 +1,39 @@
+"""Values the memory role does not have.
+
+The memory role runs the kernel's own control flow to know what to load, but it computes nothing: what a tile holds, and
+which warpgroup computes, are *inert* there. Arithmetic on an inert value stays inert; steering with one (a branch, a loop
+bound, an index map) is an error in both executions, because loads must not depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ..diagnostics.errors import CompileError
+
+REASON = ("steers control flow, a grid or an index: loads must not depend on tile data or on the warpgroup axis, because "
+          "the memory role has no such value; use it in tile.at[…] and in stores")
+
+
+class Inert:
+    """A value that only the compute role has, as the memory role sees it."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __repr__(self) -> str:
+        return self.what
+
+    def _steers(self, *_: Any) -> NoReturn:
+        raise CompileError(f"{self.what} {REASON}")
+
+    __bool__ = __int__ = __index__ = __float__ = _steers
+
+    def _stays(self, *other: Any) -> Any:
+        return NotImplemented if any(getattr(o, "inert", False) for o in other) else self  # with a tile it is one: the tile's turn
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _stays
+    __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __and__ = __or__ = __xor__ = _stays
+    __lt__ = __le__ = __gt__ = __ge__ = _stays
+    __eq__ = __ne__ = _stays
+    __hash__ = None  # type: ignore[assignment]

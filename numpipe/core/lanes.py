@@ -1,0 +1,28 @@
+"""Fewer lanes than a warpgroup: operations that must run once, or once a warp.
+
+>>> from numpipe.core.lanes import one_lane          # doctest: +SKIP
+>>> one_lane(mbarrier.arrive_expect_tx, ready, nbytes)          # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .machine import current
+from .op import op
+
+
+@op
+def one_lane(function: Callable[..., Any], *args: Any) -> None:
+    """``function(*args)`` by one elected lane of the warpgroup's first warp (elect.sync; PTX ISA, "elect.sync").
+
+    The same lane each time, which bulk groups need: they belong to the lane that committed them.
+    """
+    current().scoped("one", function, args)
+
+
+@op
+def each_warp(function: Callable[..., Any], *args: Any) -> None:
+    """``function(*args)`` by lane 0 of each of the warpgroup's four warps."""
+    current().scoped("warps", function, args)

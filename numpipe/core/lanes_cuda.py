@@ -1,0 +1,50 @@
+"""one_lane and each_warp: a call under a branch, a statement under a predicate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import numba as nb
+from .lanes import each_warp, one_lane
+from .op import cuda_meaning, predicated
+
+
+def elected(builder: Any) -> Any:
+    """One lane of the warpgroup's first warp. elect.sync tells ptxas that a single lane runs: a comparison of %tid
+    makes it wrap every TMA in a loop over the active lanes."""
+    return builder.and_(builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)),
+                        one_of_warp(builder))
+
+
+def one_of_warp(builder: Any) -> Any:
+    """One lane of each warp, the same each time."""
+    one = nb.emit_asm(builder, nb.i32, [], "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }", "=r")
+    return builder.icmp_unsigned("!=", one, nb.const(0))
+
+
+@cuda_meaning(one_lane)
+def _one_lane(typing_context: Any, function: Any, *args: Any) -> Any:
+    function.get_call_type(typing_context, args, {})
+
+    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        with builder.if_then(elected(builder)):
+            nb.call(context, builder, function, args, values[1:])
+        nb.join(builder)
+        return nb.nothing(context)
+
+    return nb.types.void(function, *args), codegen
+
+
+@cuda_meaning(each_warp)
+def _each_warp(typing_context: Any, function: Any, *args: Any) -> Any:
+    operation = function.typing_key
+    if not hasattr(operation, "ptx"):
+        raise TypeError(f"each_warp takes an operation that is one PTX statement, got {operation!r}")
+    inner, emit = predicated(operation)(typing_context, *args, nb.types.int32)
+
+    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        lane = builder.and_(nb.thread_index(builder), nb.const(31))
+        cast = [context.cast(builder, v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]
+        return emit(context, builder, inner, [*cast, lane])
+
+    return nb.types.void(function, *args), codegen

@@ -1,0 +1,319 @@
+"""The machine a kernel runs on when it runs in CPython: what one warpgroup of a Hopper SM can do.
+
+Operations (`_op`) call ``current()`` and act on it. The simulated SM implements `Machine` once per warpgroup; nothing
+below the simulator knows more of it than this file. Addresses are byte offsets in the CTA's dynamic shared memory.
+
+A thread of control is a warpgroup: four warps, 128 lanes. `lanes` says who executes the next operations:
+
+========  ==========================================================  ===================
+lanes     who                                                         entered by
+========  ==========================================================  ===================
+"all"     all 128 lanes of the warpgroup                              the compute role
+"warps"   lane 0 of each of the four warps                            ``each_warp(f, …)``
+"one"     one elected lane of the warpgroup's first warp              ``one_lane(f, …)``, the memory role
+========  ==========================================================  ===================
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from ..diagnostics.errors import SimulationError
+from ..diagnostics.reports import Party, Report
+
+Lanes = Literal["all", "warps", "one"]
+Role = Literal["memory", "compute"]
+ELEMENTS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+            "bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Element types of arrays and tiles, by the name that NumPy, ml_dtypes and PyTorch share."""
+_INTEGERS = "int32", "uint32", "int64", "uint64"
+_BITS = "int32", "uint32", "uint64"
+REDUCTIONS: dict[str, tuple[str, ...]] = {
+    "add": ("int32", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"),
+    "min": (*_INTEGERS, "float16", "bfloat16"), "max": (*_INTEGERS, "float16", "bfloat16"),
+    "inc": ("uint32",), "dec": ("uint32",), "and": _BITS, "or": _BITS, "xor": _BITS,
+}
+"""What the TMA can do with an element in global memory, and for which types (PTX ISA, "cp.reduce.async.bulk"; and, or and xor of
+int64 are an illegal instruction on an H200)."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """What a CUtensorMap says: an array in GMEM, the box one copy moves, and how it lies in SMEM.
+
+    `array` and `box` are in NumPy order (innermost, contiguous dimension last); coordinates are in elements, outermost
+    first too. A box row (the innermost dimension, `box[-1]` elements) is `row_bytes` wide and rows follow each other
+    without gaps; with `swizzle` in (32, 64, 128) the 16-byte chunk index is XORed with the row index as the hardware
+    does it: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). Elements outside the array are read as
+    zeros (`fill="nan"`: NaN) and never written; their bytes count towards the barrier all the same. But a store writes whole
+    16-byte chunks: past the end of a row that is no multiple of 16 bytes it overwrites what follows, unless the rows are
+    `padded`. `flipped`: `array` is the transpose of the kernel's, for reports.
+    """
+
+    array: np.ndarray
+    box: tuple[int, ...]
+    swizzle: int
+    name: str
+    fill: Literal["zeros", "nan"] = "zeros"
+    padded: bool = False
+    flipped: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes one copy moves into SMEM, out-of-bounds elements included."""
+        return int(np.prod(self.box)) * self.array.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Mma:
+    """A batch of ``wgmma.mma_async`` of one type that update one accumulator.
+
+    `steps[i]` lists the (A descriptor, B descriptor) pairs of accumulator rows [64 i, 64 i + 64), one per k16 step, as
+    64-bit matrix descriptors (PTX ISA, "wgmma matrix descriptor"); `a_major` / `b_major` are "k" or "mn".
+    """
+
+    n: int
+    dtype: np.dtype
+    a_major: Literal["k", "mn"]
+    b_major: Literal["k", "mn"]
+    steps: tuple[tuple[tuple[int, int], ...], ...]
+
+
+class InFlight(Protocol):
+    """An accumulator that a wgmma may still be writing."""
+
+    def read(self) -> np.ndarray:
+        """float32 array; raises PipelineRace unless `wgmma_wait` has covered the group."""
+
+
+class Deal(Protocol):
+    """The counter that the CTAs of a launch take tickets from (`tile_scheduler`); a CTA is named by its number in the grid."""
+
+    def draw(self, cta: int) -> int:
+        """An atomic addition of 1 by a CTA, made one of the tickets of the launch, which no other CTA has."""
+
+    def ended(self, cta: int, what: str) -> str | None:
+        """A CTA has ended a loop, or, with "", itself; how it differs from another one that came there, None: not at all."""
+
+
+class Machine(Protocol):
+    """One warpgroup of the running CTA."""
+
+    warpgroup: int
+    """index in the CTA"""
+    role: Role
+    lanes: Lanes
+    cta: tuple[int, int, int]
+    """blockIdx (x, y, z)"""
+    grid: tuple[int, int, int]
+    """gridDim (x, y, z)"""
+    rank: int
+    """of the CTA in its cluster"""
+    unit: Any
+    """what the kernel knows of itself: axes, rings, slots, staging (numpipe.plan.unit.Unit)"""
+
+    @property
+    def deal(self) -> Deal:
+        """The launch's."""
+
+    def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Run ``function(*args)`` with `lanes` executing; narrowing only ("one" inside "all", never back)."""
+
+    def collective(self, operation: str) -> None:
+        """Report unless all lanes execute: `operation` is ``.aligned``."""
+
+    # ---- mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")
+    def mbar_init(self, address: int, count: int, name: str = "") -> None:
+        """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising a live one is an error."""
+
+    def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
+        """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before any warpgroup runs.
+
+        In all CTAs of the cluster, by every warpgroup that uses it, as it meets it; a different count at the same address is an
+        error. `observed`: so is a
+        phase that completes before anybody has waited for the one before, and at the end one that nobody has waited for, or
+        that has begun.
+        """
+
+    def mbar_inval(self, address: int) -> None: ...
+
+    def mbar_arrive(self, address: int, count: int = 1) -> None:
+        """Every executing lane arrives `count` times (128, 4 or 1 lanes). More arrivals than pending is an error."""
+
+    def mbar_arrive_remote(self, address: int) -> None:
+        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it counts some time later."""
+
+    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None:
+        """Arrive on the mbarriers at this address in several CTAs, on all of them at one moment.
+
+        `alike`: who arrives on one of them does on all, so they complete their phases together.
+        """
+
+    def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
+        """Add nbytes to the phase's expected bytes, then arrive once (per executing lane)."""
+
+    def mbar_test(self, address: int, parity: int) -> bool:
+        """test_wait.parity: has the phase of this parity completed? Never blocks; a True acquires like a wait."""
+
+    def mbar_wait(self, address: int, phase: int, step: int = -1) -> None:
+        """Block until phase number `phase` (0, 1, …; -1 is complete from the start) has completed.
+
+        Blocks as the hardware does, by ``phase & 1`` alone, then checks that the phase reached is the one meant: another
+        one is a stale (or missed) phase and raises PipelineRace. All executing lanes' warps acquire. `step` is the ring's
+        step counter, for reports (-1: not a ring).
+        """
+
+    # ---- clusters
+    def map_shared(self, address: int, rank: int) -> int:
+        """The address in the cluster's window of what lies at `address` in the CTA of this rank."""
+
+    def cluster_arrive(self) -> None: ...
+
+    def cluster_wait(self) -> None:
+        """Block until every warpgroup of the cluster has arrived, or ended."""
+
+    def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
+        """Report unless as many CTAs of the cluster that come here with this key bring the same value."""
+
+    # ---- fences and named barriers
+    def fence_mbarrier_init(self) -> None: ...
+
+    def fence_proxy_async(self) -> None:
+        """Make the executing warps' earlier generic SMEM writes visible to the async proxy (TMA store, wgmma)."""
+
+    def bar_sync(self, barrier: int, threads: int) -> None: ...
+
+    def bar_arrive(self, barrier: int, threads: int) -> None: ...
+
+    def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
+        """`bar_sync` that votes (barrier.red): whether "any", or "all", of the warpgroup's values are true."""
+
+    def grid_dependency_wait(self) -> None:
+        """griddepcontrol.wait by the executing lanes: what kernels ahead in the stream wrote is there, and may be overwritten."""
+
+    def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
+        """`inc` blocks until the SM's pool has the registers; a budget that can never be granted is a deadlock."""
+
+    # ---- TMA (cp.async.bulk.tensor)
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
+        """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane."""
+
+    def tma_multicast(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int) -> None:
+        """`tma_load` to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are bits of `ctas`."""
+
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
+        """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
+
+        `reduction`: what becomes of an element is that of what it was and of the copy's, at once ("add", "min", "max", "inc",
+        "dec", "and", "or", "xor"). `once`: the last read of these bytes; another one before they are written again is an error.
+        """
+
+    def bulk_commit(self) -> None: ...
+
+    def bulk_wait(self, pending: int, *, read: bool) -> None:
+        """Block until at most `pending` of this lane's newest bulk groups are unfinished (`read`: still reading SMEM)."""
+
+    # ---- wgmma
+    def wgmma_fence(self) -> None: ...
+
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> InFlight:
+        """Issue the batch (rows of A x B^T are added to the accumulator). Reads SMEM at any time until waited for.
+
+        `a`: A from registers, (rows, K) of `mma.dtype`; the A descriptors say nothing then.
+        """
+
+    def wgmma_commit(self) -> None: ...
+
+    def wgmma_wait(self, pending: int) -> None:
+        """Block until at most `pending` of this warpgroup's newest committed groups are in flight."""
+
+    # ---- generic proxy accesses by the warps of the warpgroup
+    def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
+        """Each warp writes: `chunks` int array (4, n) of byte addresses of 16-byte chunks, `values` uint8 (4, n, 16)."""
+
+    def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
+        """The bytes at `chunks` (warps, n) -> uint8 (warps, n, 16)."""
+
+    def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
+        """`smem_write` to another CTA of the cluster (st.async): it lands some time later, on the mbarrier at `mbar` there."""
+
+    def store_word(self, address: int, value: int) -> None:
+        """st.shared.b32 by the executing lane (counters handed between warpgroups)."""
+
+    def load_word(self, address: int) -> int:
+        """ld.shared.b32 by the executing lanes."""
+
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        """Direct stores of the warpgroup: ``array[index] = values``, an int or a slice for each dimension; `what`: its name.
+
+        `reduction`: each element becomes that of what it was and of its value, at once (``red.global``), as in `tma_store`.
+        """
+
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        """Direct loads of the warpgroup: ``array[index]``, all of it inside the array; `what`: its name."""
+
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
+        """st.release.gpu of 1 to ``flags[index]``, by one lane; `what` the flag stands for."""
+
+    def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None:
+        """ld.acquire.gpu of ``flags[index]`` by one lane until it is set; then set it to 0."""
+
+    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """``function(*arguments[i])`` as lane i of the 128, in which the current machine is a `Lane`; what they return."""
+
+    # ---- observation
+    def note(self, event: str, **details: Any) -> None:
+        """A line for the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
+
+
+class Lane(Protocol):
+    """One lane of a warpgroup that runs code of its own (`Machine.each_lane`); of the operations it has only these."""
+
+    lane: int
+    """index in the warpgroup"""
+    warpgroup: int
+    role: Role
+    cta: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    unit: Any
+
+    def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+        """A number from shared memory (ld.shared)."""
+
+    def store(self, address: int, value: Any, what: str) -> None:
+        """A NumPy number to shared memory (st.shared)."""
+
+    def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
+        """The value of another lane of the warp: `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
+
+    def syncwarp(self, mask: int) -> None:
+        """Meet the lanes of `mask`."""
+
+
+_current: contextvars.ContextVar[Machine] = contextvars.ContextVar("numpipe machine")
+
+
+def current() -> Machine:
+    """The warpgroup that is executing, or a RuntimeError outside a simulated kernel."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError("this operation works inside a kernel only: call it from a @numpipe.kernel function") from None
+
+
+def failure(error: type[SimulationError], hazard: str, message: str, mend: str, did: str, **where: Any) -> SimulationError:
+    """An error of an operation above the simulator, which carries a report; `did` and `where` are its `reports.Party`'s."""
+    machine, made = current(), error(message)
+    now = Party(did, machine.warpgroup, machine.role, machine.cta, **where)
+    made.report = Report(hazard, message, now, cause=message.partition("; ")[0], mend=mend)
+    return made
+
+
+def enter(machine: Machine) -> None:
+    """Make `machine` current in this thread of control (a greenlet has a context of its own)."""
+    _current.set(machine)

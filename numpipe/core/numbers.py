@@ -1,0 +1,115 @@
+"""Python's builtins on the numbers of kernels, in both executions: ``min``, ``int``, ``range``, … with the types of `arith`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics.errors import SimulationError, SpecError
+from .arith import FLOAT32, INT32, INT64, Kind, as_type, common, holds, kind, named, otherwise, spelled
+from .op import Op, op
+
+
+def range_type(*kinds: Kind) -> np.dtype:
+    """The type of a range's numbers: int32, or int64 where a bound is wider."""
+    dtype = common(INT32, *kinds)
+    if dtype not in (INT32, INT64):
+        raise SpecError(f"range takes integers that int64 can hold, got {spelled(*kinds)}: int(x) truncates a float")
+    return dtype
+
+
+def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
+    def operation(literals: int, *values: Any) -> Any:
+        if len(values) == 1 and isinstance(values[0], tuple):
+            values = values[0]
+        kinds = [kind(v) for v in values]
+        if any(k is None for k in kinds):
+            return otherwise(builtin, *values)
+        dtype = common(*kinds)
+        return dtype.type(builtin([as_type(v, dtype) for v in values]))  # of numbers that compare false, as NaN, the first
+
+    return named(operation, name, f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple")
+
+
+least = _extreme("least", min)
+greatest = _extreme("greatest", max)
+
+
+@op
+def cast(value: Any, dtype: str) -> Any:
+    """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …: floats become integers by truncation."""
+    to, of = np.dtype(dtype), kind(value)
+    if of is None:
+        raise _not_a_number(dtype, value)
+    if to.kind == "b":
+        return bool(value)
+    with np.errstate(all="ignore"):
+        if to.kind == "f":
+            return value.astype(to) if isinstance(value, np.generic) else to.type(value)
+        if not np.isfinite(value) or not holds(to, int(value)):
+            raise SimulationError(f"{value} does not fit {to}: the GPU would " + (
+                "wrap it silently" if np.issubdtype(type(value), np.integer) else "make an undefined value of it"))
+        return to.type(int(value))
+
+
+def not_a_number(what: str, given: str) -> SpecError:
+    """The error of `cast`, `rounded` and `counting` for what is no number."""
+    return SpecError(f"{what}(…) takes a number, got {given}")
+
+
+def _not_a_number(what: str, *values: Any) -> SpecError:
+    for value in values:
+        if hasattr(value, "_steers"):  # a tile, an inert value: they say why they are none
+            value._steers()
+    return not_a_number(what, " and ".join(type(v).__name__ for v in values))
+
+
+@op
+def rounded(value: Any) -> Any:
+    """``round(x)``: the nearest integer, of two the even one, as int32."""
+    of = kind(value)
+    if of is None:
+        raise _not_a_number("round", value)
+    return cast(value if common(of).kind != "f" else np.rint(as_type(value, common(of))), "int32")
+
+
+class Range:
+    """``range(…)`` whose numbers are NumPy's."""
+
+    def __init__(self, numbers: range, dtype: np.dtype) -> None:
+        self.numbers, self.dtype = numbers, dtype
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.dtype.type, self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@op
+def counting(*bounds: Any) -> Range:
+    """``range(…)``: int32 numbers, int64 where a bound is."""
+    kinds = [kind(b) for b in bounds]
+    if any(k is None for k in kinds):
+        raise _not_a_number("range", *bounds)
+    dtype = range_type(*kinds)
+    values = [as_type(b, dtype) for b in bounds]
+    if len(values) == 3 and values[2] == 0:
+        raise SimulationError(f"range({values[0]}, {values[1]}, 0): a step of zero is undefined on the GPU")
+    return Range(range(*values), dtype)
+
+
+@op
+def length(value: Any) -> Any:
+    """``len(x)`` of a tuple, as int32."""
+    return np.int32(len(value))
+
+
+@op
+def number(value: Any, literals: int = 0) -> Any:
+    """A constant as a run-time value: Python's int as int32, its float as float32, in tuples too; all else as it is."""
+    if type(value) is tuple:
+        return tuple([number(v) for v in value])
+    return as_type(value, FLOAT32) if type(value) is float else INT32.type(as_type(value, INT32)) if type(value) is int else value

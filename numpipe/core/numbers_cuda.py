@@ -1,0 +1,170 @@
+"""Python's builtins on the numbers of kernels, on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics.errors import CompileError
+from . import arith, numbers
+from . import numba as nb
+from .arith_cuda import (
+    BOOLEAN,
+    I32,
+    check_literals,
+    compare,
+    convert,
+    inside,
+    kind_of,
+    kinds_of,
+    libdevice,
+    not_defined,
+    operand,
+    otherwise,
+    taken_as,
+    type_of,
+)
+from .inert import REASON
+from .inert_cuda import STEERLESS, InertType
+from .op import Op, cuda_meaning
+
+
+def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, literals: Any, *values: Any) -> Any:
+        of_tuple = len(values) == 1 and isinstance(values[0], nb.types.BaseTuple)
+        parts = tuple(values[0]) if of_tuple else values
+        kinds = kinds_of(parts, literals)
+        if any(k is None for k in kinds) or not kinds:
+            if not any(isinstance(ty, InertType) for ty in parts):
+                raise not_defined(builtin.__name__, parts)
+            sig, elsewhere = otherwise(typing_context, builtin.__name__, builtin, parts)
+            return sig.return_type(literals, *values), elsewhere
+        dtype = arith.common(*kinds)
+        check_literals(parts, dtype)
+        types = taken_as(parts, dtype)
+        result = type_of(dtype)
+        better = compare(symbol)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            given = nb.cgutils.unpack_tuple(builder, args[1]) if of_tuple else args[1:]
+            have = sig.args[1] if of_tuple else sig.args[1:]
+            found, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(given, have, strict=True))
+            for value in rest:
+                found = builder.select(better(builder, dtype, value, found), value, found)
+            return convert(context, builder, found, inside(dtype), result)
+
+        return result(literals, *(values if of_tuple else types)), codegen
+
+
+_extreme(numbers.least, "<", min)
+_extreme(numbers.greatest, ">", max)
+
+
+def _refuse_steering(operands: Sequence[Any]) -> None:
+    for ty in operands:
+        if isinstance(ty, tuple(STEERLESS)):
+            raise CompileError(f"{getattr(ty, 'what', ty)} {REASON}")
+
+
+@cuda_meaning(numbers.cast)
+def _cast(_context: Any, value: Any, dtype: Any) -> Any:
+    to = np.dtype(nb.literal(dtype))
+    of = kind_of(value)
+    if of is None:
+        _refuse_steering((value,))
+        raise numbers.not_a_number(to.name, str(value))
+    if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
+        raise arith.misfit(value.literal_value, to)
+    result = type_of(to)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        have, number = sig.args[0], args[0]
+        if have == nb.types.float16 and result != have:
+            have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
+        if to.kind != "b" or have == BOOLEAN:
+            return convert(context, builder, number, have, result)
+        if isinstance(have, nb.types.Float):
+            return builder.fcmp_unordered("!=", number, nb.ir.Constant(number.type, 0.0))
+        return builder.icmp_signed("!=", number, nb.const(0, number.type))
+
+    return result(nb.types.unliteral(value), dtype), codegen
+
+
+@cuda_meaning(numbers.rounded)
+def _rounded(_context: Any, value: Any) -> Any:
+    of = kind_of(value)
+    if of is None:
+        _refuse_steering((value,))
+        raise numbers.not_a_number("round", str(value))
+    plain = nb.types.unliteral(value)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        have, number = plain, args[0]
+        if isinstance(have, nb.types.Float):
+            if have == nb.types.float16:
+                have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
+            number = libdevice(builder, "rint", number)
+        return context.cast(builder, number, have, I32)
+
+    return I32(plain), codegen
+
+
+@cuda_meaning(numbers.counting)
+def _counting(typing_context: Any, *bounds: Any) -> Any:
+    _refuse_steering(bounds)
+    kinds = kinds_of(bounds)
+    if any(k is None for k in kinds):
+        raise numbers.not_a_number("range", " and ".join(str(ty) for ty in bounds))
+    dtype = numbers.range_type(*kinds)
+    check_literals(bounds, dtype)
+    function = typing_context.resolve_value_type(range)
+    types = (type_of(dtype),) * len(bounds)
+    result = nb.returns(typing_context, function, types)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return nb.call(context, builder, function, types, args)[1]
+
+    return result(*types), codegen
+
+
+@cuda_meaning(numbers.length)
+def _length(typing_context: Any, value: Any) -> Any:
+    if isinstance(value, nb.types.BaseTuple):
+        return I32(value), lambda context, builder, sig, args: nb.const(len(value))
+    sig, found = otherwise(typing_context, "len", len, (value,))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return context.cast(builder, found(context, builder, sig, args), sig.return_type, I32)
+
+    return I32(*sig.args), codegen
+
+
+@cuda_meaning(numbers.number)
+def _number(_context: Any, value: Any, *literals: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _settle(context, builder, args[0], sig.args[0], sig.return_type)
+
+    return _settled(value, *literals)(value, *literals), codegen
+
+
+def _settled(ty: Any, literals: Any = 0) -> Any:
+    """The type of a constant at run time, of any other value its own."""
+    if isinstance(ty, (nb.types.Tuple, nb.types.UniTuple)):
+        parts = [_settled(t) for t in ty]
+        return ty if parts == list(ty) else nb.types.Tuple(parts)
+    of, = kinds_of((ty,), literals)
+    if of is int:
+        check_literals((ty,), arith.INT32)
+    return I32 if of is int else nb.types.float32 if of is float else BOOLEAN if of is bool else ty
+
+
+def _settle(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
+    if of == to:
+        return value
+    if isinstance(to, nb.types.BaseTuple):
+        parts = nb.cgutils.unpack_tuple(builder, value)
+        return context.make_tuple(builder, to, [_settle(context, builder, v, f, t) for v, f, t in zip(parts, of, to, strict=True)])
+    return context.cast(builder, value, of, to)

@@ -1,0 +1,203 @@
+"""How an operation gets its two meanings.
+
+An operation is a plain Python function: its body is what it does on the simulated SM. Its CUDA meaning is attached to
+the same object and registered with Numba only when a compile first meets it:
+
+* ``@ptx(...)``: one PTX statement, written beside the function (the intrinsics);
+* ``@op``: a typer in the sibling module ``<module>_cuda``, attached there with ``@cuda_meaning(operation)``;
+* ``@helper``: no second meaning: the function's own source is compiled (the ring, the tile orders).
+
+>>> @helper
+... def twice(x):
+...     return x + x
+>>> twice(21)
+42
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+from ..diagnostics.errors import SpecError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Op(Generic[P, R]):
+    """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered lazily)."""
+
+    def __init__(self, function: Callable[P, R], typer: Callable[..., Any] | None = None) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.typer = typer
+        self._type: Any = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<numpipe operation {self.__module__}.{self.__qualname__}>"  # type: ignore[attr-defined]
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Numba asks a value for its type through this attribute: the first question registers the CUDA meaning."""
+        if self._type is None:
+            self._type = self._register()
+        return self._type
+
+    def _register(self) -> Any:
+        from . import numba as nb
+
+        if self.typer is None:
+            importlib.import_module(self.function.__module__ + "_cuda")
+        if self.typer is None:
+            raise NotImplementedError(f"{self!r} has no CUDA meaning")
+        return nb.operation_type(self, self.function.__name__, self.typer)
+
+
+class Helper(Op[P, R]):
+    """A function compiled from its own source; callable from kernels and other helpers in both executions."""
+
+    def _register(self) -> Any:
+        from . import numba as nb
+
+        return nb.helper_type(self, self.function)
+
+
+def op(function: Callable[P, R]) -> Op[P, R]:
+    """An operation whose CUDA meaning stands in the sibling module ``<module>_cuda``."""
+    return Op(function)
+
+
+def helper(function: Callable[P, R]) -> Helper[P, R]:
+    """A function of the protocol, written once and compiled as it stands."""
+    return Helper(function)
+
+
+def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Attach ``typer(typing_context, *types) -> (signature, codegen) | None`` to an operation."""
+
+    def attach(typer: Callable[..., Any]) -> Callable[..., Any]:
+        operation.typer = typer
+        return typer
+
+    return attach
+
+
+# ---- one PTX statement ----------------------------------------------------------------------------------------
+#: operand codes: r = 32-bit register, l = 64-bit, h = 16-bit, f = float32, n = immediate (a compile-time constant),
+#: - = for the simulator only (the statement never sees it)
+_NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
+
+
+def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Callable[..., None] | None = None,
+        **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
+    """Give a function the meaning of a PTX statement.
+
+    `text` names operands as ``$name`` and the result as ``$ret``; `operands` maps each parameter to its register
+    class (r, l, h, f, n for an immediate, - for the simulator only). `returns` is a register class, or ``"bool"`` for
+    a predicate delivered in a 32-bit register. `memory` keeps memory accesses from moving across the statement.
+    ``check(**immediates)`` raises SpecError for values the statement cannot have; it runs in both executions.
+    """
+
+    def attach(function: Callable[P, R]) -> Op[P, R]:
+        names = list(inspect.signature(function).parameters)
+        if names != list(operands):
+            raise TypeError(f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ")
+        body = function if check is None else _checked(function, check, operands)
+        operation = Op(body, _ptx_typer(function, text, returns, memory, operands, check))
+        operation.ptx = text  # type: ignore[attr-defined]
+        operation.operands = operands  # type: ignore[attr-defined]
+        return operation
+
+    return attach
+
+
+def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
+    """Typer of a PTX operation without result, executed where one more int32 argument is 0.
+
+    The predicate is in the statement: a branch around it would put what follows on a divergent path, where ptxas
+    serialises wgmma (note C7519).
+    """
+    text: str = operation.ptx  # type: ignore[attr-defined]
+    operands: dict[str, str] = operation.operands  # type: ignore[attr-defined]
+    statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {text} }}"
+    return _ptx_typer(operation.function, statement, None, True, {**operands, "lane": "r"}, None)
+
+
+def immediate(operation: str, parameter: str, ty: Any) -> Any:
+    """The value of an operand that is part of the statement's text; SpecError for a run-time value."""
+    from . import numba as nb
+
+    try:
+        return nb.literal(ty)
+    except nb.TypingError:
+        raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {ty}: pass a "
+                        "literal, a constant of the module or a Static field") from None
+
+
+def constant(operation: str, parameter: str, value: Any) -> Any:
+    """`immediate` on the simulated SM, where run-time values are NumPy scalars."""
+    for part in value if isinstance(value, tuple) else (value,):
+        if isinstance(part, np.generic):
+            raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {part.dtype}: pass a "
+                            "literal, a constant of the module or a Static field")
+    return value
+
+
+def _checked(function: Callable[P, R], check: Callable[..., None], operands: dict[str, str]) -> Callable[P, R]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def body(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs).arguments
+        check(**{p: given[p] for p, code in operands.items() if code == "n"})
+        return function(*args, **kwargs)
+
+    return body
+
+
+def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],
+               check: Callable[..., None] | None) -> Callable[..., Any]:
+    name = function.__name__
+    label = f"{function.__module__.rpartition('.')[2]}.{name}"
+
+    def typer(_context: Any, *args: Any) -> Any:
+        from . import numba as nb
+
+        scalar = {code: getattr(nb.types, ty) for code, ty in _NUMBA.items()} | {"bool": nb.types.boolean}
+        machine = {"r": nb.i32, "l": nb.i64, "h": nb.i16, "f": nb.f32, "bool": nb.i32, None: nb.void}
+        immediates = {p: immediate(label, p, t) for (p, c), t in zip(operands.items(), args, strict=True) if c == "n"}
+        if check is not None:
+            check(**immediates)
+        registers = [p for p, c in operands.items() if c not in "n-"]
+        places = {p: f"${i + (result is not None)}" for i, p in enumerate(registers)} | {"ret": "$0"}
+        places |= {p: str(int(v)) for p, v in immediates.items()}
+        statement = re.sub(r"\$(\w+)", lambda m: places[m[1]], text)
+        constraints = ([] if result is None else ["=r" if result == "bool" else "=" + result])
+        constraints += [operands[p] for p in registers] + (["~{memory}"] if memory else [])
+        sig = (nb.types.void if result is None else scalar[result])(
+            *[t if operands[p] in "n-" else scalar[operands[p]] for p, t in zip(operands, args, strict=True)])
+
+        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+            chosen = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
+            value = nb.emit_asm(builder, machine[result], chosen, statement, ",".join(constraints))
+            if result is None:
+                return nb.nothing(context)
+            return builder.icmp_unsigned("!=", value, nb.const(0)) if result == "bool" else value
+
+        return sig, codegen
+
+    # Numba reads parameter names from the typer: keyword calls need the operation's own
+    ns: dict[str, Any] = {"typer": typer}
+    exec(f"def {name}(typing_context, {', '.join(operands)}):\n    return typer(typing_context, {', '.join(operands)})",
+         ns)
+    return ns[name]  # type: ignore[no-any-return]

@@ -1,0 +1,137 @@
+"""The errors numpipe raises: a small family, each saying what, where, the numbers that disagree, and the mend."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .reports import Report
+
+__all__ = [
+    "CompileError", "LaunchError", "NumpipeError", "PipelineDeadlock", "PipelineRace", "SerializedWgmma", "SimulationError",
+    "SpecError", "TargetError",
+]
+
+
+class NumpipeError(Exception):
+    """Base of every error numpipe raises on purpose."""
+
+
+class SpecError(NumpipeError, ValueError):
+    """An argument, spec or option is wrong; raised before anything is compiled or launched."""
+
+
+class CompileError(NumpipeError):
+    """The kernel's source cannot be compiled; the message starts with the user's ``file:line``."""
+
+
+class SerializedWgmma(CompileError):
+    """ptxas would wait for each product before the next one begins: half of the speed, with right results.
+
+    The message has ptxas' code (C75xx) and our name for it, at the line of the statement that it comes from. With
+    ``CompilerParams(allow_serialized_wgmma=True)`` such a kernel is compiled.
+    """
+
+
+class TargetError(NumpipeError, RuntimeError):
+    """The asked-for target cannot run here: no GPU, not sm_90, a broken driver, too much work to simulate."""
+
+
+class LaunchError(NumpipeError, RuntimeError):
+    """The driver refused a launch or reported a failure of an earlier one."""
+
+
+class SimulationError(NumpipeError, RuntimeError):
+    """A kernel broke a rule of the machine on the simulated SM.
+
+    `report` holds what was found, machine-readable (`numpipe.reports.Report`); None for errors of a kernel's own making.
+    """
+
+    report: Report | None = None
+
+
+class PipelineRace(SimulationError):
+    """Two accesses that nothing orders: a slot read too early, refilled too early, a stale phase, a missing fence."""
+
+
+class PipelineDeadlock(SimulationError):
+    """Every warpgroup waits and nothing is in flight."""
+
+
+def at(filename: str, line: int, message: str) -> str:
+    """``message`` stamped with the user's line, in the ``file:line:`` form editors understand."""
+    return f"{filename}:{line}: {message}"
+
+
+# ---- where ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Position:
+    """A piece of the user's source: what an error underlines.
+
+    Lines count from 1, columns from 0 in characters, `end_column` is behind the last one; `text` is the first line as it was
+    when the source was read, so that a file that changed since, or is gone, is shown as it ran. Without `text` there is only
+    ``file:line`` to say.
+    """
+
+    filename: str
+    line: int
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+    text: str = ""
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """First and last column, this one excluded, of what is underlined in `text`: up to the end of its code at most."""
+        start = min(self.column, len(self.text))
+        if self.end_line == self.line and start < self.end_column <= len(self.text):
+            return start, self.end_column
+        return start, start + _code_length(self.text[start:])
+
+    def snippet(self) -> str:
+        """The line and, below it, carets; empty where the text is not known.
+
+        >>> print(Position("k.py", 3, 4, 3, 9, "x = first + 1").snippet())
+            x = first + 1
+                ^^^^^
+        """
+        start, end = self.columns
+        if start >= end:
+            return ""
+        margin = len(self.text) - len(self.text.lstrip())
+        # a tab stays a tab, and a wide character takes two columns: what is below it has to move as far
+        ahead = "".join(c if c == "\t" else " " * _width(c) for c in self.text[margin:start])
+        carets = "^" * sum(map(_width, self.text[start:end]))
+        return f"{INDENT}{self.text.strip()}\n{INDENT}{ahead}{carets}"
+
+    def stamp(self, message: str) -> str:
+        """``file:line: message``, with the snippet below its first line."""
+        first, newline, rest = message.partition("\n")
+        snippet = self.snippet()
+        return at(self.filename, self.line, first + (f"\n{snippet}" if snippet else "") + newline + rest)
+
+
+INDENT = "    "
+
+
+def _width(character: str) -> int:
+    """Columns of a terminal that a character takes."""
+    if character == "\t" or unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return int(character == "\t")
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _code_length(text: str) -> int:
+    """Length of a piece of a line without the comment at its end."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                text = text[:token.start[1]]
+                break
+    except (tokenize.TokenError, SyntaxError):  # a bracket or a string that another line closes
+        pass
+    return len(text.rstrip().removesuffix("\\").rstrip())

@@ -1,0 +1,298 @@
+"""A kernel's parameters, and how the arguments of a call are bound to them.
+
+=============================================  =========================================================================
+``def k(a, b, c)``                             arrays and scalars, inputs before outputs: a call may leave out the outputs
+``def k(a, b, c, alpha=1.0)``                  with a default: a run-time scalar, in a call behind the outputs or by name
+``def k(a, b, c, *, alpha, beta=0.0)``         keyword-only: run-time scalars, with or without a default
+``def k(a, b, c, *, cfg: Static = Config())``  annotated `Static`: a compile-time constant
+=============================================  =========================================================================
+
+A call may name any of them. Parameters that a kernel is made `without` are constants, None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Collection, Iterable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..diagnostics.errors import SpecError, at
+from ..plan.specs import Static
+
+SCALAR = (bool, int, float, np.generic)
+RESERVED = ("target", "stream", "seed", "trace")
+"""what calls take for themselves; ``out`` too, but an array parameter of that name means the same"""
+_MISSING = inspect.Parameter.empty
+_FLOAT32 = float(np.finfo(np.float32).max)
+_EXACT = 1 << 53
+"""ints up to here are floats without rounding"""
+
+
+class Statics(tuple[tuple[str, Any], ...]):
+    """Names and values of a call's Statics, as part of dictionary keys: 1, True and 1.0 are different constants.
+
+    >>> Statics([("n", 1)]) == Statics([("n", True)])
+    False
+    """
+
+    types: tuple[Any, ...]
+
+    def __new__(cls, pairs: Iterable[tuple[str, Any]]) -> Statics:
+        made = super().__new__(cls, pairs)
+        made.types = tuple([_types(value) for _, value in made])
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Statics) and self.types == other.types and tuple.__eq__(self, other))
+
+    __hash__ = tuple.__hash__
+
+
+def _types(value: Any) -> Any:
+    """The types in a value, those of a dataclass' fields and a tuple's items included."""
+    if isinstance(value, tuple):
+        return (type(value), *[_types(v) for v in value])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return (type(value), *[_types(v) for v in vars(value).values()]) if hasattr(value, "__dict__") else type(value)
+    return type(value)
+
+
+class Call(NamedTuple):
+    """The arguments of a call, bound."""
+
+    args: tuple[Any, ...]
+    """those of `Parameters.names`: all, or all but the last ones, which are outputs"""
+    scalars: tuple[Any, ...]
+    """those of `Parameters.scalars`"""
+    statics: Statics
+
+
+_new = tuple.__new__
+
+
+class Parameters:
+    """A kernel function's parameters, and the one place where a call's arguments are bound to them."""
+
+    def __init__(self, function: Callable[..., Any], without: Collection[str] = ()) -> None:
+        if not isinstance(function, FunctionType):
+            raise SpecError(f"@numpipe.kernel decorates a Python function, got {_a(function)}")
+        self.kernel = function.__name__
+        if self.kernel == "<lambda>":
+            code = function.__code__
+            raise SpecError(at(code.co_filename, code.co_firstlineno, "a kernel must be a `def`: the source of a lambda cannot be "
+                                                                      "told from the line around it"))
+        self.names: list[str] = []
+        """the positional parameters without a default: arrays and scalars; outputs are the last of them"""
+        self.scalars: dict[str, Any] = {}
+        """the run-time scalars that have a default or are keyword-only, with their defaults (`_MISSING`: none)"""
+        self.statics: dict[str, Any] = {}
+        """the Statics, with their defaults (`_MISSING`: none)"""
+        self._positional: list[str] = []
+        self._without = frozenset(without)
+        parameters = inspect.signature(function).parameters
+        if unknown := [name for name in without if name not in parameters]:
+            raise SpecError(f"kernel {self.kernel}: without={tuple(without)}: it has no parameter {', '.join(map(repr, unknown))}; "
+                            f"its parameters are {', '.join(parameters)}")
+        for name, parameter in parameters.items():
+            self._add(name, parameter, function)
+        if not self.names:
+            raise SpecError(f"kernel {self.kernel}: it has no array parameters")
+        self._count = len(self.names)
+        self._static_defaults = Statics(self.statics.items())
+        self._hashable([(name, value) for name, value in self._static_defaults if value is not _MISSING])
+        self._scalar_defaults = tuple(self.scalars.values())
+        self._must_name = any(value is _MISSING for value in (*self.scalars.values(), *self.statics.values()))
+
+    def _add(self, name: str, parameter: inspect.Parameter, function: FunctionType) -> None:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise SpecError(f"kernel {self.kernel}: *{name} is not supported: a kernel's parameters are written out")
+        if name in RESERVED or (name == "out" and parameter.default is not _MISSING):
+            raise SpecError(f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= themselves; use "
+                            "another name")
+        keyword_only = parameter.kind is parameter.KEYWORD_ONLY
+        if name in self._without:
+            self.statics[name] = None
+            return
+        if _is_static(parameter.annotation, function):
+            if not keyword_only:
+                raise SpecError(f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it after '*'")
+            self.statics[name] = parameter.default
+        elif keyword_only or parameter.default is not _MISSING:
+            if parameter.default is not _MISSING:
+                self._check_default(name, parameter.default)
+            self.scalars[name] = parameter.default
+        else:
+            self.names.append(name)
+        if not keyword_only:
+            self._positional.append(name)
+
+    def _check_default(self, name: str, default: Any) -> None:
+        """A default makes a parameter a run-time scalar, so it is one."""
+        if not isinstance(default, SCALAR):
+            what = f"a {type(default).__name__}" if hasattr(default, "shape") else repr(default)
+            raise SpecError(f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter with a default is a run-time "
+                            "scalar (a bool, an int, a float or a NumPy scalar): for a compile-time constant write "
+                            f"'*, {name}: numpipe.Static = …', for an array drop the default")
+        check_scalar(default, name, self.kernel)
+
+    def hide(self, names: Iterable[str]) -> None:
+        """More run-time scalars, which the kernel passes itself; until it does they are 1."""
+        self.scalars |= dict.fromkeys(names, 1)
+        self._scalar_defaults = tuple(self.scalars.values())
+
+    def reserve_last(self) -> str:
+        """The last of the arrays is passed by the kernel itself; its name. SpecError where it is the only one."""
+        if len(self.names) < 2:
+            raise SpecError(f"kernel {self.kernel}: workspace= is for the last array parameter, behind inputs and outputs, and "
+                            f"there is only '{self.names[0]}': write def {self.kernel}(…, work)")
+        name = self.names.pop()
+        self._positional.remove(name)
+        self._count = len(self.names)
+        return name
+
+    # ---- a call
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
+        """The arguments of a call.
+
+        Raises SpecError for arguments that are unknown, missing, given twice or too many, and for arrays where scalars belong.
+        """
+        if not named and len(args) <= self._count and not self._must_name:
+            return _new(Call, (args, self._scalar_defaults, self._static_defaults))  # Call(…), in half the time
+        left = dict(named)
+        statics = self._static_values(left)
+        positional, more = args[:self._count], args[self._count:]
+        full = list(positional)
+        for name in self.names[len(full):]:
+            if name not in left:
+                break
+            full.append(left.pop(name))
+        scalars = self._scalar_values(len(args), more, left) if self.scalars or more else ()
+        if left:
+            self._refuse(len(full), left)
+        return Call(tuple(full), scalars, statics)
+
+    def constants(self, named: dict[str, Any]) -> Statics | None:
+        """The Statics of a call that passes just these by name; None where one of them is no Static."""
+        if not named.keys() <= self.statics.keys():
+            return None
+        return self._static_values(dict(named))
+
+    def _static_values(self, left: dict[str, Any]) -> Statics:
+        """Values of the Statics, taken out of the call's keywords."""
+        if not self.statics or (not self._must_name and left.keys().isdisjoint(self.statics)):
+            return self._static_defaults
+        values = []
+        for name, default in self.statics.items():
+            value = left.pop(name, default)
+            if value is _MISSING:
+                raise SpecError(f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=")
+            if name in self._without and value is not None:
+                raise SpecError(f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made without={name!r}: "
+                                "leave it out of the call, or of without=")
+            values.append((name, value))
+        statics = Statics(values)
+        try:
+            hash(statics)
+        except TypeError:
+            self._hashable(values)  # names the one that is not
+        return statics
+
+    def _scalar_values(self, passed: int, more: tuple[Any, ...], left: dict[str, Any]) -> tuple[Any, ...]:
+        """Values of the scalars: positional ones (`more`), then those taken out of the call's keywords, else the defaults."""
+        if passed > len(self._positional):
+            given = self._positional
+            raise SpecError(f"kernel {self.kernel}: takes {len(given)} arguments ({', '.join(given)}), got {passed}")
+        if not self.scalars:
+            return ()
+        values = []
+        for index, (name, default) in enumerate(self.scalars.items()):
+            if index < len(more):
+                value = more[index]
+            else:
+                value = left.pop(name, default)
+                if value is _MISSING:
+                    raise SpecError(f"kernel {self.kernel}: the scalar '{name}' has no default: pass {name}=")
+            if not isinstance(value, SCALAR):
+                raise SpecError(f"kernel {self.kernel}: '{name}' is a run-time scalar ("
+                                f"{'keyword-only' if default is _MISSING else f'its default is {default!r}'}), got a "
+                                f"{type(value).__name__}: pass a bool, an int, a float or a NumPy scalar")
+            if type(value) is int and type(default) is float and -_EXACT <= value <= _EXACT:
+                value = float(value)
+            values.append(value)
+        return tuple(values)
+
+    def _refuse(self, bound: int, left: dict[str, Any]) -> None:
+        name = next(iter(left))
+        if name in self.names[:bound] or name in self.scalars:
+            raise SpecError(f"kernel {self.kernel}: argument '{name}' is given by position and by name")
+        if name in self.names:
+            raise SpecError(f"kernel {self.kernel}: argument '{self.names[bound]}' is missing, but '{name}' behind it is given")
+        known = [*self.names, *self.scalars, *self.statics, "out", "target", "stream"]
+        raise SpecError(f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}")
+
+    def _hashable(self, values: list[tuple[str, Any]]) -> None:
+        for name, value in values:
+            try:
+                hash(value)
+            except TypeError:
+                raise SpecError(f"kernel {self.kernel}: the Static '{name}' must be hashable (a number, a tuple, a frozen "
+                                f"dataclass), got {_a(value)}: there is one compile a value") from None
+
+
+def _is_static(annotation: Any, function: FunctionType) -> bool:
+    if isinstance(annotation, str):  # from __future__ import annotations
+        if annotation.strip("\"'").rpartition(".")[2] == "Static":
+            return True
+        try:
+            annotation = eval(annotation, function.__globals__)
+        except Exception:
+            return False
+    return annotation is Static
+
+
+def _a(value: Any) -> str:
+    return f"{value!r}, a {type(value).__name__}"
+
+
+# ---- scalars ------------------------------------------------------------------------------------------------------
+def scalar_kind(value: Any) -> Any:
+    """What of a scalar's type compilation depends on: cheap, for dictionary keys."""
+    kind = type(value)
+    if kind is float or kind is int or kind is bool:
+        return kind
+    return value.dtype if isinstance(value, np.generic) else int if isinstance(value, int) else float
+
+
+def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
+    """The type that a scalar has in the kernel: bool, int32 and float32 for Python's, its own for a NumPy scalar."""
+    if isinstance(value, np.generic):
+        if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
+            raise SpecError(f"kernel {kernel}: the scalar '{name}' is {value.dtype}: pass a bool, an int, a float or a NumPy "
+                            "scalar of such a type")
+        return value.dtype
+    return np.dtype(np.bool_ if isinstance(value, bool) else np.int32 if isinstance(value, int) else np.float32)
+
+
+def scalar_value(value: Any, name: str, kernel: str) -> Any:
+    """A scalar as Python's number; SpecError for an int beyond int32 and a float beyond float32."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, int):
+        if not -(1 << 31) <= value < 1 << 31:
+            raise SpecError(f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, as which Python ints are passed: "
+                            f"pass np.int64({value})")
+    elif not -_FLOAT32 <= value <= _FLOAT32 and math.isfinite(value):
+        raise SpecError(f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, as which Python floats are passed: "
+                        f"pass np.float64({value})")
+    return value
+
+
+def check_scalar(value: Any, name: str, kernel: str) -> None:
+    """Raise SpecError for a scalar that no kernel can be passed."""
+    scalar_dtype(value, name, kernel)
+    scalar_value(value, name, kernel)

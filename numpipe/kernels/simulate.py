@@ -1,0 +1,72 @@
+"""Running a kernel function on the simulated SM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import sim
+from ..core.lanes import one_lane
+from ..core.machine import Machine
+from ..intrinsics import cluster, griddep, setmaxnreg
+from ..language.grid.tile_scheduler import end_scheduler
+from ..language.pipeline.order_tokens import end_tokens
+from ..language.pipeline.turns import begin_turns, finish_turns
+from ..language.tiles.exchange import ROOM
+from ..language.tiles.refs import GmemRef
+from ..language.tiles.store_ring import drain_stores
+from ..plan.budget import SMEM_BYTES
+from ..plan.context import Context
+from ..plan.unit import Unit
+
+
+def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
+             grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None, fresh: int = 0) -> None:
+    """Run the rewritten kernel function over the whole grid; the same entry as on the GPU, role by role.
+
+    The last `fresh` arrays were allocated for this call. `seed` None is the order of the virtual-time model, an int a random legal
+    schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
+    """
+
+    def body(machine: Machine) -> None:
+        run_role(machine, unit, function, arrays, scalars)
+
+    try:
+        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
+                     cluster=unit.cluster,
+                     staging_bytes=SMEM_BYTES + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, fragment.exchange
+                     fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays))
+    finally:
+        if trace is not None:  # a simulated kernel meets its rings as it runs
+            trace.tell_rings(unit.traced())
+
+
+def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray],
+             scalars: Sequence[Any]) -> None:
+    """What one warpgroup does from the kernel's entry to its end; `machine` is it, and is given its role."""
+    machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
+    np_ = Context(unit, machine.role)
+    griddep.wait()
+    args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
+    if machine.role == "memory":
+        setmaxnreg.dec(unit.memory_registers)
+        one_lane(function, np_, *args, *scalars)
+        end_scheduler(np_)
+    else:
+        if unit.warp_specialized:
+            setmaxnreg.inc(unit.compute_registers)
+        if unit.turns > 1:
+            begin_turns(np_)
+        function(np_, *args, *scalars)
+        if unit.turns > 1:
+            finish_turns(np_)
+        end_tokens(np_)
+        end_scheduler(np_)
+    if unit.clustered:
+        cluster.arrive()
+    if machine.role != "memory":
+        one_lane(drain_stores, np_)
+    if unit.clustered:
+        cluster.wait()

@@ -1,0 +1,64 @@
+"""Where a call runs, and on how many CTAs: on the GPU, or on the simulated SM."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import launch
+from ..diagnostics.errors import TargetError
+from ..launch.arrays import ArrayInfo
+from ..plan.specs import Persistent
+from .options import Options, grid_dims
+
+SIMULATED_CTAS = 2
+"""CTAs, or clusters that tiles are dealt to, of a persistent grid without a GPU"""
+MAX_SIMULATED_ELEMENTS = 1 << 23
+"""array elements that a call simulates without being asked to: about ten seconds of a GEMM"""
+
+
+def choose(kernel: str, asked: str | None, infos: Sequence[ArrayInfo], place: str) -> launch.Choice:
+    """GPU or simulator for a call on these arrays, which are all at `place`.
+
+    Raises TargetError where the target cannot run, or would run for too long without being asked for.
+    """
+    if asked is None and place != "host":
+        asked = "gpu"
+    try:
+        choice = launch.choose_target(asked, None if place == "host" or asked == "sim" else infos[0].device)
+    except TargetError as error:
+        raise TargetError(f"kernel {kernel}: {error}") from None
+    if choice.fallback:
+        _warn_once(choice.why)
+    if choice.target == "sim" and place != "host":
+        raise TargetError(f"kernel {kernel}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays")
+    elements = sum(int(np.prod(i.shape, dtype=np.int64)) for i in infos)
+    if choice.fallback and elements > MAX_SIMULATED_ELEMENTS:
+        raise TargetError(f"kernel {kernel}: {choice.why}, and {elements} array elements are too many to simulate unasked (at most "
+                          f"{MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate them all the same, or smaller arrays")
+    return choice
+
+
+def ctas(kernel: str, options: Options, choice: launch.Choice, ask: Callable[[Any], Any]) -> tuple[int, int, int]:
+    """The grid of a call; `ask` calls a grid function with the call's arguments."""
+    grid = options.grid
+    if isinstance(grid, Persistent):
+        size, device = options.attributes.cluster[0], choice.device
+        several = SIMULATED_CTAS * (size if options.cluster_names else 1)  # tiles are dealt to clusters there
+        whole = max(size, (several if device is None else device.sm_count) // size * size)
+        dims: tuple[int, ...] = (grid.ctas or whole, 1, 1)
+    else:
+        dims = grid_dims(ask(grid) if callable(grid) else grid, kernel)
+        options.check_names(dims, kernel)
+    options.attributes.check_grid(dims, kernel)
+    return (*dims, 1, 1)[:3]  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=8)
+def _warn_once(why: str) -> None:
+    warnings.warn(f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim says so without this "
+                  "warning)", stacklevel=6)  # the line of the call

@@ -1,0 +1,123 @@
+"""Kernels over tiles: in_specs and out_specs of `@numpipe.kernel`, checked where they are given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from ..compile.lift.positions import Source
+from ..compile.lift.wrapped import Grid, Wrapped, wrapped
+from ..core.functions import Function
+from ..diagnostics.errors import SpecError
+from ..plan.params import CompilerParams
+from ..plan.specs import BlockSpec, Persistent
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """What a kernel over tiles is made of. `dims` are the grid's as a call's arguments, or the kernel, say."""
+
+    kernel: str
+    ins: tuple[BlockSpec, ...]
+    outs: tuple[BlockSpec, ...]
+    grid: Grid
+    roles: bool
+
+    def source(self, source: Source, arrays: Sequence[str]) -> Wrapped:
+        """The kernel over arrays."""
+        return wrapped(source, arrays, self.ins, self.outs, self.grid, self.roles)
+
+    def check(self, dims: Any) -> tuple[int, ...]:
+        """The grid of a call, all its dimensions; SpecError for another number of them than there are."""
+        sizes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
+        if len(sizes) != self.grid.rank:
+            raise SpecError(f"kernel {self.kernel}: the grid {dims!r} has {len(sizes)} dimensions, but the index maps of its specs "
+                            f"take {self.grid.rank} indices")
+        return sizes
+
+    def steps(self, dims: Any) -> tuple[int, ...]:
+        """The sizes of the sequential dimensions."""
+        sizes = self.check(dims)[self.grid.parallel:]
+        if not all(_is_size(size) for size in sizes):
+            raise SpecError(f"kernel {self.kernel}: grid must hold non-negative ints, got {dims!r}")
+        return tuple(int(size) for size in sizes)
+
+    def ctas(self, grid: Any) -> Any:
+        """What the launch's grid is: the parallel dimensions, of a function of the arguments where `grid` is one."""
+        if not callable(grid):
+            return self.check(grid)[:self.grid.parallel] or (1,)
+
+        @functools.wraps(grid)
+        def parallel(**arguments: Any) -> Any:
+            return self.check(grid(**arguments))[:self.grid.parallel] or (1,)
+
+        return parallel
+
+
+def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any, grid: Any, params: CompilerParams,
+          roles: bool) -> Tiled | None:
+    """Of a kernel with these options; None: it is one over arrays.
+
+    Raises SpecError for specs that do not fit the kernel's parameters and grid.
+    """
+    if not isinstance(params, CompilerParams):
+        return None  # which `Options.check` refuses
+    semantics = params.dimension_semantics
+    if in_specs is None and out_specs is None:
+        if semantics is not None:
+            raise SpecError(f"kernel {kernel}: dimension_semantics={semantics} say which dimensions are steps of the kernel's own "
+                            "pipeline, which needs in_specs= or out_specs= on the kernel; without them the kernel's grid is CTAs")
+        return None
+    ins, outs = (_specs(kernel, name, given) for name, given in (("in_specs", in_specs), ("out_specs", out_specs)))
+    if len(parameters) != len(ins) + len(outs):
+        raise SpecError(f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but {len(ins)} in_specs "
+                        f"and {len(outs)} out_specs: it takes a tile for each, in this order; scalars are keyword-only")
+    if isinstance(grid, Persistent):
+        raise SpecError(f"kernel {kernel}: numpipe.persistent() is a grid for kernels that loop over tiles; with in_specs the grid "
+                        "says how many tiles there are")
+    rank = _rank(kernel, (*ins, *outs), grid, semantics)
+    words = semantics or ("parallel",) * rank
+    if len(words) != rank:
+        raise SpecError(f"kernel {kernel}: dimension_semantics {words} is of {len(words)} dimensions, but the grid has {rank}")
+    sizes = None if callable(grid) else tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    parts = Grid(rank, words.count("parallel"), sizes)
+    if words != parts.semantics:
+        raise SpecError(f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, because they are the "
+                        "loop that each CTA runs")
+    if parts.parallel > 3:
+        raise SpecError(f"kernel {kernel}: {parts.parallel} parallel dimensions, but a grid of CTAs has at most 3: make some of "
+                        "them one, or sequential")
+    if sizes is not None and not all(_is_size(size) for size in sizes):
+        raise SpecError(f"kernel {kernel}: grid must hold non-negative ints, got {grid!r}")
+    return Tiled(kernel, ins, outs, parts, roles)
+
+
+def _specs(kernel: str, name: str, given: Any) -> tuple[BlockSpec, ...]:
+    specs = (given,) if isinstance(given, BlockSpec) else () if given is None else given
+    if not isinstance(specs, tuple) or not all(type(spec) is BlockSpec for spec in specs):
+        kinds = ", ".join(type(spec).__name__ for spec in specs) if isinstance(specs, (tuple, list)) else repr(given)
+        raise SpecError(f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, one for each parameter, got " + (
+            f"({kinds})" if isinstance(specs, tuple) else f"[{kinds}]" if isinstance(specs, list) else kinds))
+    return specs
+
+
+def _rank(kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[str, ...] | None) -> int:
+    """Dimensions of the grid: as many as it has, or, if it is a function, as are said or taken."""
+    if not callable(grid):
+        return len(grid) if isinstance(grid, (tuple, list)) else 1
+    if semantics is not None:
+        return len(semantics)
+    for spec in specs:
+        function: Any = spec.index_map
+        plain = function.function if isinstance(function, Function) else function
+        if isinstance(plain, FunctionType):
+            return plain.__code__.co_argcount
+    raise SpecError(f"kernel {kernel}: the grid is a function of the arguments, and no index map says how many dimensions it has: "
+                    "give dimension_semantics")
+
+
+def _is_size(size: Any) -> bool:
+    return hasattr(size, "__index__") and not isinstance(size, bool) and size >= 0

@@ -1,0 +1,152 @@
+"""Where tile number t lies under each order, as helpers that kernels, the simulator and the host run alike.
+
+An order has two of them. ``begin`` runs once, before a loop, and prepares divisors: a division by one of them is a product and a
+correction (`arith.divide`). ``place`` runs for each tile. Numbers are int32, and none is divided in 64 bits: operators of Python
+would be compiled as Numba has them, int32 - int32 as int64, in which a kernel would go on. Rows and columns are counted in tiles::
+
+    begun = begin_grouped(rows, columns, group)
+    m, n = place_grouped(t, begun, group)
+"""
+# mypy: disable-error-code=no-untyped-def
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....core.arith import add, divide, divisor, mul, negative, quotient, remainder, rshift, sub
+from ....core.op import helper
+
+
+@helper
+def begin_row(rows, columns):
+    return divisor(columns)
+
+
+@helper
+def place_row(t, begun):
+    """The last index fastest."""
+    m = divide(t, begun)
+    return m, sub(t, mul(m, begun[0]))
+
+
+@helper
+def begin_column(rows, columns):
+    return divisor(rows)
+
+
+@helper
+def place_column(t, begun):
+    """The first index fastest."""
+    n = divide(t, begun)
+    return sub(t, mul(n, begun[0])), n
+
+
+@helper
+def in_strip(t, rows, group, by_strip):
+    """(strip, row, column) of tile t where `rows` are cut into strips of `group`, each walked column by column.
+
+    `by_strip` is the `divisor` of a whole strip's tiles. The last strip may be narrower.
+    """
+    strip = divide(t, by_strip)
+    inside = sub(t, mul(strip, by_strip[0]))
+    first = mul(strip, group)
+    left = sub(rows, first)
+    if left >= group:  # all strips but the last: the divisor is a constant
+        return strip, add(first, remainder(inside, group)), quotient(inside, group)
+    return strip, add(first, remainder(inside, left)), quotient(inside, left)
+
+
+@helper
+def begin_strips(rows, columns, group):
+    return rows, columns, divisor(mul(group, columns))
+
+
+@helper
+def place_grouped(t, begun, group):
+    """Strip by strip."""
+    place = in_strip(t, begun[0], group, begun[2])
+    return place[1], place[2]
+
+
+@helper
+def place_snake(t, begun, group):
+    """Strip by strip, each second one backwards: a strip begins where the one before has ended."""
+    strip, m, n = in_strip(t, begun[0], group, begun[2])
+    if remainder(strip, 2) == 1:
+        return m, sub(sub(begun[1], 1), n)
+    return m, n
+
+
+@helper
+def begin_hilbert(rows, columns):
+    return rows, columns
+
+
+@helper
+def place_hilbert(t, begun):
+    """A Hilbert curve over a plane of any size, by halving it: as many turns of the loop as its longer side has bits, about twice.
+
+    A block is `long` by `short` tiles from a corner (m, n), along directions (lm, ln) and (sm, sn). The curve enters at the corner
+    and leaves at the other end of the long side. A block that is much longer than wide is two of them behind each other; another
+    is three: a turned one, one along the long side, and one turned the other way. Halves are even where they can be, so that the
+    curve has no jumps (a step in a block with odd sides may be diagonal).
+    """
+    zero, one = np.int32(0), np.int32(1)
+    m, n = zero, zero
+    long, short, lm, ln, sm, sn = begun[1], begun[0], zero, one, one, zero
+    if long < short:
+        long, short, lm, ln, sm, sn = short, long, one, zero, zero, one
+    while long > 1 and short > 1:
+        if mul(long, 2) > mul(short, 3):
+            half = rshift(long, 1)
+            if long > 2:
+                half = add(half, remainder(half, 2))
+            if t < mul(half, short):
+                long = half
+            else:
+                t, long = sub(t, mul(half, short)), sub(long, half)
+                m, n = add(m, mul(half, lm)), add(n, mul(half, ln))
+        else:
+            half, part = rshift(short, 1), rshift(long, 1)
+            if short > 2:
+                half = add(half, remainder(half, 2))
+            first, second = mul(half, part), mul(long, sub(short, half))
+            if t < first:
+                long, short, lm, ln, sm, sn = half, part, sm, sn, lm, ln
+            elif t < add(first, second):
+                t, short = sub(t, first), sub(short, half)
+                m, n = add(m, mul(half, sm)), add(n, mul(half, sn))
+            else:
+                t = sub(t, add(first, second))
+                m = add(m, add(mul(sub(long, 1), lm), mul(sub(half, 1), sm)))
+                n = add(n, add(mul(sub(long, 1), ln), mul(sub(half, 1), sn)))
+                long, short = half, sub(long, part)
+                lm, ln, sm, sn = negative(sm), negative(sn), negative(lm), negative(ln)
+    if short == 1:
+        return add(m, mul(t, lm)), add(n, mul(t, ln))
+    return add(m, mul(t, sm)), add(n, mul(t, sn))
+
+
+# ---- a first index outside a plane
+@helper
+def in_plane(t, by_plane):
+    """(plane, tile of the plane)"""
+    plane = divide(t, by_plane)
+    return plane, sub(t, mul(plane, by_plane[0]))
+
+
+@helper
+def only_plane(place):
+    """Where there is one."""
+    return np.int32(0), place[0], place[1]
+
+
+@helper
+def with_plane(plane, place):
+    return plane, place[0], place[1]
+
+
+@helper
+def place_line(t):
+    """One dimension: the tile is its index."""
+    return (t,)

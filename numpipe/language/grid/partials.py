@@ -1,0 +1,151 @@
+"""Partial sums of a tile, from the CTAs that made them to the one that adds them up: the kernel's workspace in global memory.
+
+A slot of the workspace is a row of float32: the sums of a tile, those of each compute warpgroup behind one another, and behind them
+a flag for each warpgroup. Within a warpgroup's part the order is that of its registers, which only `combine` knows: float4 number i
+of lane l is at 16 (128 i + l) bytes, so a warp moves whole lines. Each warpgroup speaks with its like in the other CTA::
+
+    of another part   write   all lanes store their registers
+                              named barrier: the stores of all lanes come before what one of them does next
+                      signal  one lane writes 1 to the flag (st.release.gpu)
+    of the owner      await   one lane polls the flag (ld.acquire.gpu), and sets it to 0 for the next launch
+                              named barrier: what that lane has seen, all lanes may read
+                      add     all lanes load, and add to their registers; then the next part, in the order of the steps
+
+All flags are 0 between launches. Both executions run `combined` as it stands.
+
+PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core.arith import ge, gt, sub
+from ...core.lanes import one_lane
+from ...core.machine import current, failure
+from ...core.op import helper, op
+from ...diagnostics.errors import SimulationError, SpecError
+from ...intrinsics import barrier, special
+from ...plan.specs import FLAGS
+from ..tiles.layouts import only_accumulator
+from ..tiles.refs import GmemRef
+from ..tiles.tile import FLOAT32, Tile
+from .splits import Part
+
+__all__ = ["combine"]
+
+
+@op
+def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None = None) -> Tile:
+    """``acc = numpipe.combine(acc, part, work)``: the whole sum of a tile, in the part that owns it.
+
+    acc   the float32 register tile with the sum of this part
+    part  of `split_tiles`
+    work  the kernel's workspace parameter (`Workspace`); None: `acc` is returned, for tiles that are not cut (``split=None``)
+    axis  the axis of the cluster along which the tile was cut, ``split_tiles(…, split=axis)``, a compile-time string: each of the n
+          CTAs gets its share of the whole sum, a tile of ``columns / n``, for CTA ``axis_index(axis)`` those from
+          ``axis_index(axis) * columns // n`` on. `work` is None. All CTAs along the axis call it, for each tile
+
+    In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in the same order, so that results
+    are the same bits each time. In the others it hands `acc` over, and returns it as it is. Nothing happens in the memory role.
+
+    Raises SpecError for a tile that is no float32, for an array that is no workspace, and for columns that have no such shares; on
+    the simulated SM PipelineDeadlock where a part never comes, PipelineRace and SimulationError where it is not ordered or does not
+    fit. PTX ISA, "Memory Consistency Model"; "st.async".
+    """
+    if work is None:
+        return acc
+    if isinstance(acc, Tile):
+        only_accumulator(acc.form, "numpipe.combine")
+    check(getattr(work, "unit", None), getattr(work, "index", -1), acc.dtype if isinstance(acc, Tile) else type(acc).__name__)
+    if acc.inert:
+        return acc
+    _fits(work, acc, part)
+    whole: Tile = combined(work, acc, part)
+    return whole
+
+
+def check(unit: Any, index: int, dtype: Any) -> None:
+    """SpecError unless partial sums of this type have a workspace here."""
+    if unit is None or not unit.arrays[index].workspace:
+        raise SpecError("numpipe.combine(acc, part, work): work is the kernel's last parameter, which "
+                        "@numpipe.kernel(workspace=numpipe.Workspace(…)) makes its workspace")
+    if dtype != FLOAT32:
+        raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {dtype}: combine before astype")
+
+
+def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
+    """The slots are there, and large enough; on the GPU stores to others end the kernel with an illegal address."""
+    slots, size = work.array.shape
+    wanted = acc.shape[0] * acc.shape[1] * work.unit.tile_wgs
+    if wanted > size - FLAGS:
+        mend = f"Workspace(({acc.shape[0] * work.unit.tile_wgs}, {acc.shape[1]}), …)"
+        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: a tile of {wanted} elements and a workspace for "
+                      f"{size - FLAGS}: {mend}", mend, "hands a part over")
+    if int(part.slot) >= slots and (part.begin > 0 or part.others > 0):
+        mend = ("for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split=\"stream\" "
+                "slots=None")
+        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {int(part.slot)} of a workspace of {slots}: {mend}",
+                      mend, "hands a part over")
+
+
+@helper
+def combined(work, tile, part):  # type: ignore[no-untyped-def]
+    """The sum of a tile in its owner; in other parts theirs, handed over."""
+    if gt(part.begin, 0):
+        write_partial(work, part.slot, tile)
+        barrier.sync(1 + special.warpgroup_index(), 128)
+        one_lane(signal, work, part.slot)
+    else:
+        slot = sub(part.slot, 1)
+        last = sub(part.slot, part.others)
+        while ge(slot, last):
+            one_lane(await_signal, work, slot)
+            barrier.sync(1 + special.warpgroup_index(), 128)
+            tile = add_partial(work, slot, tile)
+            slot = sub(slot, 1)
+    return tile
+
+
+def _elements(work: GmemRef, slot: Any, tile: Tile) -> tuple[slice, slice]:
+    """Where a warpgroup's part of a slot is."""
+    size = tile.shape[0] * tile.shape[1]
+    row, first = int(slot), _part(work) * size
+    return slice(row, row + 1), slice(first, first + size)
+
+
+def _part(work: GmemRef) -> int:
+    return int(work.unit.number(current().warpgroup) % work.unit.tile_wgs)
+
+
+def _flag(work: GmemRef, slot: Any) -> tuple[np.ndarray, int, str]:
+    flags = work.array[int(slot), work.array.shape[1] - FLAGS:].view(np.int32)
+    return flags, _part(work), f"{work.name}[{int(slot)}]"
+
+
+@op
+def write_partial(work: GmemRef, slot: Any, tile: Tile) -> None:
+    """The tile's registers to a slot: each lane 16 bytes at a time."""
+    current().gmem_write(work.array, _elements(work, slot, tile), tile.value.reshape(1, -1), work.name)
+
+
+@op
+def add_partial(work: GmemRef, slot: Any, tile: Tile) -> Tile:
+    """tile + what another CTA wrote to a slot."""
+    found = current().gmem_read(work.array, _elements(work, slot, tile), work.name)
+    with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
+        return Tile(tile.value + found.reshape(tile.shape), tile.shape, FLOAT32)
+
+
+@op
+def signal(work: GmemRef, slot: Any) -> None:
+    """Set this warpgroup's flag of a slot (st.release.gpu), by one lane."""
+    current().gmem_signal(*_flag(work, slot))
+
+
+@op
+def await_signal(work: GmemRef, slot: Any) -> None:
+    """Wait until it is set (ld.acquire.gpu), by one lane, and clear it."""
+    current().gmem_await(*_flag(work, slot))

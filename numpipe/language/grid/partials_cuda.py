@@ -1,0 +1,129 @@
+"""Partial sums on the GPU: 16-byte stores and loads of a lane's registers, flags in global memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from ...intrinsics import memory
+from ...plan.context_cuda import tile_part
+from ...plan.specs import FLAGS
+from ..tiles.layouts import only_accumulator
+from ..tiles.refs_cuda import GmemType, gmem_value
+from ..tiles.tile_cuda import InFlightType, TileType, settled
+from . import partials as source
+
+I32, I64 = nb.types.int32, nb.types.int64
+_PIECE = 16 * 128
+"""bytes between two float4 of a lane"""
+_LANES = 232
+"""registers of a lane that loads may be in flight in, beside the tile's"""
+
+
+@cuda_meaning(source.combine)
+def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
+    if not isinstance(acc, (TileType, InFlightType)):
+        raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {acc}")
+    tile = settled(acc, "numpipe.combine")
+    only_accumulator(tile.form, "numpipe.combine")
+    if isinstance(work, nb.types.NoneType):
+        return tile(acc, part, work), lambda context, builder, sig, args: args[0]
+    of_kernel = isinstance(work, GmemType)
+    source.check(work.unit if of_kernel else None, work.index if of_kernel else -1, tile.dtype)
+    if work.role == "memory":
+        return tile(acc, part, work), lambda context, builder, sig, args: args[0]
+    nb.returns(typing_context, source.combined, (work, tile, part))
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return nb.call(context, builder, source.combined, (work, tile, part), (args[2], args[0], args[1]))[1]
+
+    return tile(acc, part, work), codegen
+
+
+def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
+    """(reference, address of a slot)."""
+    ref = gmem_value(context, builder, work, args[0])
+    stride = builder.shl(builder.extract_value(ref.strides, 0), nb.const(2, nb.i64))
+    return ref, builder.add(ref.pointer, builder.mul(builder.sext(args[1], nb.i64), stride))
+
+
+def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
+    """Whether the workspace has such a slot, large enough for the tile."""
+    slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
+    wanted = tile.shape[0] * tile.shape[1] * work.unit.tile_wgs + FLAGS
+    return builder.and_(builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, nb.const(wanted)))
+
+
+def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False) -> Any:
+    """Address of this lane's first float4 in a slot; `checked`: an illegal one where there is no such slot."""
+    ref, address = _slot(context, builder, work, args)
+    if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch
+        address = builder.select(_room(builder, ref, work, tile, args[1]), address, nb.const(0, nb.i64))
+    part = builder.mul(tile_part(builder, work.unit), nb.const(4 * tile.shape[0] * tile.shape[1]))
+    lane = builder.shl(builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(4))
+    return builder.add(address, builder.zext(builder.add(part, lane), nb.i64))
+
+
+def _flag(context: Any, builder: Any, work: GmemType, args: Any) -> Any:
+    """Address of this warpgroup's flag of a slot."""
+    ref, address = _slot(context, builder, work, args)
+    behind = builder.sub(builder.extract_value(ref.shape, 1), nb.const(FLAGS))
+    word = builder.add(behind, tile_part(builder, work.unit))
+    return builder.add(address, builder.shl(builder.sext(word, nb.i64), nb.const(2, nb.i64)))
+
+
+@cuda_meaning(source.write_partial)
+def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        first = _pieces(context, builder, work, tile, args, checked=True)
+        for piece in range(tile.registers // 4):
+            values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
+            nb.emit_asm(builder, nb.void, [first, *values], f"st.global.v4.f32 [$0+{_PIECE * piece}], {{$1, $2, $3, $4}};",
+                        "l,f,f,f,f,~{memory}")
+        return nb.nothing(context)
+
+    return nb.types.void(work, I32, tile), codegen
+
+
+@cuda_meaning(source.add_partial)
+def _add_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
+    four = nb.ir.LiteralStructType([nb.f32] * 4)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        first = _pieces(context, builder, work, tile, args)
+        total, pieces = args[2], tile.registers // 4
+        batch = max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2))
+        for start in range(0, pieces, batch):  # in flight together
+            loaded = [nb.emit_asm(builder, four, [first], f"ld.global.v4.f32 {{$0, $1, $2, $3}}, [$4+{_PIECE * piece}];",
+                                  "=f,=f,=f,=f,l,~{memory}") for piece in range(start, min(start + batch, pieces))]
+            for piece, values in enumerate(loaded, start):
+                for i in range(4):
+                    register = 4 * piece + i
+                    summed = builder.fadd(builder.extract_value(total, register), builder.extract_value(values, i))
+                    total = builder.insert_value(total, summed, register)
+        return total
+
+    return tile(work, I32, tile), codegen
+
+
+@cuda_meaning(source.signal)
+def _signal(_context: Any, work: Any, slot: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        flag = _flag(context, builder, work, args)
+        nb.call(context, builder, memory.st_release_gpu_b32, (I64, I32), (flag, nb.const(1)))
+        return nb.nothing(context)
+
+    return nb.types.void(work, I32), codegen
+
+
+@cuda_meaning(source.await_signal)
+def _await_signal(_context: Any, work: Any, slot: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        flag = _flag(context, builder, work, args)
+        nb.call(context, builder, memory.await_acquire_gpu_b32, (I64,), (flag,))
+        nb.call(context, builder, memory.store_global_b32, (I64, I32), (flag, nb.const(0)))
+        return nb.nothing(context)
+
+    return nb.types.void(work, I32), codegen

@@ -1,0 +1,35 @@
+"""Where in the grid a CTA is, on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning, immediate
+from ...plan.unit import Unit
+from . import programs as source
+
+I32 = nb.types.int32
+
+
+def _special(operation: Any, name: str, register: str) -> None:
+    def typer(_context: Any, axis: Any) -> Any:
+        dimension = "xyz"[source.check(name, immediate(name, "axis", axis))]
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dimension}", nb.i32)
+
+        return I32(axis), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+def check_ctas(unit: Unit, library: Any) -> None:
+    """SpecError where compiled code asks for a dimension that the CTAs of a kernel over tiles do not have."""
+    for operation, register in (("program_id", "ctaid"), ("num_programs", "nctaid")):
+        for symbol in nb.undefined_symbols(library, f"llvm.nvvm.read.ptx.sreg.{register}."):
+            source.check_ctas(unit, operation, "xyz".index(symbol[-1]))
+
+
+_special(source.program_id, "program_id", "ctaid")
+_special(source.num_programs, "num_programs", "nctaid")

@@ -1,0 +1,214 @@
+"""Partial sums that the CTAs of a cluster exchange through shared memory: each adds up, and keeps, a share of the columns.
+
+The CTAs along an axis of the cluster have parts of one tile's steps, and so sums of the whole tile each. CTA number p of n keeps
+share p of its columns, and sends the others to the CTAs whose shares they are, straight from its registers::
+
+    tile of 128 columns, 2 CTAs      CTA 0: steps 0 … k / 2 - 1             CTA 1: steps k / 2 … k - 1
+    send                             its columns 64 … 127 to CTA 1          its columns 0 … 63 to CTA 0
+    add                              its columns 0 … 63 + those of CTA 1    its columns 64 … 127 + those of CTA 0
+
+Each compute warpgroup speaks with its like in the other CTAs. It has a buffer for what they send it, a region each, and two
+mbarriers, as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *consumed* when the warpgroups of all CTAs
+have read theirs::
+
+    expect          announce the bytes on the own ready barrier (lane 0 of each warp a quarter)
+    await consumed  all others have read what was sent to them the last time
+    send            st.async to the buffers of the others, on their ready barriers
+    await ready     what they have sent has come
+    add             it, in the order of the places behind the own one
+    arrive          on the consumed barriers of all: the buffer may be written again
+
+No CTA waits for one that is not there: those of a cluster run at the same time, and go through the same tiles. A warpgroup that
+comes first sends, and waits, while the memory role loads the next tile. The sum of an element is made by one CTA, in the same order
+each time: the same bits.
+
+The buffer is written by st.async, an ordinary store that completes on an mbarrier, and read by ordinary loads: no proxy fence. The
+barriers say no scope, as the ring's do (`multicast`). That no CTA ends while others reach into it is the cluster's barrier at the
+end.
+
+PTX ISA, "st.async"; "mbarrier: Tracking asynchronous operations"; "Cluster of Cooperative Thread Arrays".
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.arith import sub
+from ...core.lanes import each_warp
+from ...core.machine import current
+from ...core.op import helper, op
+from ...diagnostics.errors import SpecError
+from ...intrinsics import mbarrier
+from ...plan.allocations import SMEM, Barrier, BarrierPlan, ClusterBarrier, SmemPlan
+from ...plan.cluster import Dims, place_of, rank_of, shifted
+from ...plan.context import Context
+from ...plan.layout import ATOM
+from ..memory import phases
+from ..memory.shared import BarrierRef
+from ..tiles.layouts import ACCUMULATOR, Form, places
+from ..tiles.tile import FLOAT32, Tile
+
+if TYPE_CHECKING:
+    from ...plan.unit import Unit
+
+WHAT = "partial sums"
+
+
+@dataclass(frozen=True)
+class SumsPlan:
+    """An exchange of a kernel's: of tiles of this shape, between CTAs along a dimension of the cluster."""
+
+    shape: tuple[int, int]
+    along: int
+    size: int
+    buffer: SmemPlan
+    ready: BarrierPlan
+    consumed: BarrierPlan
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Shape of what a CTA keeps."""
+        return self.shape[0], self.shape[1] // self.size
+
+    @property
+    def region(self) -> int:
+        """Bytes of a share, which one other CTA sends."""
+        rows, columns = self.share
+        return 4 * rows * columns
+
+    @property
+    def cluster(self) -> Dims:
+        return self.consumed.cluster
+
+    @property
+    def peers(self) -> tuple[Dims, ...]:
+        """From a CTA to those that it exchanges sums with, itself first; the i-th is i places further along the axis."""
+        return self.consumed.peers
+
+
+def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
+    """What a CTA keeps of the sum of such a tile; SpecError where it has no such shares."""
+    what = f"numpipe.combine(acc, part, axis={axis!r})"
+    if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
+        found = form if isinstance(form, Form) else got
+        raise SpecError(f"{what}: acc is a float32 register tile (rows, columns), got {found}: combine before astype")
+    rows, columns = form.shape
+    size = unit.sizes[axis]
+    if columns % (8 * size):
+        raise SpecError(f"{what}: {size} CTAs along {axis!r} keep a share each of a tile's columns, a multiple of 8, and this one "
+                        f"has {columns}: make them a multiple of {8 * size}, or the cluster smaller")
+    return Form((rows, columns // size), FLOAT32)
+
+
+def plan(unit: Unit, axis: str, shape: tuple[int, ...], site: str) -> SumsPlan:
+    """Shared memory and barriers of an exchange, for each compute warpgroup."""
+    along, size = unit.cluster_axes.index(axis), unit.sizes[axis]
+    atoms = 4 * shape[0] * shape[1] // size // ATOM
+    kind = SMEM((size - 1, atoms, 8, 32), np.float32), Barrier(), ClusterBarrier(axis)
+    buffer, ready, consumed = unit.plan_scratch(site, kind, False, f"{WHAT} of CTAs along {axis!r}").tree
+    return SumsPlan((shape[0], shape[1]), along, size, buffer, ready, consumed)
+
+
+class Sums:
+    """An exchange as one warpgroup sees it, on the simulated SM."""
+
+    def __init__(self, np_: Context, plan: SumsPlan) -> None:
+        self.np, self.plan, self.own = np_, plan, np_.unit.number(current().warpgroup)
+        self.ready, self.consumed = (BarrierRef(np_, of, self.own, of.kind.shape, 0) for of in (plan.ready, plan.consumed))
+        for ref, name in ((self.ready, "ready"), (self.consumed, "consumed")):
+            current().mbar_init_at_entry(ref.address, ref.plan.arrivals, f"{name} {ref.plan.name_of(self.own, 0)}")
+
+    def chunks(self, region: int) -> np.ndarray:
+        """Addresses of the 16-byte chunks of a region, one row a warp: float4 number i of lane l is at 16 (128 i + l)."""
+        rows, columns = self.plan.share
+        lanes = np.arange(rows * columns // 4).reshape(-1, 4, 32).swapaxes(0, 1).reshape(4, -1)
+        found: np.ndarray = self.plan.buffer.base + self.own * self.plan.buffer.own + region * self.plan.region + 16 * lanes
+        return found
+
+
+@functools.lru_cache(maxsize=64)
+def _elements(shape: tuple[int, int]) -> np.ndarray:
+    """By warp, chunk and word: which element of a tile it is, counted in row order."""
+    down, right = (np.array(part).reshape(-1, 4) for part in zip(*places(shape, ACCUMULATOR), strict=True))
+    warp, lane = np.arange(4)[:, None, None, None], np.arange(32)[None, None, :, None]
+    found: np.ndarray = (16 * warp + lane // 4 + down[None, :, None]) * shape[1] + 2 * (lane % 4) + right[None, :, None]
+    return found.reshape(4, -1, 4)
+
+
+# ---- the operation
+@op
+def reduce_scatter(np_: Context, acc: Tile, axis: str, site: str) -> Tile:
+    """``numpipe.combine(acc, part, axis=axis)`` as the AST pass writes it."""
+    form = check(np_.unit, axis, acc.form if isinstance(acc, Tile) else None, type(acc).__name__)
+    if acc.inert:
+        return Tile(None, form.shape, FLOAT32)
+    if np_.unit.sizes[axis] == 1:
+        return acc
+    whole: Tile = scattered(Sums(np_, plan(np_.unit, axis, acc.shape, site)), acc)
+    return whole
+
+
+@helper
+def scattered(sums, tile):  # type: ignore[no-untyped-def]
+    """This CTA's share of the sum of all."""
+    each_warp(mbarrier.arrive_expect_tx, phases.address_of(ready_of(sums)), quarter(sums))
+    mbarrier.wait(phases.address_of(consumed_of(sums)), sub(phases.next_phase(consumed_of(sums)), 1), -1)
+    phases.passed(consumed_of(sums))
+    own = send(sums, tile)
+    phases.wait(ready_of(sums))
+    own = add(sums, own)
+    phases.arrive_at_peers(consumed_of(sums))
+    return own
+
+
+# ---- what it is made of
+@op
+def ready_of(sums: Sums) -> BarrierRef:
+    """The barrier that what others send completes on."""
+    return sums.ready
+
+
+@op
+def consumed_of(sums: Sums) -> BarrierRef:
+    """The barrier that says that the others have read."""
+    return sums.consumed
+
+
+@op
+def quarter(sums: Sums) -> Any:
+    """Bytes that a warp announces: those that it will read."""
+    return np.int32((sums.plan.size - 1) * sums.plan.region // 4)
+
+
+@op
+def send(sums: Sums, tile: Tile) -> Tile:
+    """To each other CTA its share of the columns; this CTA's own share of them."""
+    plan, machine, value = sums.plan, current(), tile.value
+    here = place_of(machine.cta, plan.cluster)
+    order = _elements(plan.share)
+    for region, shift in enumerate(plan.peers[1:]):
+        to = shifted(here, shift, plan.cluster)
+        sent = np.ascontiguousarray(_columns(value, plan, to)).reshape(-1)[order]
+        machine.smem_send(sums.chunks(region), sent.view(np.uint8), rank_of(to, plan.cluster), sums.ready.address, WHAT)
+    return Tile(np.array(_columns(value, plan, here)), plan.share, FLOAT32)
+
+
+def _columns(value: np.ndarray, plan: SumsPlan, place: Dims) -> np.ndarray:
+    """The share of the CTA at a place."""
+    width = plan.share[1]
+    return value[:, place[plan.along] * width:(place[plan.along] + 1) * width]
+
+
+@op
+def add(sums: Sums, tile: Tile) -> Tile:
+    """tile + what the others sent."""
+    plan, total = sums.plan, np.array(tile.value).reshape(-1)
+    order = _elements(plan.share)
+    for region in range(plan.size - 1):
+        with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
+            total[order] += current().smem_read(sums.chunks(region), WHAT).view(np.float32)
+    return Tile(total.reshape(plan.share), plan.share, FLOAT32)

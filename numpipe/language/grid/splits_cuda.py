@@ -1,0 +1,42 @@
+"""Parts of tiles on the GPU: what cannot be a number of parts is refused when it is typed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from . import splits as source
+
+I32 = nb.types.int32
+
+
+def _of_grid(builder: Any, name: str) -> list[Any]:
+    """The three dimensions of a special register."""
+    return [nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}.{axis}", nb.i32) for axis in "xyz"]
+
+
+@cuda_meaning(source.own_index)
+def _own_index(_context: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+        (x, y, z), (width, height, _) = _of_grid(builder, "ctaid"), _of_grid(builder, "nctaid")
+        return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+
+    return I32(), codegen
+
+
+@cuda_meaning(source.cta_count)
+def _cta_count(_context: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+        x, y, z = _of_grid(builder, "nctaid")
+        return builder.mul(x, builder.mul(y, z))
+
+    return I32(), codegen
+
+
+@cuda_meaning(source.check_split)
+def _check_split(_context: Any, split: Any) -> Any:
+    if not isinstance(split, nb.types.Integer):
+        raise SpecError(source.no_split(f"a run-time {split}"))
+    return nb.types.void(split), lambda context, builder, sig, args: nb.nothing(context)

@@ -1,0 +1,83 @@
+"""Tile loops on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from ..tiles.refs_cuda import GmemType, gmem_value
+from . import tile_loop as source
+
+I32 = nb.types.int32
+# $0 an index, $1 where it is, $2 the row, $3 the first row that is not there
+_ENTRY = "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, [$1]; }"
+
+
+def _special(builder: Any, name: str) -> Any:
+    return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", nb.i32)
+
+
+def _grid(builder: Any, np_: Any, register: str) -> list[Any]:
+    """A special register's x, y and z, counted in clusters."""
+    return [value if of == 1 else builder.udiv(value, nb.const(of)) for value, of in zip(
+        (_special(builder, f"{register}.{d}") for d in "xyz"), np_.unit.cluster, strict=True)]
+
+
+@cuda_meaning(source.before_first_tile)
+def _before_first_tile(_context: Any, np_: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+        x, y, z = _grid(builder, np_, "ctaid")
+        width, height, depth = _grid(builder, np_, "nctaid")
+        linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+        return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
+
+    return I32(np_), codegen
+
+
+@cuda_meaning(source.check_count)
+def _check_count(_context: Any, number: Any, count: Any) -> Any:
+    if isinstance(count, nb.types.Float):
+        raise SpecError(source.no_count(nb.literal(number), str(count)))
+    return nb.types.void(number, count), lambda context, builder, sig, args: nb.nothing(context)
+
+
+@cuda_meaning(source.tile_stride)
+def _tile_stride(_context: Any, np_: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+        x, y, z = _grid(builder, np_, "nctaid")
+        return builder.mul(x, builder.mul(y, z))
+
+    return I32(np_), codegen
+
+
+@cuda_meaning(source.check_table)
+def _check_table(_context: Any, table: Any, columns: Any, grid: Any) -> Any:
+    if not isinstance(table, GmemType):
+        raise SpecError(source.no_table(str(table)))
+    if table.arg.ndim != 2 or table.arg.dtype != np.int32:
+        raise SpecError(f"tiles(order='{table.arg.name}'): a host table is a 2-D int32 array, got {table.arg.ndim}-D "
+                        f"{table.arg.dtype}")
+    return nb.types.void(table, columns, grid), lambda context, builder, sig, args: nb.nothing(context)
+
+
+@cuda_meaning(source.table_entry)
+def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> Any:
+    count = nb.literal(columns)
+    result = nb.types.UniTuple(I32, count)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        ref = gmem_value(context, builder, table, args[0])
+        strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]
+        row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
+        found = []
+        for column in range(count):
+            element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
+            address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
+            found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
+        return context.make_tuple(builder, result, found)
+
+    return result(table, I32, I32, columns), codegen

@@ -1,0 +1,199 @@
+"""The dynamic tile scheduler on the GPU: who executes what, the words of a warpgroup's state, and the launch's counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core import numba as nb
+from ...core.lanes_cuda import elected
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from ...plan.context_cuda import compute_warpgroup, counter_pointer, own_warpgroup
+from ...plan.plans import TURN
+from ...plan.unit import Unit
+from ..pipeline.ring_cuda import RingType
+from . import tile_scheduler as source
+
+I32, I64 = nb.types.int32, nb.types.int64
+# $0 the counter, $1 CTAs but one: behind that the number of ended CTAs wraps, and sets itself back. Acquire and release: all
+# tickets have been fetched before the last CTA sets their number back (not by an ordinary store: the memory role has none).
+_ENDED = ("{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u32 ended, [$0+4], $1; "
+          "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }")
+
+
+def _grid(builder: Any) -> tuple[Any, Any, Any]:
+    x, y, z = (nb.external(builder, f"llvm.nvvm.read.ptx.sreg.nctaid.{axis}", nb.i32) for axis in "xyz")
+    return x, y, z
+
+
+def _ctas(builder: Any) -> Any:
+    x, y, z = _grid(builder)
+    return builder.mul(x, builder.mul(y, z))
+
+
+def _cta_number(builder: Any) -> Any:
+    (x, y, z), (width, height, _) = nb.block_index(builder), _grid(builder)
+    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+
+
+@cuda_meaning(source.scheduler)
+def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
+    if np_.unit.clustered:
+        raise SpecError(source.clustered(np_.unit.kernel, nb.literal(site)))
+    plan = np_.unit.plan_tickets(nb.literal(site))
+    np_.unit.met[np_.role].add(plan.name)
+    none = nb.types.Tuple(())
+    ring = RingType(np_, plan, none, none, 1, copies=False)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = nb.cgutils.create_struct_proxy(ring)(context, builder)
+        value.np = args[0]
+        return value._getvalue()
+
+    return ring(np_, site), codegen
+
+
+# ---- who does what
+def _by(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[Any, Unit], Any] | None = None) -> None:
+    """An operation (np_, function, *args): whether a role executes it, and which of its lanes do."""
+
+    def typer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
+        holds, unit = executes(np_.unit, np_.role), np_.unit
+        if holds:
+            nb.returns(typing_context, function, (np_, *args))
+
+        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+            def call() -> None:
+                nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
+
+            if holds and guard is not None and np_.role != "memory":
+                with builder.if_then(guard(builder, unit)):
+                    call()
+            elif holds:
+                call()
+            return nb.nothing(context)
+
+        return nb.types.void(np_, function, *args), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+def _first_lane(builder: Any, unit: Unit) -> Any:
+    """One lane of the first compute warpgroup."""
+    first = builder.icmp_unsigned("==", compute_warpgroup(builder, unit), nb.const(0))
+    return builder.and_(first, elected(builder))
+
+
+_by(source.if_dealer, lambda unit, role: role == "memory" or not unit.warp_specialized, _first_lane)
+_by(source.if_memory, lambda unit, role: role == "memory")
+_by(source.if_sharing, lambda unit, role: role != "memory" and unit.turns < 2)
+_by(source.if_in_turns, lambda unit, role: role != "memory" and unit.turns > 1)
+
+
+# ---- the state
+def _word(builder: Any, np_: Any, index: int) -> Any:
+    return counter_pointer(builder, np_, nb.const(index))
+
+
+def _of_state(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
+    """An operation np_ -> ``function(builder, unit, np_)``."""
+
+    def typer(_context: Any, np_: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            found = function(builder, np_.unit, args[0])
+            return nb.nothing(context) if result is nb.types.void else found
+
+        return result(np_), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+def _counter(builder: Any, np_: Any) -> Any:
+    low, high = (builder.zext(builder.load(_word(builder, np_, source.COUNTER + part)), nb.i64) for part in (0, 1))
+    return builder.or_(low, builder.shl(high, nb.const(32, nb.i64)))
+
+
+def _away_first(builder: Any, unit: Unit, np_: Any) -> Any:
+    return _away(builder, unit, np_, builder.load(_word(builder, np_, TURN))) if unit.turns > 1 else nb.const(0)
+
+
+def _away(builder: Any, unit: Unit, np_: Any, turn: Any) -> Any:
+    """From a warpgroup, or from this many before, to this one."""
+    turns = nb.const(unit.turns)
+    return builder.urem(builder.add(builder.sub(own_warpgroup(builder, np_), turn), turns), turns)
+
+
+def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:
+    if unit.turns > 1:
+        word = _word(builder, np_, source.AWAY)
+        left = builder.sub(builder.load(word), nb.const(1))
+        before_first = builder.icmp_signed("<", left, nb.const(0))
+        builder.store(builder.select(before_first, nb.const(unit.turns - 1), left), word)
+
+
+_of_state(source.launch_counter, I64, lambda b, unit, np_: _counter(b, np_))
+_of_state(source.away_first, I32, _away_first)
+_of_state(source.pass_owner, nb.types.void, _pass_owner)
+
+
+@cuda_meaning(source.begun_with)
+def _begun_with(_context: Any) -> Any:
+    return I32(), lambda context, builder, sig, args: _ctas(builder)
+
+
+@cuda_meaning(source.later)
+def _later(_context: Any, ticket: Any, last: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return builder.select(builder.icmp_unsigned(">", *args), args[0], nb.const(-1))
+
+    return I32(I32, I32), codegen
+
+
+@cuda_meaning(source.none_or_more)
+def _none_or_more(_context: Any, tiles: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return builder.select(builder.icmp_signed("<", args[0], nb.const(0)), nb.const(0), args[0])
+
+    return I32(I32), codegen
+
+
+@cuda_meaning(source.is_tile)
+def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
+    return nb.types.boolean(I32, I32), lambda context, builder, sig, args: builder.icmp_unsigned("<", *args)
+
+
+@cuda_meaning(source.close)
+def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
+    passes = nb.literal(in_turns) and np_.unit.turns > 1
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if passes:
+            unit, turn = np_.unit, _word(builder, args[0], TURN)
+            builder.store(_away(builder, unit, args[0], builder.load(_word(builder, args[0], source.AWAY))), turn)
+        return nb.nothing(context)
+
+    return nb.types.void(np_, in_turns), codegen
+
+
+# ---- the kernel's beginning and end
+def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
+    """Before the kernel function: the CTA's first ticket, and where the launch's counter is."""
+    builder.store(_cta_number(builder), _word(builder, np_, source.TICKET))
+    builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
+    builder.store(builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32), _word(builder, np_, source.COUNTER + 1))
+
+
+@cuda_meaning(source.end_scheduler)
+def _end_scheduler(_context: Any, np_: Any) -> Any:
+    unit: Unit = np_.unit
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if unit.tickets is None or (unit.warp_specialized and np_.role != "memory"):
+            return nb.nothing(context)
+        with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
+            others = builder.sub(_ctas(builder), nb.const(1))
+            nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")
+        return nb.nothing(context)
+
+    return nb.types.void(np_), codegen

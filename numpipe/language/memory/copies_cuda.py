@@ -1,0 +1,226 @@
+"""Copies on the GPU: what they are made of in the types; addresses and starts in the values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.lanes import one_lane
+from ...core.op import cuda_meaning, immediate
+from ...diagnostics.errors import SpecError
+from ...intrinsics import cp_async_bulk
+from ...plan.context_cuda import ContextType
+from ..tiles.order import before_async
+from ..tiles.refs_cuda import SmemType, gmem_value
+from ..tiles.views_cuda import ViewType
+from . import copies as source
+from .boxes import Boxes, cut_prefetch
+from .shared import one_barrier
+from .shared_cuda import BarriersType, barrier_address, fields_of
+
+I32, I64, BOOL = nb.types.int32, nb.types.int64, nb.types.boolean
+
+
+class TransferType(nb.types.Type):  # type: ignore[misc]
+    """A copy: its boxes, and where it is from or to."""
+
+    def __init__(self, boxes: Boxes, view: ViewType, barrier: BarriersType | None = None, reduction: str = "") -> None:
+        self.boxes, self.view, self.barrier, self.reduction = boxes, view, barrier, reduction
+        super().__init__(name=f"transfer({boxes}, {view}, {barrier}, {reduction})")
+
+
+@nb.register_model(TransferType)
+class _TransferModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: TransferType) -> None:
+        super().__init__(manager, fe_type, [("view", fe_type.view), ("address", I32), ("barrier", I32)])
+
+
+@cuda_meaning(source.bytes_of)
+def _bytes_of(_context: Any, transfer: Any) -> Any:
+    return I32(transfer), lambda context, builder, sig, args: nb.const(transfer.boxes.nbytes)
+
+
+@cuda_meaning(source.barrier_of)
+def _barrier_of(_context: Any, transfer: Any) -> Any:
+    return I32(transfer), lambda context, builder, sig, args: fields_of(context, builder, transfer, args[0]).barrier
+
+
+def _each_box(operation: Any, issue: Any) -> None:
+    """An operation on a transfer: ``issue(call, transfer, tensor, coordinates, address, barrier)`` for each of its boxes."""
+
+    def typer(_context: Any, transfer: Any) -> Any:
+        boxes, ref = transfer.boxes, transfer.view.ref
+        slot, place = ref.unit.map_slot(boxes.request), transfer.view.place
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            value = fields_of(context, builder, transfer, args[0])
+            view = fields_of(context, builder, transfer.view, value.view)
+            tensor = builder.add(gmem_value(context, builder, ref, view.ref).table, nb.const(128 * slot, nb.i64))
+            for offset, down, right in boxes.places:
+                at = nb.cgutils.unpack_tuple(builder, view.start)
+                for axis, moved in zip(boxes.axes, (down, right), strict=True):
+                    at[axis] = builder.add(at[axis], nb.const(moved))
+                coords = context.make_tuple(builder, place, boxes.in_memory(at))
+                address = builder.add(value.address, nb.const(offset))
+                function, typed = issue(transfer, (I64, tensor), (place, coords), (I32, address), (I32, value.barrier))
+                nb.call(context, builder, function, [ty for ty, _ in typed], [found for _, found in typed])
+            return nb.nothing(context)
+
+        return nb.types.void(transfer), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+def _store(transfer: TransferType, tensor: Any, coords: Any, address: Any, _barrier: Any) -> Any:
+    if not transfer.reduction:
+        return cp_async_bulk.store, (tensor, coords, address)
+    return cp_async_bulk.reduce, (tensor, coords, address, (nb.types.literal(transfer.reduction), nb.ir.Constant(nb.i64, 0)))
+
+
+_each_box(source.issue_loads, lambda transfer, tensor, coords, address, barrier:
+          (cp_async_bulk.load, (address, tensor, coords, barrier)))
+_each_box(source.issue_stores, _store)
+_each_box(source.issue_prefetches, lambda transfer, tensor, coords, address, barrier:
+          (cp_async_bulk.prefetch, (tensor, coords)))
+
+
+# ---- the operations
+def _said(ty: Any) -> str:
+    return str(nb.unliteral(ty))
+
+
+def _predicate(operation: str, ty: Any) -> None:
+    if not isinstance(ty, (nb.types.Boolean, nb.types.BooleanLiteral, nb.types.Integer)):
+        raise SpecError(f"{operation}: predicate must be a bool, got {_said(ty)}")
+
+
+def _checked(operation: str, np_: ContextType, view: ViewType, tile: SmemType) -> Boxes:
+    return source.check(operation, np_.unit, view.ref.index, view.axes, view.sizes, tile.layout, tile.dtype, tile.writable)
+
+
+def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+    if isinstance(ty, nb.types.BooleanLiteral):
+        return nb.const(int(ty.literal_value), nb.i1)
+    return context.cast(builder, value, ty, BOOL)
+
+
+def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: Any = None, barrier: Any = None) -> Any:
+    value = nb.cgutils.create_struct_proxy(ty)(context, builder)
+    value.view = view
+    value.address = nb.const(0) if address is None else address
+    value.barrier = nb.const(0) if barrier is None else barrier
+    return value._getvalue()
+
+
+@cuda_meaning(source.copy_in)
+def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> Any:
+    if not isinstance(src, ViewType):
+        raise SpecError(source.not_a_view(source.LOAD, "src", _said(src)))
+    if not isinstance(dst, SmemType):
+        raise SpecError(source.not_a_tile(source.LOAD, "dst", _said(dst)))
+    if not isinstance(barrier, BarriersType):
+        raise SpecError(source.not_a_barrier(getattr(barrier, "what", _said(barrier))))
+    one_barrier(source.LOAD, barrier.shape)
+    source.check_barrier(barrier.plan)
+    transfer = TransferType(_checked(source.LOAD, np_, src, dst), src, barrier)
+    memory = np_.role == "memory"
+    if not memory:
+        _predicate(source.LOAD, predicate)
+        nb.returns(typing_context, source.load_by_one, (transfer, BOOL))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if not memory:
+            nb.call(context, builder, before_async, (dst,), args[2:3])
+            value = _transfer(context, builder, transfer, args[1], args[2], barrier_address(context, builder, barrier, args[3]))
+            chosen = _truth(context, builder, predicate, args[4])
+            nb.call(context, builder, source.load_by_one, (transfer, BOOL), (value, chosen))
+        return nb.nothing(context)
+
+    return nb.types.void(np_, src, dst, barrier, predicate), codegen
+
+
+@cuda_meaning(source.copy_out)
+def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any, commit_group: Any, reduction_op: Any) -> Any:
+    if not isinstance(src, SmemType):
+        raise SpecError(source.not_a_tile(source.STORE, "src", _said(src)))
+    if not isinstance(dst, ViewType):
+        raise SpecError(source.not_a_view(source.STORE, "dst", _said(dst)))
+    commit = source.check_flag(source.STORE, "commit_group", immediate(source.STORE, "commit_group", commit_group))
+    reduction = source.check_reduction(immediate(source.STORE, "reduction_op", reduction_op), dst.ref.arg.dtype)
+    transfer = TransferType(_checked(source.STORE, np_, dst, src), dst, None, reduction)
+    memory = np_.role == "memory"
+    argtypes = (transfer, BOOL, BOOL)
+    if not memory:
+        _predicate(source.STORE, predicate)
+        np_.unit.copies_out = True
+        nb.returns(typing_context, source.store_by_one, argtypes)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if not memory:
+            nb.call(context, builder, before_async, (src,), args[1:2])
+            value = _transfer(context, builder, transfer, args[2], args[1])
+            chosen = _truth(context, builder, predicate, args[3])
+            nb.call(context, builder, source.store_by_one, argtypes, (value, chosen, nb.const(int(commit), nb.i1)))
+        return nb.nothing(context)
+
+    return nb.types.void(np_, src, dst, predicate, commit_group, reduction_op), codegen
+
+
+@cuda_meaning(source.prefetch)
+def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
+    if not isinstance(src, ViewType):
+        raise SpecError(source.not_a_view(source.PREFETCH, "src", _said(src)))
+    source.rows_and_columns(source.PREFETCH, src.ref.arg, src.axes)
+    source.reachable(source.PREFETCH, np_.unit, src.ref.index)
+    transfer = TransferType(cut_prefetch(src.ref.arg, src.ref.index, src.axes, src.sizes), src)
+    memory = np_.role == "memory"
+    if not memory:
+        nb.returns(typing_context, source.prefetch_by_one, (transfer,))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if not memory:
+            nb.call(context, builder, source.prefetch_by_one, (transfer,), (_transfer(context, builder, transfer, args[1]),))
+        return nb.nothing(context)
+
+    return nb.types.void(np_, src), codegen
+
+
+def _plain(operation: Any, function: Any, *args: Any) -> None:
+    """An operation of the context alone: ``function(*args)`` in the compute role."""
+
+    def typer(typing_context: Any, np_: Any) -> Any:
+        types = [arg._numba_type_ for arg in args]
+        memory = np_.role == "memory"
+        if not memory:
+            nb.returns(typing_context, function, types)
+
+        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+            if not memory:
+                nb.call(context, builder, function, types, [nb.nothing(context) for _ in types])
+            return nb.nothing(context)
+
+        return nb.types.void(np_), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+_plain(source.commit, source.fence_and_meet)
+_plain(source.commit_group, one_lane, cp_async_bulk.commit_group)
+
+
+@cuda_meaning(source.wait_stores)
+def _wait_stores(typing_context: Any, np_: Any, n: Any, wait_read_only: Any) -> Any:
+    pending = source.check_groups(immediate("wait_smem_to_gmem", "n", n))
+    read = source.check_flag("wait_smem_to_gmem", "wait_read_only",
+                             immediate("wait_smem_to_gmem", "wait_read_only", wait_read_only))
+    wait = cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group
+    kind, number = nb.immediate(pending)
+    memory = np_.role == "memory"
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if not memory:
+            nb.call(context, builder, one_lane, (wait._numba_type_, kind), (nb.nothing(context), number))
+            nb.call(context, builder, source.meet, (), ())
+        return nb.nothing(context)
+
+    return nb.types.void(np_, n, wait_read_only), codegen

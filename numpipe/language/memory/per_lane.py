@@ -1,0 +1,329 @@
+"""Code for each lane: what a body may do under ``CompilerParams(lowering_semantics=LoweringSemantics.Lane)``.
+
+Such a body runs 128 times a step, once for each lane of the warpgroup, as a function of `numba.cuda` would. Its numbers, and the
+numbers it carries, are the lane's own::
+
+    def body(indices, x, o, total):                             # the sum of column `lane` of the tiles
+        lane = cuda.threadIdx.x % 64
+        for row in range(64):
+            total = total + x[row, lane]
+        return total
+
+=====================================  ==============================================================================
+`lane_index()`                         0 … 127 in the warpgroup
+``cuda.threadIdx.x``, ``cuda.laneid``  0 … in the CTA; 0 … 31 in the warp
+``tile[i, j]``                         an element; ``tile[i, j] = x`` of tiles that a kernel writes
+``cuda.shfl_sync`` and its variants    a number of another lane of the warp (PTX ISA, "shfl.sync")
+``cuda.syncwarp``                      what lanes of the warp have stored is what they load behind it ("bar.warp.sync")
+=====================================  ==============================================================================
+
+Elements of bfloat16 tiles are float32 numbers, and are rounded when they are stored. The simulator runs the lanes as greenlets that
+meet at shuffles and `syncwarp`; it reports lanes that do not come there, and lanes of a warp that access what another has stored
+without a `syncwarp` between. No barrier is automatic here, and operations of the warpgroup (wgmma, ``tile[...]``, stores of tiles)
+are refused.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from ...core import arith
+from ...core.closure import Facts
+from ...core.machine import Lane, current, failure
+from ...core.op import op
+from ...diagnostics.errors import SimulationError, SpecError
+from ...plan.layout import Layout, swizzled
+from ...plan.params import LoweringSemantics
+from ...plan.unit import Unit
+from ..tiles.refs import READ_ONLY, All, At, Ds, SmemTile
+from .shared import NO_SLOTS, Slots
+
+__all__ = ["lane_index"]
+
+LANES = 128
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FULL = 0xFFFFFFFF
+OPTION = "CompilerParams(lowering_semantics=LoweringSemantics.Lane)"
+NOT_HERE = (f"is code for a lane: it stands in the body of a body-form pipeline, in a kernel with {OPTION}; here the code is the "
+            "warpgroup's")
+
+
+def lane(what: str) -> Lane:
+    """The lane that is executing; SpecError in code of the warpgroup."""
+    machine: Any = current()
+    if getattr(machine, "lane", None) is None:
+        raise SpecError(f"{what} {NOT_HERE}")
+    return machine  # type: ignore[no-any-return]
+
+
+def by_lane(unit: Unit) -> bool:
+    """Whether a kernel's bodies are code for each lane."""
+    return unit.params.lowering_semantics is LoweringSemantics.Lane
+
+
+def check_lane_body(where: str, body: Facts, manual: tuple[bool, bool]) -> None:
+    """SpecError for a body that does what only a warpgroup does."""
+    does = ("holds a pipeline" if body.pipelines else "issues wgmmas" if body.products else
+            "is given barriers, which warpgroups wait for and arrive on" if any(manual) else
+            "goes through blocks of numpipe.turn, which are warpgroups'" if body.turns else "")
+    if does:
+        raise SpecError(f"{where}: body '{body.name}' {does}, but with {OPTION} it is code for each lane: use "
+                        "LoweringSemantics.Warpgroup")
+
+
+def check_lane_carry(where: str, carry: str) -> None:
+    """SpecError for a carry that a lane has only a part of."""
+    if "tile" in carry:
+        raise SpecError(f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and tuples of them")
+
+
+# ---- who am I
+@op
+def lane_index() -> Any:
+    """Index of the lane in its warpgroup, 0 … 127, int32; in bodies under ``lowering_semantics=Lane``."""
+    return np.int32(lane("lane_index()").lane)
+
+
+@op
+def thread_index() -> Any:
+    """``cuda.threadIdx.x``: index of the lane in the CTA."""
+    here = lane("cuda.threadIdx")
+    return np.int32(128 * here.warpgroup + here.lane)
+
+
+@op
+def lane_in_warp() -> Any:
+    """``cuda.laneid``: index of the lane in its warp."""
+    return np.int32(lane("cuda.laneid").lane % 32)
+
+
+# ---- shuffles
+def check_shuffled(operation: str, of: Any) -> None:
+    """SpecError for what a shuffle cannot move; `of` is `arith.kind` of the value."""
+    if of is None or of is bool or (isinstance(of, np.dtype) and of.itemsize < 2):
+        raise SpecError(f"cuda.{operation}: the value must be a number of 16, 32 or 64 bits, got "
+                        f"{'a bool' if of is bool else 'something else' if of is None else of}")
+
+
+def check_integers(operation: str, kinds: dict[str, Any]) -> None:
+    """SpecError for masks, lanes and distances that are no integers; `kinds`: by parameter, what `arith.kind` says."""
+    for name, of in kinds.items():
+        if of is not int and not (isinstance(of, np.dtype) and of.kind in "iu"):
+            raise SpecError(f"cuda.{operation}: {name} must be an integer, got {of.__name__ if isinstance(of, type) else of}")
+
+
+def strong(value: Any) -> Any:
+    """Python's numbers as the types they have on the GPU."""
+    if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
+        return np.int32(value) if isinstance(value, int) else np.float32(value)
+    return value
+
+
+def _shuffle(operation: str, mask: Any, value: Any, **by: Any) -> Any:
+    (_, amount), = by.items()
+    check_shuffled(operation, arith.kind(value))
+    check_integers(operation, {name: arith.kind(given) for name, given in {"mask": mask, **by}.items()})
+    return lane(f"cuda.{operation}").shuffle(operation, int(mask) & FULL, strong(value), int(amount))
+
+
+@op
+def shfl_sync(mask: Any, value: Any, src_lane: Any) -> Any:
+    """The value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and distances count modulo 32."""
+    return _shuffle("shfl_sync", mask, value, src_lane=src_lane)
+
+
+@op
+def shfl_up_sync(mask: Any, value: Any, delta: Any) -> Any:
+    """The value of the lane `delta` below, its own where there is none."""
+    return _shuffle("shfl_up_sync", mask, value, delta=delta)
+
+
+@op
+def shfl_down_sync(mask: Any, value: Any, delta: Any) -> Any:
+    """The value of the lane `delta` above, its own where there is none."""
+    return _shuffle("shfl_down_sync", mask, value, delta=delta)
+
+
+@op
+def shfl_xor_sync(mask: Any, value: Any, lane_mask: Any) -> Any:
+    """The value of lane ``laneid ^ lane_mask``."""
+    return _shuffle("shfl_xor_sync", mask, value, lane_mask=lane_mask)
+
+
+@op
+def syncwarp(mask: Any = FULL) -> None:
+    """All lanes of `mask` meet here, and see what the others have stored."""
+    check_integers("syncwarp", {"mask": arith.kind(mask)})
+    lane("cuda.syncwarp").syncwarp(int(mask) & FULL)
+
+
+# ---- elements of tiles
+def element_offset(layout: Layout, row: Any, column: Any) -> Any:
+    """Bytes from a tile's address to an element, before swizzling: of ints, and of LLVM values with Python's operators."""
+    at = (row, column)
+    inside = at[layout.inner] * layout.itemsize
+    shift = layout.width.bit_length() - 1
+    return (inside >> shift) * layout.panel_stride + at[1 - layout.inner] * layout.width + (inside & (layout.width - 1))
+
+
+def not_an_element(given: object) -> SpecError:
+    """The error for an index of a tile that is no element."""
+    return SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
+                     f"tile.T, got {given}")
+
+
+def check_stored(dtype: np.dtype, of: Any, given: object) -> None:
+    """SpecError unless a number of a kind (`arith.kind`) can be stored to an element."""
+    whole = of is int or (isinstance(of, np.dtype) and of.kind in "iu")
+    fraction = of is float or (isinstance(of, np.dtype) and of.kind == "f")
+    if not whole and not (fraction and dtype.kind not in "iu"):
+        raise SpecError(f"tile[i, j] = value: the tile is {dtype}, the value {given}" + (
+            ": int(x) truncates a float" if fraction else ": it must be a number"))
+
+
+class LaneTile:
+    """A tile in shared memory as a lane sees it: elements and views."""
+
+    def __init__(self, tile: SmemTile) -> None:
+        self.tile = tile
+        self.shape, self.dtype = tile.shape, tile.dtype
+
+    @property
+    def T(self) -> LaneTile:
+        """The transposed view."""
+        return LaneTile(self.tile.T)
+
+    @property
+    def at(self) -> LaneAt:
+        """``tile.at[rows, columns]``: a view."""
+        return LaneAt(self.tile)
+
+    def _place(self, index: Any) -> int:
+        parts = index if isinstance(index, tuple) else (index,)
+        if len(parts) != 2 or any(isinstance(p, (Ds, All, slice)) or arith.kind(p) in (None, float) or (
+                isinstance(arith.kind(p), np.dtype) and arith.kind(p).kind == "f") for p in parts):  # type: ignore[union-attr]
+            raise not_an_element("..." if index is Ellipsis else repr(index))
+        row, column = (int(part) for part in parts)
+        rows, columns = self.shape
+        if not (0 <= row < rows and 0 <= column < columns):
+            raise failure(SimulationError, "out-of-bounds", f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does "
+                          "not look, and takes whatever lies there", f"row in 0…{rows - 1}, column in 0…{columns - 1}",
+                          f"touches tile[{row}, {column}]")
+        return int(swizzled(np.asarray(self.tile.address + element_offset(self.tile.layout, row, column)), self.tile.layout.width))
+
+    def __getitem__(self, index: Any) -> Any:
+        place = self._place(index)
+        found = lane("tile[i, j]").load(place, self.dtype, "tile[i, j]")
+        return np.float32(found) if self.dtype == BFLOAT16 else found
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not self.tile.writable:
+            raise SpecError(READ_ONLY)
+        place = self._place(index)
+        check_stored(self.dtype, arith.kind(value), type(value).__name__)
+        if self.dtype.kind in "iu" and not arith.holds(self.dtype, int(value)):
+            raise SimulationError(f"tile[i, j] = {int(value)} overflows {self.dtype}, which wraps silently on the GPU")
+        with np.errstate(all="ignore"):
+            number = np.asarray(value).astype(np.float32) if self.dtype == BFLOAT16 else np.asarray(value)
+            lane("tile[i, j] = value").store(place, number.astype(self.dtype)[()], "tile[i, j] = value")
+
+    def _no_number(self, *_: Any) -> NoReturn:
+        raise not_an_element("the tile itself")
+
+    __bool__ = __int__ = __index__ = __float__ = _no_number
+
+
+class LaneAt:
+    """Indexing with it gives a view."""
+
+    def __init__(self, tile: SmemTile) -> None:
+        self.tile = tile
+
+    def __getitem__(self, index: Any) -> LaneTile:
+        return LaneTile(At(self.tile)[index])
+
+
+class LaneSlots:
+    """Slots of a tile as a lane sees them: ``slots.at[slot]``, also with parts of the tile behind."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.at = LaneSlotsAt(slots)
+        self.shape = slots.shape
+
+    def _none(self, *_: Any) -> NoReturn:
+        raise SpecError(NO_SLOTS)
+
+    __getitem__ = __setitem__ = _none
+
+
+class LaneSlotsAt:
+    """Indexing with it gives a tile."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+
+    def __getitem__(self, index: Any) -> LaneTile:
+        return LaneTile(self.slots.at[index])
+
+
+# ---- a body's call, simulated
+class PerLane:
+    """A number of which every lane of the warpgroup has its own, in code of the warpgroup: it can be carried, and no more."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def _none(self, *_: Any) -> NoReturn:
+        raise SpecError(f"the lanes carry different values here, {self.values[0]!r} in lane 0: store them in the body, o[i, j] = "
+                        "value, or give all lanes the same one; code of the warpgroup has one value")
+
+    __bool__ = __int__ = __index__ = __float__ = __neg__ = __pos__ = __abs__ = __invert__ = _none
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _none
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __lt__ = __le__ = __gt__ = __ge__ = _none
+
+
+def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]) -> Any:
+    """``body(indices, *tiles, *carry)`` in every lane; what the lanes return, as one carry."""
+    lanes = as_lane(tiles)
+    arguments = [(indices, *lanes, *(scatter(part, number) for part in carry)) for number in range(LANES)]
+    return gather(current().each_lane(as_lane(body), arguments))
+
+
+def as_lane(value: Any) -> Any:
+    """A value as a lane's code has it: tiles in it, and those that functions in it have captured, are a lane's."""
+    if isinstance(value, SmemTile):
+        return LaneTile(value)
+    if isinstance(value, Slots):
+        return LaneSlots(value)
+    if isinstance(value, tuple):
+        parts = [as_lane(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, functools.partial):
+        return functools.partial(value.func, *map(as_lane, value.args))
+    return value
+
+
+def scatter(carry: Any, number: int) -> Any:
+    """A carry as one lane has it."""
+    if isinstance(carry, tuple):
+        parts = [scatter(part, number) for part in carry]
+        return type(carry)(*parts) if hasattr(carry, "_fields") else tuple(parts)
+    return carry.values[number] if isinstance(carry, PerLane) else carry
+
+
+def gather(values: list[Any]) -> Any:
+    """What the lanes return, as one carry: one value where all have the same."""
+    first = values[0]
+    if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
+        parts = [gather([value[n] for value in values]) for n in range(len(first))]
+        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+    values = [strong(value) for value in values]
+    same = all(type(v) is type(values[0]) and (v is values[0] or (isinstance(v, np.generic) and v.tobytes() == values[0].tobytes()))
+               for v in values)
+    return values[0] if same else PerLane(values)
+

@@ -1,0 +1,286 @@
+"""Code for each lane on the GPU, where all code is: ld.shared and st.shared through a tile's swizzle, shuffles."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+import numpy as np
+
+from ...core import numba as nb
+from ...core.arith_cuda import convert, kind_of, type_of
+from ...core.closure_cuda import BoundType, bound_type
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from ..tiles.refs import READ_ONLY
+from ..tiles.refs_cuda import SmemType, view
+from ..tiles.shared_cuda import Value as Int
+from ..tiles.shared_cuda import converge
+from . import per_lane as source
+from .shared import NO_SLOTS
+from .shared_cuda import SlotsAtType, SlotsType
+from .shared_cuda import _model as slots_model
+from .shared_cuda import _slot as slot
+
+I32, F32 = nb.types.int32, nb.types.float32
+
+
+class LaneTileType(nb.types.Type):  # type: ignore[misc]
+    what = "a shared-memory tile"
+
+    def __init__(self, tile: SmemType) -> None:
+        self.tile = tile
+        super().__init__(name=f"lane({tile})")
+
+
+class LaneAtType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, tile: SmemType) -> None:
+        self.tile = tile
+        super().__init__(name=f"lane at({tile})")
+
+
+for _type in (LaneTileType, LaneAtType):
+
+    @nb.register_model(_type)
+    class _Model(nb.models.PrimitiveModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, fe_type: Any) -> None:
+            super().__init__(manager, fe_type, nb.i32)
+
+
+class LaneSlotsType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, slots: SlotsType) -> None:
+        self.slots = slots
+        super().__init__(name=f"lane({slots})")
+
+
+class LaneSlotsAtType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, slots: SlotsType) -> None:
+        self.slots = slots
+        super().__init__(name=f"lane at({slots})")
+
+
+slots_model(LaneSlotsType, lambda ty: [("address", I32)])
+slots_model(LaneSlotsAtType, lambda ty: [("address", I32)])
+nb.attribute(LaneSlotsType, "at", lambda ty: LaneSlotsAtType(ty.slots), lambda c, b, ty, value: value)
+nb.constant_attribute(LaneSlotsType, "shape", lambda ty: ty.slots.plan.kind.shape)
+
+
+def _slot(target: Any, index: Any) -> Any:
+    if isinstance(target, LaneSlotsType):
+        raise SpecError(NO_SLOTS)
+    if not isinstance(target, LaneSlotsAtType):
+        return None
+    sig, codegen = slot(SlotsAtType(target.slots), index)
+    return LaneTileType(sig.return_type)(target, index), codegen
+
+
+nb.binary(operator.getitem, _slot)
+nb.attribute(LaneTileType, "T", lambda ty: LaneTileType(ty.tile.of(ty.tile.layout.T)), lambda c, b, ty, value: value)
+nb.attribute(LaneTileType, "at", lambda ty: LaneAtType(ty.tile), lambda c, b, ty, value: value)
+nb.constant_attribute(LaneTileType, "shape", lambda ty: ty.tile.layout.shape)
+nb.constant_attribute(LaneTileType, "dtype", lambda ty: ty.tile.dtype.name)
+
+
+def as_lane(ty: Any) -> Any:
+    """The type of a value as a lane's code has it (`per_lane.as_lane`); the value is the same."""
+    if isinstance(ty, SmemType):
+        return LaneTileType(ty)
+    if isinstance(ty, SlotsType):
+        return LaneSlotsType(ty)
+    if isinstance(ty, nb.types.BaseTuple):
+        return nb.tuple_of(ty, [as_lane(part) for part in ty])
+    if isinstance(ty, BoundType):
+        return bound_type(ty.function, as_lane(ty.captures))
+    return ty
+
+
+# ---- who am I
+def _index(operation: Any, mask: int | None) -> None:
+    def typer(_context: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            thread = nb.thread_index(builder)
+            return thread if mask is None else builder.and_(thread, nb.const(mask))
+
+        return I32(), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+_index(source.lane_index, source.LANES - 1)
+_index(source.thread_index, None)
+_index(source.lane_in_warp, 31)
+
+
+# ---- shuffles
+_MODES = {source.shfl_sync: ("idx", 31), source.shfl_up_sync: ("up", 0), source.shfl_down_sync: ("down", 31),
+          source.shfl_xor_sync: ("bfly", 31)}
+
+
+def _mask(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+    if isinstance(ty, nb.types.IntegerLiteral):
+        return nb.const(ty.literal_value & source.FULL)
+    return builder.trunc(value, nb.i32) if ty.bitwidth > 32 else context.cast(builder, value, ty, I32)
+
+
+def _shuffle(operation: Any, mode: str, clamp: int) -> None:
+    name, parameters = operation.__name__, list(inspect.signature(operation.function).parameters)
+
+    def typer(_context: Any, mask: Any, value: Any, amount: Any) -> Any:
+        source.check_shuffled(name, kind_of(value))
+        source.check_integers(name, {parameters[0]: kind_of(mask), parameters[2]: kind_of(amount)})
+        kind = nb.unliteral(value)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            lanes = _mask(context, builder, mask, args[0])
+            by = nb.const(amount.literal_value) if isinstance(amount, nb.types.IntegerLiteral) else context.cast(
+                builder, args[2], amount, I32)
+
+            def word(bits: Any) -> Any:
+                return nb.emit_asm(builder, nb.i32, [bits, by, lanes], f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;", "=r,r,r,r")
+
+            return _by_words(builder, args[1], word)
+
+        return kind(mask, kind, amount), codegen
+
+    cuda_meaning(operation)(_named(typer, operation))
+
+
+def _named(typer: Any, operation: Any) -> Any:
+    """The typer with the operation's own parameter names, by which Numba calls it."""
+    names = ", ".join(inspect.signature(operation.function).parameters)
+    ns: dict[str, Any] = {"typer": typer}
+    exec(f"def typed(typing_context, {names}):\n    return typer(typing_context, {names})", ns)
+    return ns["typed"]
+
+
+def _by_words(builder: Any, value: Any, word: Any) -> Any:
+    """A number moved 32 bits at a time."""
+    machine = value.type
+    width = {nb.f32: 32}.get(machine) or (64 if str(machine) == "double" else machine.width)
+    whole = nb.ir.IntType(width)
+    bits = value if machine == whole else builder.bitcast(value, whole)
+    if width == 16:
+        moved = builder.trunc(word(builder.zext(bits, nb.i32)), whole)
+    elif width == 32:
+        moved = word(bits)
+    else:
+        low, high = (word(builder.trunc(builder.lshr(bits, nb.const(shift, nb.i64)), nb.i32)) for shift in (0, 32))
+        moved = builder.or_(builder.zext(low, nb.i64), builder.shl(builder.zext(high, nb.i64), nb.const(32, nb.i64)))
+    return moved if machine == whole else builder.bitcast(moved, machine)
+
+
+for _operation, (_mode, _clamp) in _MODES.items():
+    _shuffle(_operation, _mode, _clamp)
+
+
+@cuda_meaning(source.syncwarp)
+def _syncwarp(_context: Any, mask: Any) -> Any:
+    source.check_integers("syncwarp", {"mask": kind_of(mask)})
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        nb.emit_asm(builder, nb.void, [_mask(context, builder, mask, args[0])], "bar.warp.sync $0;", "r,~{memory}")
+        return nb.nothing(context)
+
+    return nb.types.void(mask), codegen
+
+
+# ---- elements of tiles
+def _place(context: Any, builder: Any, tile: SmemType, address: Any, index: Any, value: Any) -> Any:
+    """Address of an element, swizzled: rows of a tile lie as `_layout.swizzled` says."""
+    row, column = (Int(builder, nb.const(ty.literal_value) if isinstance(ty, nb.types.IntegerLiteral) else
+                       context.cast(builder, part, ty, I32))
+                   for ty, part in zip(index, nb.cgutils.unpack_tuple(builder, value), strict=True))
+    at = source.element_offset(tile.layout, row, column) + Int(builder, address)
+    mask = tile.layout.width // 16 - 1
+    return (at ^ (((at >> 7) & mask) << 4) if mask else at).value
+
+
+def _check_index(index: Any) -> None:
+    parts = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
+    if len(parts) != 2 or not all(isinstance(part, nb.types.Integer) for part in parts):
+        raise source.not_an_element(str(index))
+
+
+def _element(dtype: np.dtype) -> Any:
+    """The type of an element as a number of a kernel."""
+    return F32 if dtype == source.BFLOAT16 else nb.types.float16 if dtype == np.float16 else type_of(dtype)
+
+
+def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
+    if dtype == source.BFLOAT16:
+        half = nb.emit_asm(builder, nb.i16, [address], "ld.shared.b16 $0, [$1];", "=h,r,~{memory}")
+        return builder.bitcast(builder.shl(builder.zext(half, nb.i32), nb.const(16)), nb.f32)
+    if dtype.itemsize == 1:
+        byte = nb.emit_asm(builder, nb.i16, [address], "ld.shared.u8 $0, [$1];", "=h,r,~{memory}")
+        return builder.trunc(byte, nb.i8)
+    machine, register = _registers(dtype)
+    return nb.emit_asm(builder, machine, [address], f"ld.shared.b{8 * dtype.itemsize} $0, [$1];", f"={register},r,~{{memory}}")
+
+
+def _store(builder: Any, dtype: np.dtype, address: Any, value: Any) -> None:
+    if dtype == source.BFLOAT16:
+        value = builder.call(nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [value])
+    if dtype.itemsize == 1:
+        value = builder.zext(value, nb.i16)
+    register = "h" if dtype.itemsize < 4 else _registers(dtype)[1]
+    nb.emit_asm(builder, nb.void, [address, value], f"st.shared.b{8 * dtype.itemsize} [$0], $1;", f"r,{register},~{{memory}}")
+
+
+def _registers(dtype: np.dtype) -> tuple[Any, str]:
+    """(LLVM type, constraint) of a number of 16 bits or more."""
+    if dtype.kind == "f" and dtype.itemsize > 2:
+        return (nb.f32, "f") if dtype.itemsize == 4 else (nb.ir.DoubleType(), "d")
+    return {2: (nb.i16, "h"), 4: (nb.i32, "r"), 8: (nb.i64, "l")}[dtype.itemsize]
+
+
+@nb.typing_registry.register_global(operator.getitem)
+class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
+    key = operator.getitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        target, index = args
+        if isinstance(target, LaneAtType):
+            return nb.signature(LaneTileType(view(target.tile, index)[0]), target, index)
+        if not isinstance(target, LaneTileType):
+            return None
+        _check_index(index)
+        return nb.signature(_element(target.tile.dtype), target, index)
+
+
+@nb.lowering_registry.lower(operator.getitem, LaneAtType, nb.types.Any)
+def _get_view(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return view(sig.args[0].tile, sig.args[1])[1](builder, *args)
+
+
+@nb.lowering_registry.lower(operator.getitem, LaneTileType, nb.types.Any)
+def _get_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    tile = sig.args[0].tile
+    return _load(builder, tile.dtype, _place(context, builder, tile, args[0], sig.args[1], args[1]))
+
+
+@nb.typing_registry.register_global(operator.setitem)
+class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
+    key = operator.setitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        target, index, value = args
+        if not isinstance(target, LaneTileType):
+            return None
+        if not target.tile.writable:
+            raise SpecError(READ_ONLY)
+        _check_index(index)
+        source.check_stored(target.tile.dtype, kind_of(value), nb.unliteral(value))
+        return nb.signature(nb.types.none, target, index, nb.unliteral(value))
+
+
+@nb.lowering_registry.lower(operator.setitem, LaneTileType, nb.types.Any, nb.types.Any)
+def _set_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    target, index, kind = sig.args
+    tile = target.tile
+    value = convert(context, builder, args[2], kind, _element(tile.dtype))
+    _store(builder, tile.dtype, _place(context, builder, tile, args[0], index, args[1]), value)
+    return nb.nothing(context)
+
+
+__all__ = ["LaneAtType", "LaneTileType", "as_lane", "converge"]

@@ -1,0 +1,84 @@
+"""The phases of the kernel's own barriers: who arrives, who waits for what.
+
+Phase p of a barrier completes when `num_arrivals` warpgroups or copies have arrived and the copies' bytes have landed; phase
+p + 1 begins at once. A warpgroup's n-th wait is for phase n: each keeps a counter for each barrier, of which the GPU needs
+the last bit only, since that is all that the hardware waits for. From that follows what a kernel has to see to:
+
+* a phase completes only after somebody has waited for the one before,
+* a warpgroup that ever waits for a barrier waits for each of its phases,
+* when the CTA ends, the last phase has been waited for and no other has begun.
+
+The simulator reports where a kernel does not. On the GPU a wait for a phase that was missed passes early, or never.
+
+An arrival of a warpgroup is four of the mbarrier's: lane 0 of each warp arrives when its warp has come that far. One lane
+would have to wait for the other warps first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core.inert import Inert
+from ...core.lanes import each_warp
+from ...core.machine import current
+from ...core.op import helper, op
+from ...intrinsics import barrier as named
+from ...intrinsics import mbarrier
+from ...plan.cluster import place_of, rank_of, shifted
+from .shared import BarrierRef
+
+STATE = "the state of a barrier"
+
+
+@op
+def address_of(barrier: BarrierRef) -> Any:
+    """Of the mbarrier."""
+    return np.int32(barrier.address)
+
+
+@op
+def next_phase(barrier: BarrierRef) -> Any:
+    """The phase that this warpgroup waits for next; on the GPU its last bit."""
+    return np.int32(barrier.np.phases.get(barrier.address, 0))
+
+
+@op
+def passed(barrier: BarrierRef) -> None:
+    """This warpgroup has waited for a phase."""
+    barrier.np.phases[barrier.address] = barrier.np.phases.get(barrier.address, 0) + 1
+
+
+@helper
+def wait(barrier):  # type: ignore[no-untyped-def]
+    """Wait for the next phase."""
+    mbarrier.wait(address_of(barrier), next_phase(barrier), -1)
+    passed(barrier)
+
+
+@op
+def arrive_at_peers(barrier: BarrierRef) -> None:
+    """A warpgroup's arrival: on its CTA's barrier, or on those of all CTAs that it arrives for at once."""
+    plan = barrier.plan
+    if len(plan.peers) == 1:
+        each_warp(mbarrier.arrive, address_of(barrier))
+    else:
+        here = place_of(current().cta, plan.cluster)
+        ranks = tuple(rank_of(shifted(here, shift, plan.cluster), plan.cluster) for shift in plan.peers)
+        current().scoped("warps", current().mbar_arrive_cluster, (barrier.address, ranks, len(plan.groups) == 1))
+
+
+@helper
+def arrive(barrier):  # type: ignore[no-untyped-def]
+    """Every warp for itself."""
+    named.warp_sync()  # lane 0 releases what the other lanes did before
+    arrive_at_peers(barrier)
+
+
+@op
+def test(barrier: BarrierRef) -> Any:
+    """Whether the next phase is complete: one answer for the whole warpgroup."""
+    if barrier.np.memory:
+        return Inert(STATE)
+    return current().mbar_test(barrier.address, barrier.np.phases.get(barrier.address, 0) & 1)

@@ -1,0 +1,48 @@
+"""`set_max_registers`: a warpgroup gives registers back, or takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.op import constant, op
+from ...diagnostics.errors import SpecError
+from ...intrinsics import setmaxnreg
+from ...plan.context import Context
+from ...plan.unit import Unit
+from .shared import INSIDE
+
+__all__ = ["set_max_registers"]
+
+ACTIONS = ("increase", "decrease")
+
+
+def set_max_registers(n: int, action: str) -> None:
+    """Set what each lane of this warpgroup may have to `n` registers, inside a kernel.
+
+    n       a multiple of 8 in 24…256, a compile-time constant
+    action  "increase" waits until other warpgroups have given enough back; "decrease" gives back (PTX ISA, "setmaxnreg")
+
+    For kernels without a memory role (``warp_specialized=False``): in the others numpipe has shared the registers out, as
+    `memory_registers` says. Raises SpecError there, and for other numbers and actions.
+    """
+    raise RuntimeError(f"numpipe.set_max_registers {INSIDE}")
+
+
+def check(unit: Unit, n: Any, action: Any) -> None:
+    """Raise SpecError for what cannot be."""
+    if action not in ACTIONS:
+        raise SpecError(f"set_max_registers: action must be 'increase' or 'decrease', got {action!r}")
+    if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 24 <= n <= 256:
+        raise SpecError(f"set_max_registers: n must be a multiple of 8 in 24…256, got {n!r}")
+    if not unit.warp_specialized:
+        return
+    raise SpecError(f"set_max_registers: the kernel has a memory role, and numpipe has shared the registers out: "
+                    f"{unit.memory_registers} a lane for it, {unit.compute_registers} for each of {unit.compute_wgs} compute "
+                    "warpgroups; say memory_registers=, or use a kernel with warp_specialized=False")
+
+
+@op
+def set_registers(np_: Context, n: Any, action: Any) -> None:
+    """`set_max_registers`"""
+    check(np_.unit, constant("set_max_registers", "n", n), constant("set_max_registers", "action", action))
+    (setmaxnreg.inc if action == "increase" else setmaxnreg.dec)(n)

@@ -1,0 +1,245 @@
+"""Shared memory that a kernel allocates itself: tiles in slots, and barriers.
+
+::
+
+    buffer = numpipe.scratch(numpipe.SMEM((2, 64, 64), np.float16))     # two slots, shared by the compute warpgroups
+    landed = numpipe.scratch(numpipe.Barrier(num_barriers=2))
+    tile = buffer.at[k % 2]                                             # a tile, as a pipeline hands one to its body
+
+An allocation belongs to a place in the source and lasts as long as the kernel: a place that is reached again gives the same
+bytes with what they held, and the phases of barriers go on. The memory role sees references too, and nothing it does with
+them has an effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...core.inert import Inert
+from ...core.machine import current
+from ...core.op import op
+from ...diagnostics.errors import CompileError, SpecError
+from ...plan.allocations import BarrierPlan, SmemPlan, parse
+from ...plan.context import Context
+from ..tiles.refs import SmemTile, whole_slices
+
+__all__ = ["run_scoped", "scratch"]
+
+NO_SLOTS = "slots of shared memory have no value: buffer.at[slot] is a tile"
+NO_VALUE = "a barrier has no value: it is passed to barrier_arrive, barrier_wait, barrier_test or a copy"
+INSIDE = "works inside a kernel only: call it from a @numpipe.kernel function"
+
+
+class Slots:
+    """Slots of a tile: ``slots.at[slot]`` is one, ``slots.at[slot, rows, columns]`` a part of one."""
+
+    def __init__(self, plan: SmemPlan, address: int, memory: bool) -> None:
+        self.plan, self.address, self.memory = plan, address, memory
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.plan.kind.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        dtype: np.dtype = self.plan.kind.dtype
+        return dtype
+
+    @property
+    def at(self) -> SlotsAt:
+        return SlotsAt(self)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise SpecError(NO_SLOTS)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise SpecError(NO_SLOTS)
+
+
+class SlotsAt:
+    """Indexing with it gives a tile."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+
+    def __getitem__(self, index: Any) -> SmemTile:
+        slots, parts = self.slots, whole_slices(index)
+        lead = slots.plan.slots
+        check_slots(lead, [_kind(part) for part in parts], parts)
+        number = linear(lead, parts[:len(lead)])
+        kind = slots.plan.kind
+        tile = SmemTile(slots.address + number * kind.stride, kind.layout, kind.dtype, slots.memory, True)
+        return tile.at[parts[len(lead):]] if len(parts) > len(lead) else tile
+
+
+class BarrierRef:
+    """Barriers of an allocation: all of them, or one, `first` counted in row order."""
+
+    def __init__(self, np_: Context, plan: BarrierPlan, copy: int, shape: tuple[int, ...], first: int) -> None:
+        self.np, self.plan, self.copy, self.shape, self.first = np_, plan, copy, shape, first
+
+    @property
+    def at(self) -> BarriersAt:
+        """``barriers.at[i]``, ``barriers.at[i, j]``: one of them, or those of the dimensions that are left."""
+        return BarriersAt(self)
+
+    @property
+    def address(self) -> int:
+        return self.plan.base + self.copy * self.plan.own + 8 * self.first
+
+    @property
+    def name(self) -> str:
+        return self.plan.name_of(self.copy, self.first)
+
+    def __repr__(self) -> str:
+        return group(self.shape)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise SpecError(NO_VALUE + "; barriers.at[i] is one of several")
+
+    def _value(self, *_: Any) -> NoReturn:
+        raise CompileError(NO_VALUE)
+
+    __bool__ = __int__ = __index__ = __float__ = _value
+
+
+class BarriersAt:
+    """Indexing with it gives fewer barriers."""
+
+    def __init__(self, barriers: BarrierRef) -> None:
+        self.barriers = barriers
+
+    def __getitem__(self, index: Any) -> BarrierRef:
+        whole, parts = self.barriers, whole_slices(index)
+        left = check_barriers(whole.shape, [_kind(part) for part in parts], parts)
+        below = math.prod(left)
+        return BarrierRef(whole.np, whole.plan, whole.copy, left, whole.first + linear(whole.shape[:len(parts)], parts) * below)
+
+
+# ---- what both executions check
+def _kind(part: Any) -> str:
+    """What a part of an index is."""
+    if isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_)):
+        return "int"
+    return "inert" if isinstance(part, Inert) else "other"
+
+
+def check_slots(lead: tuple[int, ...], kinds: list[str], got: Any) -> None:
+    """An index of slots: an integer along each of their dimensions, then nothing, or two parts of the tile."""
+    here = kinds[:len(lead)]
+    if len(kinds) not in (len(lead), len(lead) + 2) or "other" in here or len(here) < len(lead):
+        raise SpecError(f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each indexed by an integer, "
+                        f"then the whole tile, or two of ds(start, size) and ':', got {got}")
+
+
+def check_barriers(shape: tuple[int, ...], kinds: list[str], got: Any) -> tuple[int, ...]:
+    """The dimensions that an index of barriers leaves."""
+    if not 0 < len(kinds) <= len(shape) or "other" in kinds:
+        raise SpecError(f"barriers.at[…]: barriers of shape {shape} are indexed by up to {len(shape)} integers, got {got}")
+    return shape[len(kinds):]
+
+
+def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
+    """Row-order number of a place; SpecError outside, where the GPU would go on with what lies there."""
+    number = 0
+    for axis, (size, part) in enumerate(zip(shape, index, strict=True)):
+        if isinstance(part, Inert):
+            continue
+        if not 0 <= part < size:
+            raise SpecError(f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}")
+        number = number * size + int(part)
+    return number
+
+
+def group(shape: tuple[int, ...]) -> str:
+    count = math.prod(shape)
+    return "a barrier" if count == 1 else f"{count} barriers of shape {shape}"
+
+
+def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
+    """An operation takes one barrier."""
+    if math.prod(shape) != 1:
+        raise SpecError(f"{operation} takes one barrier, got {group(shape)}: choose one, "
+                        f"barriers.at[{', '.join('ijkl'[:len(shape)])}]")
+
+
+def shared_by(unit: Any, axes: Any) -> bool:
+    """Whether `collective_axes` asks for one allocation of all compute warpgroups; SpecError for what it cannot ask for."""
+    names = axes if isinstance(axes, tuple) else (axes,)
+    if axes is None or not names:
+        return False
+    if names != (unit.wg_axis,):
+        raise SpecError(f"run_scoped: collective_axes must be None (an allocation for each compute warpgroup) or {unit.wg_axis!r} "
+                        f"(one for all of the CTA's), got {axes!r}")
+    return True
+
+
+# ---- the operations
+def scratch(kind: Any) -> Any:
+    """Allocate shared memory in a kernel, for all compute warpgroups of the CTA together: references to it.
+
+    kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a tuple of these (a tuple of
+          references then)
+
+    The bytes hold nothing at first, and barriers are in phase 0; they are the same whenever this place in the source is reached.
+
+    Raises SpecError where the CTA has not that much shared memory, with the sum.
+    """
+    raise RuntimeError(f"numpipe.scratch {INSIDE}")
+
+
+def run_scoped(function: Callable[..., Any], *kinds: Any, collective_axes: Any = None) -> Any:
+    """``function(*references)`` for allocations of these types, inside a kernel; what it returns.
+
+    function         nested in the kernel, or decorated with `numpipe.function`; called by the memory role too
+    kinds            as for `scratch`; the allocations of a pipeline (`get_allocations`) are passed on as they are
+    collective_axes  None: each compute warpgroup has an allocation of its own. The warpgroup axis: they share one.
+
+    Memory is laid out when the kernel is compiled: a scope that has ended keeps its bytes. What is not used at one time may
+    share memory in a `RefUnion`.
+
+    Raises SpecError where the CTA has not that much shared memory, with the sum.
+    """
+    raise RuntimeError(f"numpipe.run_scoped {INSIDE}")
+
+
+@op
+def allocated(np_: Context, kind: Any, site: str) -> Any:
+    """`scratch(kind)` as the AST pass writes it: the type as a text, and the place in the source."""
+    return _refs(np_, np_.unit.plan_scratch(site, parse(kind), True).tree)
+
+
+@op
+def scoped(np_: Context, site: str, axes: Any, function: Callable[..., Any], *kinds: Any) -> Any:
+    """`run_scoped(function, *kinds)` as the AST pass writes it."""
+    shared, places = shared_by(np_.unit, axes), sites(site, len(kinds))
+    return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if allocates(kind) else kind
+                      for place, kind in zip(places, kinds, strict=True)])
+
+
+def sites(site: str, count: int) -> list[str]:
+    """A name for each of the allocations that are written in one place."""
+    return [site] if count == 1 else [f"{site} ({number})" for number in range(count)]
+
+
+def allocates(kind: Any) -> bool:
+    """Whether an argument of `scoped` is the text of a type, no value that is passed on."""
+    return isinstance(kind, str)
+
+
+def _refs(np_: Context, tree: Any) -> Any:
+    if isinstance(tree, tuple):
+        return tuple(_refs(np_, part) for part in tree)
+    copy = np_.unit.number(current().warpgroup) if tree.own and not np_.memory else 0
+    if isinstance(tree, SmemPlan):
+        slots = Slots(tree, tree.base + copy * tree.own, np_.memory)
+        return slots if tree.slots else slots.at[()]
+    ref = BarrierRef(np_, tree, copy, tree.kind.shape, 0)
+    if not np_.memory:
+        for number in range(tree.kind.count):
+            current().mbar_init_at_entry(ref.address + 8 * number, tree.arrivals, tree.name_of(copy, number), observed=True)
+    return ref

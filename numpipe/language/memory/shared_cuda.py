@@ -1,0 +1,238 @@
+"""Shared memory of the kernel's own as Numba values: plans in the types, addresses in the values."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from ...core import numba as nb
+from ...core.inert_cuda import InertType
+from ...core.op import cuda_meaning, immediate
+from ...diagnostics.errors import CompileError, SpecError
+from ...plan.allocations import BarrierPlan, SmemPlan, parse
+from ...plan.context_cuda import ContextType, compute_warpgroup
+from ...plan.unit import Unit
+from ..pipeline.ring_cuda import smem
+from ..tiles.refs_cuda import AllType, DsType, SmemType
+from . import shared as source
+
+I32 = nb.types.int32
+
+
+class SlotsType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, plan: SmemPlan, role: str) -> None:
+        self.plan, self.role = plan, role
+        super().__init__(name=f"slots({plan}, {role})")
+
+    @property
+    def tile(self) -> SmemType:
+        return SmemType(self.plan.kind.layout, self.plan.kind.dtype, self.role, True)
+
+
+class SlotsAtType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, slots: SlotsType) -> None:
+        self.slots = slots
+        super().__init__(name=f"at({slots})")
+
+
+class BarriersType(nb.types.Type):  # type: ignore[misc]
+    """Barriers of an allocation, as one role sees them; the value has the context and the number of the first."""
+
+    def __init__(self, context: ContextType, plan: BarrierPlan, shape: tuple[int, ...]) -> None:
+        self.context, self.plan, self.shape = context, plan, shape
+        super().__init__(name=f"barriers({context}, {plan}, {shape})")
+
+    @property
+    def memory(self) -> bool:
+        return bool(self.context.role == "memory")
+
+
+class BarriersAtType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, barriers: BarriersType) -> None:
+        self.barriers = barriers
+        super().__init__(name=f"at({barriers})")
+
+
+def _model(cls: Any, fields: Any) -> None:
+    class Model(nb.models.StructModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, fe_type: Any) -> None:
+            super().__init__(manager, fe_type, fields(fe_type))
+
+    nb.register_model(cls)(Model)
+
+
+_model(SlotsType, lambda ty: [("address", I32)])
+_model(SlotsAtType, lambda ty: [("address", I32)])
+_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
+_model(BarriersAtType, lambda ty: [("np", ty.barriers.context), ("first", I32)])
+
+
+def fields_of(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+
+
+nb.attribute(SlotsType, "at", SlotsAtType, lambda c, b, ty, value: value)
+nb.attribute(BarriersType, "at", BarriersAtType, lambda c, b, ty, value: value)
+nb.constant_attribute(SlotsType, "shape", lambda ty: ty.plan.kind.shape)
+nb.constant_attribute(SlotsType, "dtype", lambda ty: ty.plan.kind.dtype.name)
+nb.constant_attribute(BarriersType, "shape", lambda ty: ty.shape)
+
+
+# ---- views
+def _parts(index: Any) -> tuple[Any, ...]:
+    return tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
+
+
+def _kind(part: Any) -> str:
+    if isinstance(part, nb.types.Integer):
+        return "int"
+    return "inert" if isinstance(part, InertType) else "other"
+
+
+def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, index: Any, value: Any) -> Any:
+    """Row-order number of a place, in an index of type `index`."""
+    number = nb.const(0)
+    for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
+        if isinstance(part, InertType):
+            continue
+        found = builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
+        number = builder.add(builder.mul(number, nb.const(size)), context.cast(builder, found, part, I32))
+    return number
+
+
+def _view(target: Any, index: Any) -> Any:
+    if isinstance(target, SlotsType):
+        raise SpecError(source.NO_SLOTS)
+    if isinstance(target, BarriersType):
+        raise SpecError(source.NO_VALUE + "; barriers.at[i] is one of several")
+    if isinstance(target, SlotsAtType):
+        return _slot(target, index)
+    return _barrier(target, index) if isinstance(target, BarriersAtType) else None
+
+
+def _slot(target: SlotsAtType, index: Any) -> Any:
+    parts, plan = _parts(index), target.slots.plan
+    lead = plan.slots
+    source.check_slots(lead, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
+    here, rest = parts[:len(lead)], parts[len(lead):]
+    tile, layout, scales = target.slots.tile, plan.kind.layout, []
+    for axis, part in enumerate(two(rest) if rest else ()):
+        scale = 0
+        if isinstance(part, DsType):
+            layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
+        scales.append(0 if getattr(part, "inert", False) else scale)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        address = fields_of(context, builder, target, args[0]).address
+        number = _linear(context, builder, lead, here, index, args[1])
+        address = builder.add(address, builder.mul(number, nb.const(plan.kind.stride)))
+        for axis, scale in enumerate(scales, len(lead)):
+            if scale:
+                start = builder.extract_value(args[1], axis)
+                address = builder.add(address, builder.mul(start, nb.const(scale)))
+        return address
+
+    return SmemType(layout, tile.dtype, tile.role, True)(target, index), codegen
+
+
+def two(parts: Any) -> Any:
+    """The parts of a tile's index."""
+    if not all(isinstance(part, (DsType, AllType)) for part in parts):
+        raise SpecError(f"a tile is indexed by two of ds(start, size) and ':', got ({', '.join(map(str, parts))})")
+    return parts
+
+
+def _barrier(target: BarriersAtType, index: Any) -> Any:
+    parts, barriers = _parts(index), target.barriers
+    left = source.check_barriers(barriers.shape, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
+    result = BarriersType(barriers.context, barriers.plan, left)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        have = fields_of(context, builder, target, args[0])
+        value = nb.cgutils.create_struct_proxy(result)(context, builder)
+        number = _linear(context, builder, barriers.shape[:len(parts)], parts, index, args[1])
+        value.np, value.first = have.np, builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
+        return value._getvalue()
+
+    return result(target, index), codegen
+
+
+nb.binary(operator.getitem, _view)
+
+
+@nb.typing_registry.register_global(bool)
+class _Truth(nb.AbstractTemplate):  # type: ignore[misc]
+    key = bool
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        if any(isinstance(arg, BarriersType) for arg in args):
+            raise CompileError(source.NO_VALUE)
+        return None
+
+
+# ---- allocations
+def _type(np_: ContextType, tree: Any) -> Any:
+    if isinstance(tree, tuple):
+        return nb.types.Tuple([_type(np_, part) for part in tree])
+    if isinstance(tree, BarrierPlan):
+        return BarriersType(np_, tree, tree.kind.shape)
+    slots = SlotsType(tree, np_.role)
+    return slots if tree.slots else slots.tile
+
+
+def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType, np_: Any) -> Any:
+    if isinstance(tree, tuple):
+        return context.make_tuple(builder, ty, [_value(context, builder, t, part, np_type, np_)
+                                                for t, part in zip(ty, tree, strict=True)])
+    if isinstance(tree, BarrierPlan):
+        barriers = nb.cgutils.create_struct_proxy(ty)(context, builder)
+        barriers.np, barriers.first = np_, nb.const(0)
+        return barriers._getvalue()
+    address = own_part(builder, np_type.unit, tree)
+    if not tree.slots:
+        return address
+    slots = nb.cgutils.create_struct_proxy(ty)(context, builder)
+    slots.address = address
+    return slots._getvalue()
+
+
+def own_part(builder: Any, unit: Unit, plan: SmemPlan | BarrierPlan) -> Any:
+    """Address of a plan's first byte for this warpgroup."""
+    address = smem(builder, plan.base)
+    if not plan.own:
+        return address
+    return builder.add(address, builder.mul(compute_warpgroup(builder, unit), nb.const(plan.own)))
+
+
+def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:
+    first = fields_of(context, builder, ty, value).first
+    return builder.add(own_part(builder, ty.context.unit, ty.plan), builder.shl(first, nb.const(3)))
+
+
+@cuda_meaning(source.allocated)
+def _allocated(_context: Any, np_: Any, kind: Any, site: Any) -> Any:
+    tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
+    result = _type(np_, tree)
+    return result(np_, kind, site), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
+
+
+@cuda_meaning(source.scoped)
+def _scoped(typing_context: Any, np_: Any, site: Any, axes: Any, function: Any, *kinds: Any) -> Any:
+    unit, places = np_.unit, source.sites(nb.literal(site), len(kinds))
+    shared = source.shared_by(unit, immediate("run_scoped", "collective_axes", axes))
+    trees = [unit.plan_scratch(place, parse(nb.literal(kind)), shared).tree if _allocates(kind) else None
+             for place, kind in zip(places, kinds, strict=True)]
+    argtypes = [kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)]
+    result = nb.returns(typing_context, function, argtypes)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
+                  for value, ty, tree in zip(args[4:], argtypes, trees, strict=True)]
+        return nb.call_value(context, builder, function, args[3], argtypes, values)[1]
+
+    return result(np_, site, axes, function, *kinds), codegen
+
+
+def _allocates(kind: Any) -> bool:
+    return isinstance(kind, nb.types.StringLiteral)

@@ -1,0 +1,220 @@
+"""Barriers that a pipeline hands to its body: waiting for, and releasing, one operand of a step by itself.
+
+::
+
+    pipe = numpipe.pipeline(…, manual_ready_barriers=True, manual_consumed_barriers=True)
+    for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
+        …
+
+    def body(indices, a_tile, b_tile, a_ready, b_ready, a_consumed, b_consumed, acc):
+        numpipe.barrier_wait(a_ready)                    # b may still be on its way
+        numpipe.barrier_wait(b_ready)
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 0)
+        numpipe.barrier_arrive(a_consumed)               # from here on the memory role may load the next a
+        numpipe.barrier_arrive(b_consumed)
+        return acc
+
+    numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True, manual_consumed_barriers=True)(a, b)
+
+A barrier is a value: which ring, which operand, which step. What is done with it is the ring's (`ring`); here is who may do
+it. The memory role runs a body only for the pipelines in it, and there both operations do nothing.
+
+The same operations are those of the barriers that a kernel allocates itself (`numpipe.Barrier`); what they do to these is in
+`phases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ...core.op import constant, op
+from ...diagnostics.errors import CompileError, SpecError
+from ..memory import phases
+from ..memory.shared import BarrierRef, one_barrier
+from .ring import Ring, await_ready, note, release_delayed, step_of
+from .steps import Loop, Place, Written
+
+__all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
+
+PASSED = {"ready": "manual_ready_barriers=True", "consumed": "manual_consumed_barriers=True"}
+MANUAL = tuple(option.partition("=")[0] for option in PASSED.values())
+USE = {"ready": "numpipe.barrier_wait(…)", "consumed": "numpipe.barrier_arrive(…)"}
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """The ready or consumed barrier of one operand in one step, on the simulated SM.
+
+    k     step of the loop, from 0
+    """
+
+    ring: Ring
+    kind: str
+    part: int
+    k: Any
+
+    def __repr__(self) -> str:
+        return what(self.kind)
+
+    def _value(self, *_: Any) -> NoReturn:
+        raise CompileError(no_value(self.kind))
+
+    __bool__ = __int__ = __index__ = __float__ = _value
+
+
+def kinds(manual: tuple[bool, bool], places: tuple[Place | Written | None, ...]) -> list[tuple[str, Place]]:
+    """The barriers that a body is given: of which kind, and where its operand is."""
+    return [(kind, place) for kind, asked in zip(("ready", "consumed"), manual, strict=True) if asked
+            for place in places if isinstance(place, Place)]
+
+
+@op
+def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
+    """The barriers of step k that the body is given: one ready, then one consumed barrier for each operand."""
+    if any(loop.manual) and not loop.np.memory:
+        for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
+            note(ring, "begin", step_of(ring, k, 0), 0)
+    return tuple(Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop.manual, loop.places))
+
+
+def by_kind(manual: tuple[bool, bool], barriers: Sequence[Any]) -> list[Sequence[Any]]:
+    """The same barriers in groups, one for each kind that was asked for."""
+    count = len(barriers) // max(1, sum(manual))
+    return [barriers[number * count:(number + 1) * count] for number in range(sum(manual))]
+
+
+# ---- what both executions check
+def asked_for(where: str, *given: Any) -> tuple[bool, bool]:
+    """The two options of a pipeline that ask for barriers; SpecError for what is no compile-time bool."""
+    return check_manual(where, *(constant(where, name, value) for name, value in zip(MANUAL, given, strict=True)))
+
+
+def check_manual(where: str, *given: Any) -> tuple[bool, bool]:
+    """The same, of values known when the kernel is compiled."""
+    for name, value in zip(MANUAL, given, strict=True):
+        if not isinstance(value, bool):
+            raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
+    return bool(given[0]), bool(given[1])
+
+
+def check_shared_loads(where: str, manual: tuple[bool, bool], single: bool) -> None:
+    """Raise SpecError where a pipeline has no barriers for its body: a warpgroup that loads for itself has waited for a step."""
+    for name, asked in zip(MANUAL, manual, strict=True):
+        if asked and single:
+            raise SpecError(f"{where}: {name}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all of a "
+                            "step at once: leave it out, or let a memory role load (warp_specialized=True)")
+
+
+def check_groups(where: str, manual: tuple[bool, bool], loaded: int, unpacked: tuple[int, ...]) -> None:
+    """Raise SpecError unless a loop unpacks the barriers that it is given.
+
+    `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that is not seen.
+    """
+    asked = [kind for kind, wanted in zip(PASSED, manual, strict=True) if wanted]
+    if len(unpacked) != len(asked):
+        groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in asked)])
+        raise SpecError(f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has {2 + len(asked)}: write `for "
+                        f"{groups} in pipe(arrays):`; barriers come with {' and '.join(f'{name}=True' for name in MANUAL)}")
+    for kind, count in zip(asked, unpacked, strict=True):
+        if count not in (-1, loaded):
+            raise SpecError(f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has {loaded}: one for each array "
+                            "that it loads, in the order of in_specs")
+
+
+def what(kind: str) -> str:
+    return f"a {kind} barrier"
+
+
+def no_value(kind: str) -> str:
+    return f"{what(kind)} has no value: it is passed to {USE[kind]}"
+
+
+def wanted(operation: str, kind: str, given: str) -> str:
+    """Message for an argument that is no barrier, or one of the other kind."""
+    other = next(k for k in PASSED if k != kind)
+    mend = f"; that one is for {USE[other]}" if given == what(other) else f", which the body is given with {PASSED[kind]}"
+    return f"{operation} takes {what(kind)}{mend}, got {given}"
+
+
+def _check(operation: str, kind: str, given: Any) -> None:
+    if not isinstance(given, Barrier) or given.kind != kind:
+        raise SpecError(wanted(operation, kind, repr(given) if isinstance(given, Barrier) else type(given).__name__))
+
+
+# ---- the operations
+@op
+def barrier_wait(barrier: Any) -> None:
+    """Wait until the tile of a ready barrier has landed; then it may be used.
+
+    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`), by all lanes of every compute
+    warpgroup that uses the tile. Waiting again for the same tile costs a test and changes nothing. To use a tile without waiting
+    for it is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
+
+    Of a `numpipe.Barrier`: wait for its next phase, the n-th time for phase n (from 0), after which this warpgroup sees what
+    those did that arrived, and what copies brought. Somebody waits for each phase before the next one can complete, and who
+    waits at all waits for each; the simulator reports where that is not so.
+
+    Raises SpecError for anything but a ready barrier, or one of a `numpipe.Barrier`.
+    """
+    if isinstance(barrier, BarrierRef):
+        one_barrier("barrier_wait", barrier.shape)
+        if not barrier.np.memory:
+            phases.wait(barrier)
+        return
+    _check("barrier_wait", "ready", barrier)
+    if not barrier.ring.np.memory:
+        await_ready(barrier.ring, barrier.part, step_of(barrier.ring, barrier.k, 0))
+
+
+@op
+def barrier_arrive(barrier: Any) -> None:
+    """Release the tile of a consumed barrier: this warpgroup reads it no more, and the memory role may load over it.
+
+    In pipelines with ``manual_consumed_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`): every compute warpgroup
+    arrives exactly once on each of a step's barriers. Products that read the tile must have been waited for (`wgmma_wait`); to
+    arrive before is a race, never to arrive a deadlock, and to arrive twice releases a tile that somebody reads: the simulator
+    reports all three.
+
+    With ``delay_release=d`` the barrier given in a step is that of the tile d steps before, after a wait that leaves the
+    products of d steps in flight. In the first d steps there is none: arriving does nothing there, and may be left out.
+    The tiles of the last d steps are released by the ring when the loop ends.
+
+    The warpgroup waits until the tile has landed, unless its source shows that it did, and lane 0 of each of its four warps
+    arrives: wgmma_wait is a wait of a warp, so that one lane's arrival could not speak for the others (PTX ISA, "mbarrier.arrive").
+
+    Of a `numpipe.Barrier`: this warpgroup's arrival in the phase that is going on, one of `num_arrivals`. Those who wait for the
+    phase see what it wrote before (for the TMA and wgmma to see it, `commit_smem` first). It has to be sure that the phase before
+    is over: it has waited for it, or has heard of it from somebody who has.
+
+    Raises SpecError for anything but a consumed barrier, or one of a `numpipe.Barrier`.
+    """
+    if isinstance(barrier, BarrierRef):
+        one_barrier("barrier_arrive", barrier.shape)
+        if not barrier.np.memory:
+            phases.arrive(barrier)
+        return
+    _check("barrier_arrive", "consumed", barrier)
+    if not barrier.ring.np.memory:
+        release_delayed(barrier.ring, barrier.part, barrier.k)
+
+
+@op
+def barrier_test(barrier: Any) -> Any:
+    """Whether the phase of a `numpipe.Barrier` that this warpgroup waits for next is complete; never blocks.
+
+    One answer for the whole warpgroup, so that it may steer an `if` or a `while`. True is as good as a wait for what may be read
+    then, but does not count as one: the wait for the phase follows, and passes at once. The memory role has no answer, so loads
+    cannot depend on it (PTX ISA, "mbarrier.test_wait").
+
+    Raises SpecError for anything but one barrier of a `numpipe.Barrier`.
+    """
+    if not isinstance(barrier, BarrierRef):
+        raise SpecError(own_only(repr(barrier) if isinstance(barrier, Barrier) else type(barrier).__name__))
+    one_barrier("barrier_test", barrier.shape)
+    return phases.test(barrier)
+
+
+def own_only(given: str) -> str:
+    return f"barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got {given}"

@@ -1,0 +1,129 @@
+"""Barriers of a body as Numba values: ring, kind and operand in the type; the step in the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning, helper
+from ...diagnostics.errors import CompileError, SpecError
+from ..memory import phases
+from ..memory.shared import one_barrier
+from ..memory.shared_cuda import BarriersType
+from . import barriers as source
+from .ring import await_ready, release_delayed, step_of
+from .ring_cuda import RingType
+from .steps_cuda import LoopType, loop_value
+
+I32 = nb.types.int32
+
+
+class BarrierType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, ring: RingType, kind: str, part: int) -> None:
+        self.ring, self.kind, self.part = ring, kind, part
+        super().__init__(name=f"barrier({ring}, {kind}, {part})")
+
+    @property
+    def what(self) -> str:
+        return source.what(self.kind)
+
+
+@nb.register_model(BarrierType)
+class _BarrierModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: BarrierType) -> None:
+        super().__init__(manager, fe_type, [("ring", fe_type.ring), ("k", I32)])
+
+
+def barrier_types(loop: LoopType) -> list[BarrierType]:
+    """Types of the barriers that a pipeline's body is given."""
+    return [BarrierType(loop.rings[place.ring], kind, place.operand) for kind, place in source.kinds(loop.manual, loop.places)]
+
+
+@cuda_meaning(source.barriers_of)
+def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
+    result = nb.types.Tuple(barrier_types(loop))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        rings = loop_value(context, builder, loop, args[0]).rings
+        values = []
+        for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
+            value = nb.cgutils.create_struct_proxy(ty)(context, builder)
+            value.ring, value.k = builder.extract_value(rings, place.ring), args[1]
+            values.append(value._getvalue())
+        return context.make_tuple(builder, result, values)
+
+    return result(loop, I32), codegen
+
+
+@helper
+def await_step(ring, part, k):  # type: ignore[no-untyped-def]
+    """Wait for what the pipeline's step k uses."""
+    await_ready(ring, part, step_of(ring, k, 0))
+
+
+def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any) -> None:
+    """An operation on a barrier: ``function(ring, part, k)`` in the compute role."""
+
+    def typer(typing_context: Any, barrier: Any) -> Any:
+        if isinstance(barrier, BarriersType):
+            return _of_own(typing_context, name, own, barrier)
+        if not isinstance(barrier, BarrierType) or barrier.kind != kind:
+            given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
+            raise SpecError(source.wanted(name, kind, given))
+        part, number = nb.immediate(barrier.part)
+        argtypes = (barrier.ring, part, I32)
+        memory = barrier.ring.context.role == "memory"
+        if not memory:
+            nb.returns(typing_context, function, argtypes)
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            if not memory:
+                value = nb.cgutils.create_struct_proxy(barrier)(context, builder, value=args[0])
+                nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
+            return nb.nothing(context)
+
+        return nb.types.void(barrier), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+def _of_own(typing_context: Any, name: str, function: Any, barrier: BarriersType) -> Any:
+    """The same on a barrier that the kernel has allocated."""
+    one_barrier(name, barrier.shape)
+    if not barrier.memory:
+        nb.returns(typing_context, function, (barrier,))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if not barrier.memory:
+            nb.call(context, builder, function, (barrier,), args)
+        return nb.nothing(context)
+
+    return nb.types.void(barrier), codegen
+
+
+@cuda_meaning(source.barrier_test)
+def _barrier_test(typing_context: Any, barrier: Any) -> Any:
+    if not isinstance(barrier, BarriersType):
+        raise SpecError(source.own_only(barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))))
+    one_barrier("barrier_test", barrier.shape)
+    result = nb.returns(typing_context, phases.test, (barrier,))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return nb.call(context, builder, phases.test, (barrier,), args)[1]
+
+    return result(barrier), codegen
+
+
+_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_step, phases.wait)
+_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, phases.arrive)
+
+
+@nb.typing_registry.register_global(bool)
+class _Truth(nb.AbstractTemplate):  # type: ignore[misc]
+    key = bool
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        for barrier in args:
+            if isinstance(barrier, BarrierType):
+                raise CompileError(source.no_value(barrier.kind))
+        return None

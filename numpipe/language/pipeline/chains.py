@@ -1,0 +1,122 @@
+"""Pipelines one after another on the same shared memory, and names for what a pipeline is made of.
+
+::
+
+    pipe = numpipe.emit_pipeline_warp_specialized(body, …)
+    shared = pipe.get_allocations(a, b)
+    pipe(a, b, allocations=shared)
+    numpipe.emit_pipeline_warp_specialized(other_body, …)(d, e, allocations=shared)     # the same slots, barriers and counters
+
+and loops over pipelines, ``for … in other(d, e, allocations=shared):``.
+
+A ring is not drained (`ring`), so the second pipeline's loads begin while the first one still computes: as soon as a slot is
+free. That is what chains of pipelines with a START, STEADY or STOP state are for elsewhere; here it needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...core.inert import Inert
+from ...diagnostics.errors import SpecError
+from ...plan.plans import RingPlan
+
+__all__ = ["ComputeContext", "PipelineState", "WarpSpecializedPipeline"]
+
+
+class PipelineState(IntEnum):
+    """Where a pipeline stands in a chain of them: `emit_pipeline_warp_specialized`'s pipeline_state.
+
+    >>> int(PipelineState.STOP)
+    2
+    """
+
+    START = 0
+    STEADY = 1
+    STOP = 2
+
+
+class Allocations:
+    """The rings of a pipeline, for others to use (`get_allocations`)."""
+
+    def __init__(self, plans: tuple[RingPlan, ...]) -> None:
+        self.plans = plans
+
+
+class WarpSpecializedPipeline(Protocol):
+    """What `emit_pipeline_warp_specialized` returns inside a kernel."""
+
+    def __call__(self, *arrays: Any, allocations: Any = None) -> None:
+        """Run it over the arrays; with `allocations`, on another pipeline's shared memory."""
+
+    def get_allocations(self, *arrays: Any) -> Any:
+        """The shared memory that it uses for these arrays: slots, barriers and counters."""
+
+
+class ComputeContext(Protocol):
+    """The compute_context of a pipeline: it runs the pipeline once, with the initial carry."""
+
+    def __call__(self, pipeline: Any) -> None:
+        """``final = pipeline(initial)``."""
+
+
+def check_state(where: str, value: Any) -> None:
+    """pipeline_state is None, a PipelineState or an integer 0…2. The simulator checks run-time integers too; of those a compiler
+    knows the type only, and of those that only the compute role has the memory role knows nothing (`Inert`).
+    """
+    if value is None or isinstance(value, Inert):
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value not in list(PipelineState):
+        given = int(value) if isinstance(value, np.integer) else repr(value)
+        raise SpecError(f"{where}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or an integer 0…2, "
+                        f"got {given}")
+
+
+def check_shared(where: str, single: bool) -> None:
+    """Raise SpecError for allocations of, or for, a single-stream pipeline."""
+    if single:
+        raise SpecError(f"{where}: allocations are what emit_pipeline_warp_specialized uses, and all warpgroups share; a "
+                        "single-stream pipeline has slots and barriers for each warpgroup: call it without them")
+
+
+@contextmanager
+def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Iterator[None]:
+    """While a pipeline runs (or its body is compiled) another one on its rings cannot: their counters stand still until it ends.
+
+    `held`: names of the rings of those that run, by counter.
+    """
+    mine = {plan.index: plan.name for plan in plans}
+    for index, name in mine.items():
+        if index in held:
+            raise SpecError(f"kernel {kernel}, pipeline at {site_of(name)}: it runs inside the pipeline at {site_of(held[index])}, "
+                            "on the same slots, which are in use until that one ends: the inner one must be a pipeline of its "
+                            "own, with its own allocations")
+    held.update(mine)
+    try:
+        yield
+    finally:
+        for index in mine:
+            del held[index]
+
+
+def site_of(ring: str) -> str:
+    """Where the pipeline of a ring is written, from the ring's name."""
+    return ring.rpartition(" @ ")[2]
+
+
+def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int) -> None:
+    """Raise SpecError for allocations of a pipeline with another number of rings, or of output rings."""
+    outputs = sum(plan.written for plan in shared)
+    if len(shared) == rings + outs and outputs != outs:
+        raise SpecError(f"{where}: allocations of {', '.join(plan.name for plan in shared)} have {outputs} rings of outputs, but "
+                        f"this pipeline has {outs}: pipelines that share allocations have the same")
+    rings += outs
+    if len(shared) != rings:
+        names = ", ".join(plan.name for plan in shared) or "no operand"
+        raise SpecError(f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has {rings}: operands that "
+                        "change together and have as many slots share a ring; pipelines that share allocations have the same")

@@ -1,0 +1,362 @@
+"""The body form of a pipeline: a function called for each step, after the step's tiles have landed.
+
+::
+
+    def body(indices, a_tile, b_tile, acc):                     # the next carry
+        return numpipe.wgmma(acc, a_tile, b_tile.T)
+
+    def compute(pipeline):                                      # compute warpgroups only
+        acc = pipeline(numpipe.zeros((64, 256), np.float32))    # the initial carry -> the final one
+        c[ds(m * 64, 64), ds(n * 256, 256)] = acc.astype(c.dtype)
+
+    numpipe.emit_pipeline_warp_specialized(
+        body, grid=(steps,), max_concurrent_steps=4, compute_context=compute, in_specs=(
+            BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((256, 64), lambda k: (n, k))))(a, b)
+
+It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. What differs is the memory
+role: it calls neither the body nor the compute context, unless one of them holds a pipeline of its own, whose loads it
+must issue too; then it runs both with inert tiles, as it runs a loop's body.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...core.closure import Facts, bind, facts_of
+from ...core.op import constant, helper, op
+from ...diagnostics.errors import CompileError, SpecError
+from ...plan.trees import leaves
+from ...plan.unit import Unit
+from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
+from ..tiles.layouts import cast_for, said
+from ..tiles.mma import wgmma_wait
+from ..tiles.tile import Tile
+from .chains import Allocations, check_shared, check_state
+from .pipelines import Pipeline, check_arrays, check_tokens, loaded, reachable, shared_plans, steps_over
+
+__all__ = ["emit_pipeline_warp_specialized"]
+
+
+def not_called(builder: str) -> str:
+    return f"a pipeline is emitted for arrays: {builder}(…)(a, b)"
+
+
+def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
+                                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None,
+                                   delay_release: int | None = None,
+                                   compute_context: Callable[..., Any] | None = None,
+                                   carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
+                                   wg_axis: str | None = None, memory_registers: int | None = None,
+                                   manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
+                                   pipeline_state: Any = None, memory_thread_idx: int | None = None,
+                                   steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
+    """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
+
+    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
+                          tiles are in shared memory. Called by every compute warpgroup at every step.
+    grid                  steps per dimension, run-time int32 values, last one fastest
+    in_specs              one BlockSpec for each array; tuples and NamedTuples of them, nested, for arrays in the same tuples
+    out_specs             the same for arrays that the body writes, behind the inputs in its parameters and in the call (`pipeline`)
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1; default:
+                          `CompilerParams.max_concurrent_steps`, else 2), but no more than a grid of compile-time
+                          constants has
+    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`)
+    compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls ``pipeline(carry)`` exactly
+                          once and receives the final carry, in which no product is in flight any more. Needed for a carry.
+    carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
+    num_compute_wgs, wg_axis, memory_registers
+                          those of the kernel, for kernels that do not say themselves
+    manual_ready_barriers the body is given a ready barrier for each array, behind the tiles, and waits for each tile itself
+                          before it uses it: ``numpipe.barrier_wait(barrier)``. So it can begin with the first one.
+    manual_consumed_barriers
+                          the body is given a consumed barrier for each array, behind those, and every compute warpgroup
+                          releases each tile itself, once a step, when the products that read it have been waited for:
+                          ``numpipe.barrier_arrive(barrier)``. The memory role loads a step's arrays in the order of in_specs,
+                          each as soon as its own tile is free. With ``delay_release=d`` the barriers are those of d steps
+                          before; the first d steps may be skipped, for arriving does nothing in them, and the tiles of the
+                          last d steps are released by the ring. A tile that several steps use is released in the last of
+                          them: arriving in the others does nothing, and may be left out.
+    pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
+                          chain of them. It is accepted under any grid, delay and number of steps, and changes nothing: rings are
+                          never drained, so that the next pipeline's loads always begin while this one still computes
+    memory_thread_idx     the CTA's warpgroup that is the memory role, 0…num_compute_wgs (a constant; default: the last one). The
+                          compute warpgroups are numbered from 0 without it
+    steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (see `pipeline`)
+
+    ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays: slots, barriers and step
+    counters. Another pipeline, with blocks and slots of the same sizes, is called with it, ``(arrays, allocations=…)``, and uses
+    these instead of its own (see `chains`).
+
+    So a body takes ``(indices, *tiles, *ready, *consumed[, carry])``.
+
+    A carry is a tile, a number, or a tuple of them, and keeps its types and shapes from step to step. Functions are nested
+    in the kernel or decorated with `numpipe.function`.
+
+    Raises SpecError when the ring does not fit in shared memory, for functions that do not fit the call, and for options that
+    are no compile-time constants.
+    """
+    raise RuntimeError("numpipe.emit_pipeline_warp_specialized works inside a kernel only: call it from a @numpipe.kernel function")
+
+
+class Emitted:
+    """What it returns inside a kernel, as the simulated SM holds it."""
+
+    def __init__(self, pipe: Pipeline, body: Any, compute: Any, last: bool = False) -> None:
+        self.pipe, self.body, self.compute, self.last = pipe, body, compute, last
+        self.facts, mirrored = known(body), known(compute)
+        self.mirrored = self.facts.pipelines or mirrored.pipelines
+        self.by_lane = by_lane(pipe.np.unit)
+        if self.by_lane:
+            check_lane_body(where(pipe), self.facts, pipe.manual)
+
+
+NOTHING = Facts("nothing", 0)
+
+
+def known(function: Any) -> Facts:
+    """The facts of a function that has been checked; those of nothing for None."""
+    return facts_of(function) or NOTHING
+
+
+@op
+def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
+            memory_registers: Any, pipeline_state: Any, memory_thread_idx: Any, last: int) -> Callable[..., Any]:
+    """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
+
+    `coroutine`: whether `compute` was given as carry_coroutine. `last`: see `pipelines.steps`.
+    """
+    options = [constant(where(pipe), name, value) for name, value in
+               (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
+    check_options(where(pipe), pipe.np.unit, *options)
+    check_state(where(pipe), pipeline_state)
+    check_memory_thread(where(pipe), pipe.np.unit, constant(where(pipe), "memory_thread_idx", memory_thread_idx))
+    check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), pipe.manual, compute is not None)
+    check_tokens(where(pipe), pipe.steps_of is not None, None if known(body).turns else ())
+    if compute is not None:
+        check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
+    return bind(run, Emitted(pipe, body, compute, bool(last)))
+
+
+def where(pipe: Any) -> str:
+    return f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}"
+
+
+# ---- what both executions check
+def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: str | None, memory_registers: int | None) -> None:
+    """One CTA has one split into roles: what the pipeline says must be what the kernel has."""
+    if not unit.warp_specialized:
+        raise SpecError(f"{where}: {WITHOUT_MEMORY_ROLE}")
+    for name, asked, have in (("num_compute_wgs", num_compute_wgs, unit.compute_wgs), ("wg_axis", wg_axis, unit.wg_axis),
+                              ("memory_registers", memory_registers, unit.memory_registers)):
+        if asked is not None and asked != have:
+            raise SpecError(f"{where}: {name}={asked!r}, but the kernel has {name}={have!r}: a CTA has one split into roles; say "
+                            "it once, on the kernel")
+
+
+def check_memory_thread(where: str, unit: Unit, index: Any) -> None:
+    """The memory role is one of the CTA's warpgroups."""
+    if index is not None and index != unit.memory_warpgroup:
+        raise SpecError(f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are 0…{unit.compute_wgs}: "
+                        f"num_compute_wgs={unit.compute_wgs} and the memory role")
+
+
+WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "
+                       "emit_pipeline, whose loads every compute warpgroup issues for itself")
+
+
+def arguments(count: int) -> str:
+    return plural(count, "argument")
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def counts(pipe: Any) -> tuple[int, int]:
+    """Tiles and loaded operands of a pipeline: its body has barriers for the latter."""
+    return len(pipe.tree.parts), loaded(pipe)
+
+
+A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
+
+
+def check_body(where: str, body: Facts | None, given: object, counted: tuple[int, int], manual: tuple[bool, bool],
+               carry: bool, option: str = "compute_context") -> None:
+    """The body takes what it is called with; `counted`, `manual`: tiles and barriers (`counts`, `check_manual`);
+    `option`: the one that gives the carry.
+    """
+    if body is None:
+        raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
+    if body.coroutine:
+        raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
+    tiles, loaded = counted
+    wanted = 1 + tiles + loaded * sum(manual) + carry
+    if body.parameters != wanted:
+        kinds = [(tiles, "tile"), *[(loaded, f"{kind} barrier") for kind, asked in
+                                    zip(("ready", "consumed"), manual, strict=True) if asked]]
+        given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
+        mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
+                f"; a carry needs {_a(option)}" if body.parameters > wanted else
+                f"; with {_a(option)} the carry comes last")
+        raise SpecError(f"{where}: body '{body.name}' takes {arguments(body.parameters)}, but is called with {wanted}: "
+                        f"{given}{mend}")
+    if carry and not body.returns:
+        raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
+    if body.returns and not carry:
+        mend = "a compute_context that calls pipeline(initial carry)" if option == "compute_context" else option
+        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {mend}, or return nothing")
+
+
+def _a(option: str) -> str:
+    return f"a {option}" if option == "compute_context" else option
+
+
+def check_compute(where: str, compute: Facts | None, given: object, coroutine: bool) -> None:
+    """The compute context runs the pipeline exactly once."""
+    option = "carry_coroutine" if coroutine else "compute_context"
+    if compute is None:
+        raise SpecError(f"{where}: {option} {A_FUNCTION}, got {given}")
+    if compute.coroutine is not coroutine:
+        raise SpecError(f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it as "
+                        f"{'carry_coroutine' if compute.coroutine else 'compute_context'}=")
+    if compute.parameters != 1:
+        raise SpecError(f"{where}: {option} '{compute.name}' takes {arguments(compute.parameters - coroutine)}, but is called with "
+                        + ("none" if coroutine else "1: the pipeline"))
+    if compute.misuse:
+        raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")
+    if compute.returns:
+        raise SpecError(f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store results through the "
+                        "kernel's output references")
+
+
+# ---- shared memory for other pipelines
+@op
+def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
+    """``pipeline.get_allocations(arrays)``, of an emitted one or of one for a loop."""
+    emitted = pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None
+    pipe = emitted.pipe if isinstance(emitted, Emitted) else pipeline
+    if not isinstance(pipe, Pipeline):
+        raise SpecError(f"get_allocations(…) is of a pipeline, got {type(pipeline).__name__}")
+    check_shared(pipe.where, pipe.single)
+    check_arrays(pipe, refs)
+    return Allocations(shared_plans(pipe, pipe.np.unit, leaves(refs)))
+
+
+# ---- the pipeline runs
+@op
+def run(emitted: Emitted, *refs: Any) -> None:
+    """``emit_pipeline_warp_specialized(...)(arrays)``."""
+    np_ = emitted.pipe.np
+    reachable(np_, emitted.pipe.site)
+    if np_.memory and not emitted.mirrored:
+        fill_steps(emitted, refs)
+        return
+    outer = np_.compute_only
+    np_.compute_only = outer or not emitted.mirrored
+    if emitted.compute is None:
+        run_steps(emitted, refs)
+    else:
+        emitted.compute(bind(run_carry, (emitted, refs)))
+    np_.compute_only = outer
+
+
+@op
+def emitted_steps(emitted: Emitted, refs: Any) -> Any:
+    """The steps, as the loop form has them."""
+    np_, outer = emitted.pipe.np, emitted.pipe.np.compute_only
+    np_.compute_only = False  # this one's loads are issued
+    iterator = steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, int(emitted.last))
+    np_.compute_only = outer
+    return iterator
+
+
+@helper
+def fill_steps(emitted, refs):  # type: ignore[no-untyped-def]
+    """The memory role: load every step."""
+    for _ in emitted_steps(emitted, refs):
+        pass
+
+
+@helper
+def run_steps(emitted, refs):  # type: ignore[no-untyped-def]
+    """Without a carry."""
+    for indices, tiles in emitted_steps(emitted, refs):
+        step(emitted, indices, tiles)
+
+
+@helper
+def run_carry(bound, carry):  # type: ignore[no-untyped-def]
+    """``pipeline(carry)``; `bound` is what `run` knows."""
+    emitted, refs = bound
+    carry = first_carry(emitted, refs, carry)
+    for indices, tiles in emitted_steps(emitted, refs):
+        carry = next_carry(emitted, indices, tiles, carry)
+    return wgmma_wait(carry, 0)  # on every way out of the loop: ptxas serialises wgmmas whose wait it does not see
+
+
+def call_body(emitted: Emitted, indices: Any, tiles: Any, *carry: Any) -> Any:
+    """``body(indices, *tiles, *carry)``, by the warpgroup or by each of its lanes."""
+    if emitted.by_lane:
+        return each_lane(emitted.body, indices, tiles, carry)
+    return emitted.body(indices, *tiles, *carry)
+
+
+@op
+def step(emitted: Emitted, indices: Any, tiles: Any) -> None:
+    """One step without a carry."""
+    call_body(emitted, indices, tiles)
+
+
+@op
+def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
+    """The initial carry, as the type that the body takes and returns."""
+    if emitted.by_lane:
+        check_lane_carry(where(emitted.pipe), _kind(carry))
+    return _strong(carry)
+
+
+@op
+def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
+    """One step with a carry."""
+    following = _strong(call_body(emitted, indices, tiles, carry))
+    if _kind(following) != _kind(carry):
+        raise CompileError(carry_changes(where(emitted.pipe), emitted.facts.name, _kind(carry), _kind(following)))
+    return following
+
+
+_LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
+
+
+def carry_changes(where: str, body: str, given: str, returned: str) -> str:
+    """What is wrong with a carry whose type changes; with the cast, where layouts are all that do."""
+    tiles = [_LAID.findall(kind) for kind in (given, returned)]
+    moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and a[1] != b[1]]
+    mend = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
+        _LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned)) else ": a carry keeps its shape and type from step to step"
+    return f"{where}: body '{body}' was given the carry {given} and returned {returned}{mend}"
+
+
+def _strong(carry: Any) -> Any:
+    """Python's numbers as the types they have on the GPU."""
+    if isinstance(carry, tuple):
+        parts = [_strong(part) for part in carry]
+        return type(carry)(*parts) if hasattr(carry, "_fields") else tuple(parts)
+    if isinstance(carry, (int, float)) and not isinstance(carry, (bool, np.generic)):
+        return np.int32(carry) if isinstance(carry, int) else np.float32(carry)
+    return carry
+
+
+def _kind(carry: Any) -> str:
+    """The shape and type of a carry, as messages show it."""
+    if isinstance(carry, tuple):
+        return f"({', '.join(map(_kind, carry))})"
+    if isinstance(carry, Tile):
+        return said(carry.shape, carry.dtype, carry.layout)
+    if isinstance(carry, PerLane):
+        return " or ".join(sorted({_kind(value) for value in carry.values}))
+    return carry.dtype.name if isinstance(carry, np.generic) else type(carry).__name__

@@ -1,0 +1,280 @@
+"""The body form on the GPU: an emitted pipeline is a callable value; its loop is that of the loop form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core import numba as nb
+from ...core.closure import Facts
+from ...core.closure_cuda import BoundType, bound_type, bound_value
+from ...core.inert_cuda import InertType
+from ...core.op import cuda_meaning, immediate
+from ...diagnostics.errors import CompileError, SpecError
+from ...plan.trees_cuda import leaves
+from ..memory.per_lane import by_lane, check_lane_body, check_lane_carry
+from ..memory.per_lane_cuda import as_lane, converge
+from ..tiles.layouts import ACCUMULATOR, said
+from ..tiles.tile import FLOAT32
+from ..tiles.tile_cuda import InFlightType, TileType
+from . import emit as source
+from .chains import check_shared, check_state, running
+from .chains_cuda import AllocationsType
+from .pipelines import check_tokens, shared_plans
+from .pipelines_cuda import PipelineType, StepsType, check_arrays, steps_type, steps_value
+
+I32 = nb.types.int32
+
+
+def _facts(function: Any) -> Facts | None:
+    return function.facts if isinstance(function, BoundType) else None
+
+
+class EmittedType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, pipe: PipelineType, body: Any, compute: Any, what: str = "emitted", last: bool = False) -> None:
+        self.pipe, self.body, self.compute, self.last = pipe, body, compute, last
+        self.facts: Facts = body.facts
+        mirrored = _facts(compute)
+        self.mirrored = self.facts.pipelines or (mirrored is not None and mirrored.pipelines)
+        self.by_lane = by_lane(pipe.context.unit)
+        if self.by_lane:
+            check_lane_body(pipe.where, self.facts, pipe.manual)
+        super().__init__(name=f"{what}({pipe}, {body}, {compute}, {last})")
+
+    @property
+    def where(self) -> str:
+        return self.pipe.where
+
+    def given(self, tiles: Any) -> tuple[Any, ...]:
+        """The types of tiles and barriers as the body has them."""
+        return tuple(map(as_lane, tiles)) if self.by_lane else tuple(tiles)
+
+    @property
+    def called(self) -> Any:
+        """The type of the body as it is called."""
+        return as_lane(self.body) if self.by_lane else self.body
+
+
+def emitted_model(kind: Any, fields: Callable[[Any], list[tuple[str, Any]]]) -> None:
+    """Register the struct that an emitted pipeline is."""
+    class Model(nb.models.StructModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, fe_type: EmittedType) -> None:
+            super().__init__(manager, fe_type, fields(fe_type))
+
+    nb.register_model(kind)(Model)
+
+
+emitted_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute)])
+
+
+def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
+    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+
+
+@cuda_meaning(source.emitted)
+def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
+             memory_registers: Any, pipeline_state: Any, memory_thread_idx: Any, last: Any) -> Any:
+    options = [immediate(pipe.where, name, ty) for name, ty in
+               (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
+    source.check_options(pipe.where, pipe.context.unit, *options)
+    carry = not isinstance(compute, nb.types.NoneType)
+    check_state(pipe.where, _state(pipeline_state))
+    source.check_memory_thread(pipe.where, pipe.context.unit, immediate(pipe.where, "memory_thread_idx", memory_thread_idx))
+    source.check_body(pipe.where, _facts(body), body, source.counts(pipe), pipe.manual, carry)
+    check_tokens(pipe.where, pipe.unequal, None if body.facts.turns else ())
+    if carry:
+        source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
+    value = EmittedType(pipe, body, compute, last=bool(nb.literal(last)))
+    result = bound_type(source.run, value)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        struct = nb.cgutils.create_struct_proxy(value)(context, builder)
+        struct.pipe, struct.body, struct.compute = args[:3]
+        return bound_value(context, builder, result, struct._getvalue())
+
+    return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, pipeline_state, memory_thread_idx,
+                  last), codegen
+
+
+def _state(ty: Any) -> Any:
+    """A pipeline_state as `check_state` knows it: of a run-time integer the type alone is known."""
+    if isinstance(ty, nb.types.NoneType):
+        return None
+    if isinstance(ty, (nb.types.Integer, InertType)) and not hasattr(ty, "literal_value"):
+        return np.int32(0)
+    return ty.literal_value if hasattr(ty, "literal_value") else ty
+
+
+@cuda_meaning(source.get_allocations)
+def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
+    emitted = pipeline.captures if isinstance(pipeline, BoundType) else None
+    pipe = emitted.pipe if isinstance(emitted, EmittedType) else pipeline
+    if not isinstance(pipe, PipelineType):
+        raise SpecError(f"get_allocations(…) is of a pipeline, got {nb.unliteral(pipeline)}")
+    arrays = nb.types.Tuple(list(refs))
+    check_shared(pipe.where, pipe.single)
+    check_arrays(pipe, arrays)
+    result = AllocationsType(shared_plans(pipe, pipe.context.unit, leaves(arrays)))
+    return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
+
+
+@cuda_meaning(source.run)
+def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
+    arrays = nb.types.Tuple(list(refs))
+    captured = nb.types.Tuple([emitted, arrays])
+    runner = bound_type(source.run_carry, captured)
+    if emitted.pipe.context.role == "memory" and not emitted.mirrored:
+        function, argtypes = source.fill_steps, [emitted, arrays]
+    elif isinstance(emitted.compute, nb.types.NoneType):
+        function, argtypes = source.run_steps, [emitted, arrays]
+    else:
+        function, argtypes = emitted.compute, [runner]
+    loop, unit = _steps_of(emitted, arrays).iterator_type.loop, emitted.pipe.context.unit
+    with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
+        nb.returns(typing_context, function, argtypes)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        packed = context.make_tuple(builder, arrays, args[1:])
+        if isinstance(function, BoundType):
+            value = bound_value(context, builder, runner, context.make_tuple(builder, captured, [args[0], packed]))
+            nb.call_value(context, builder, function, _fields(context, builder, emitted, args[0]).compute, argtypes, [value])
+        else:
+            nb.call(context, builder, function, argtypes, (args[0], packed))
+        return nb.nothing(context)
+
+    return nb.types.void(emitted, *refs), codegen
+
+
+def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
+    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
+
+
+@cuda_meaning(source.emitted_steps)
+def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
+    result = _steps_of(emitted, refs)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, refs,
+                           args[1])
+
+    return result(emitted, refs), codegen
+
+
+def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ()) -> Any:
+    """``body(indices, *tiles, *extra)`` -> (type, value); `extra` are (type, value) pairs."""
+    emitted, indices, tiles = sig.args[:3]
+    argtypes = (indices, *emitted.given(tiles), *[ty for ty, _ in extra])
+    values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), *[value for _, value in extra]]
+    body = _fields(context, builder, emitted, args[0]).body
+    result = nb.call_value(context, builder, emitted.called, body, argtypes, values)
+    if emitted.by_lane:
+        converge(builder)  # one lane releases the slots for its warp: the others have read them
+    return result
+
+
+@cuda_meaning(source.step)
+def _step(typing_context: Any, emitted: Any, indices: Any, tiles: Any) -> Any:
+    nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles)))
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        _call_body(context, builder, sig, args)
+        return nb.nothing(context)
+
+    return nb.types.void(emitted, indices, tiles), codegen
+
+
+@cuda_meaning(source.first_carry)
+def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
+    """The carry's type is the one that a step maps to itself."""
+    steps = _steps_of(emitted, refs).iterator_type
+
+    def fixed(kind: Any) -> Any:
+        """The type that the steps keep when they begin with `kind`: a tile becomes a tile in flight with its first product."""
+        for _ in range(3):
+            returned = nb.returns(typing_context, emitted.called, (steps.indices, *emitted.given(steps.tiles), kind))
+            joined = _joined(kind, returned)
+            if joined is None:
+                raise CompileError(source.carry_changes(emitted.where, emitted.facts.name, _said(given), _said(returned)))
+            if joined == kind:
+                break
+            kind = joined
+        return kind
+
+    given = _strong(carry)
+    if emitted.by_lane:
+        check_lane_carry(emitted.where, _said(given))
+    try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
+        kind = fixed(_in_flight(given, emitted.pipe.context.role) if emitted.facts.products else given)
+    except CompileError:
+        kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return _convert(context, builder, args[2], carry, kind)
+
+    return kind(emitted, refs, carry), codegen
+
+
+@cuda_meaning(source.next_carry)
+def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
+    returned = nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles), carry))
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        _, value = _call_body(context, builder, sig, args, [(carry, args[3])])
+        return _convert(context, builder, value, returned, carry)
+
+    return carry(emitted, indices, tiles, carry), codegen
+
+
+# ---- types of carries
+def _strong(carry: Any) -> Any:
+    """The type of an initial carry: Python's numbers become int32 and float32."""
+    if isinstance(carry, nb.types.BaseTuple):
+        return nb.tuple_of(carry, [_strong(part) for part in carry])
+    if isinstance(carry, nb.types.IntegerLiteral):
+        return I32
+    return nb.unliteral(carry)
+
+
+def _in_flight(carry: Any, role: str) -> Any:
+    """The type of a carry whose tiles may be in flight."""
+    if isinstance(carry, nb.types.BaseTuple):
+        return nb.tuple_of(carry, [_in_flight(part, role) for part in carry])
+    accumulator = isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
+    return InFlightType(carry, role) if accumulator else carry
+
+
+def _joined(one: Any, other: Any) -> Any:
+    """The type of a carry that is both, or None."""
+    if isinstance(one, nb.types.BaseTuple):
+        if not isinstance(other, nb.types.BaseTuple) or len(one) != len(other):
+            return None
+        parts = [_joined(a, b) for a, b in zip(one, other, strict=True)]
+        return None if None in parts else nb.tuple_of(one, parts)
+    if one == other:
+        return one
+    in_flight = isinstance(one, InFlightType) and other == one.tile, isinstance(other, InFlightType) and one == other.tile
+    if any(in_flight):
+        return one if in_flight[0] else other
+    return one if isinstance(other, nb.types.IntegerLiteral) and isinstance(one, nb.types.Integer) else None
+
+
+def _convert(context: Any, builder: Any, value: Any, have: Any, want: Any) -> Any:
+    if have == want:
+        return value
+    if not isinstance(want, nb.types.BaseTuple):
+        return context.cast(builder, value, have, want)
+    parts = nb.cgutils.unpack_tuple(builder, value, len(have))
+    return context.make_tuple(builder, want, [_convert(context, builder, v, h, w)
+                                              for v, h, w in zip(parts, have, want, strict=True)])
+
+
+def _said(carry: Any) -> str:
+    """A carry's type as the simulated SM says it."""
+    if isinstance(carry, nb.types.BaseTuple):
+        return f"({', '.join(map(_said, carry))})"
+    tile = carry.tile if isinstance(carry, InFlightType) else carry
+    if isinstance(tile, TileType):
+        return said(tile.shape, tile.dtype, tile.layout)
+    return "NoneType" if isinstance(carry, nb.types.NoneType) else str(nb.unliteral(carry))

@@ -1,0 +1,89 @@
+"""The body form of a single-stream pipeline on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.closure_cuda import BoundType, bound_type, bound_value
+from ...core.inert import REASON
+from ...core.inert_cuda import InertType
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import CompileError
+from ..tiles.tile_cuda import InFlightType, TileType
+from . import emit_single as source
+from .emit import check_body, counts, run_carry, run_steps
+from .emit_cuda import EmittedType, emitted_model
+from .pipelines_cuda import PipelineType, made
+
+
+class AloneType(EmittedType):
+    def __init__(self, pipe: PipelineType, body: Any, carry: Any) -> None:
+        self.carry = carry
+        super().__init__(pipe, body, nb.types.none, f"emitted alone with {carry}")
+
+
+emitted_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("carry", ty.carry)])
+
+
+@cuda_meaning(source.make_alone)
+def _make_alone(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any,
+                known: Any, site: Any) -> Any:
+    return made(np_, grid, in_specs, out_specs, slots, delay, steps_of, known, site, single=True, default=source.SLOTS)
+
+
+@cuda_meaning(source.emitted_alone)
+def _emitted_alone(_context: Any, pipe: Any, body: Any, init_carry: Any) -> Any:
+    facts = body.facts if isinstance(body, BoundType) else None
+    carry = nb.unliteral(init_carry)
+    check_body(pipe.where, facts, body, counts(pipe), (False, False), carry != nb.types.none, "init_carry")
+    value = AloneType(pipe, body, carry)
+    result = bound_type(source.run_alone, value)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        struct = nb.cgutils.create_struct_proxy(value)(context, builder)
+        struct.pipe, struct.body, struct.carry = args
+        return bound_value(context, builder, result, struct._getvalue())
+
+    return result(pipe, body, carry), codegen
+
+
+@cuda_meaning(source.run_alone)
+def _run_alone(typing_context: Any, emitted: AloneType, *refs: Any) -> Any:
+    carry = emitted.carry
+    if emitted.pipe.context.role == "memory" and not emitted.mirrored:
+        inert = _inert(carry)
+        return inert(emitted, *refs), lambda context, builder, sig, args: _no_value(context, builder, inert)
+    if emitted.pipe.inert_grid is not None:
+        raise CompileError(f"{emitted.where}: grid: {emitted.pipe.inert_grid} {REASON}")
+    arrays = nb.types.Tuple(list(refs))
+    captured = nb.types.Tuple([emitted, arrays])
+    alone = carry == nb.types.none
+    function, argtypes = (run_steps, (emitted, arrays)) if alone else (run_carry, (captured, carry))
+    returned = nb.returns(typing_context, function, argtypes)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        packed = context.make_tuple(builder, arrays, args[1:])
+        if alone:
+            return nb.call(context, builder, function, argtypes, (args[0], packed))[1]
+        bound = context.make_tuple(builder, captured, [args[0], packed])
+        initial = nb.cgutils.create_struct_proxy(emitted)(context, builder, value=args[0]).carry
+        return nb.call(context, builder, function, argtypes, (bound, initial))[1]
+
+    return returned(emitted, *refs), codegen
+
+
+def _inert(carry: Any) -> Any:
+    """The type of a final carry in the memory role."""
+    if isinstance(carry, nb.types.BaseTuple):
+        return nb.tuple_of(carry, [_inert(part) for part in carry])
+    if isinstance(carry, InFlightType):
+        return carry.tile
+    return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
+
+
+def _no_value(context: Any, builder: Any, ty: Any) -> Any:
+    """Something of that type."""
+    if isinstance(ty, nb.types.BaseTuple):
+        return context.make_tuple(builder, ty, [_no_value(context, builder, part) for part in ty])
+    return nb.ir.Constant(ty.machine, nb.ir.Undefined) if isinstance(ty, TileType) else nb.nothing(context)

@@ -1,0 +1,64 @@
+"""Slots that CTAs of a cluster fill for each other: who is told that one is free, and who copies which share where.
+
+Each of the CTAs along an axis of the cluster loads its share of a block, and one copy of it lands in all of them. The ring's
+protocol (`ring`) stays, with two counts changed: a slot is free when the warpgroups of all CTAs that it is filled together with
+have released it, and ready when all shares have come, whose bytes each CTA announces for itself::
+
+    CTA 0   wait consumed[s]; expect the whole block on ready[s]; multicast the first half to CTAs 0 and 1
+    CTA 1   wait consumed[s]; expect the whole block on ready[s]; multicast the second half to CTAs 0 and 1
+    both    wait ready[s]; read; lane i of each warp arrives on consumed[s] of the i-th of the two
+
+A share may land before the bytes it brings are announced; the phase cannot end without that announcement's arrival. And it says
+that its sender's slot had been released before, so that who has waited for a step's shares may release to all who sent them.
+
+PTX ISA, "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared::cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...core.lanes import each_warp
+from ...core.machine import current
+from ...core.op import op
+from ...intrinsics import cluster, cp_async_bulk, mbarrier
+from ...plan.cluster import mask_of, place_of, rank_of, share_of, shifted
+
+if TYPE_CHECKING:
+    from ...plan.block import Block
+    from .ring import Ring
+
+
+@op
+def arrive_at_peers(ring: Ring, part: int, address: Any) -> None:
+    """By a lane of each warp for each: arrive on the consumed barrier at `address`, in all CTAs that fill a part of a slot."""
+    peers = ring.plan.peers[part]
+    if len(peers) == 1:
+        each_warp(mbarrier.arrive, address)
+        return
+    dims = ring.plan.cluster
+    here = place_of(current().cta, dims)
+    for shift in peers:
+        each_warp(mbarrier.arrive_remote, cluster.map_shared(address, rank_of(shifted(here, shift, dims), dims)))
+
+
+def own_share(ring: Ring, block: Block) -> int:
+    """Which share of a block this CTA loads."""
+    return share_of(place_of(current().cta, ring.plan.cluster), ring.plan.cluster, block.along)
+
+
+def load(ring: Ring, block: Block, tensor: Any, at: tuple[Any, ...], address: Any, barrier: Any) -> None:
+    """Issue a copy of a block's panel, or of this CTA's share of it to all that have one."""
+    if block.along:
+        dims = ring.plan.cluster
+        cp_async_bulk.multicast(address, tensor, at, barrier, mask_of(place_of(current().cta, dims), dims, block.along))
+    else:
+        cp_async_bulk.load(address, tensor, at, barrier)
+
+
+def agree(ring: Ring, number: int, start: list[int], what: str) -> None:
+    """The simulator raises where CTAs load shares of different blocks. Nothing on the GPU, where tiles would be patchwork."""
+    block, dims = ring.plan.blocks[number], ring.plan.cluster
+    here = place_of(current().cta, dims)
+    group = rank_of([0 if axis in block.along else at for axis, at in enumerate(here)], dims)
+    current().agree((ring.plan.name, number, int(ring.step), group), tuple(start), block.shares, what)

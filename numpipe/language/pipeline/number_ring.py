@@ -1,0 +1,64 @@
+"""A ring of numbers: one lane of the CTA stores them, and each compute warpgroup reads all of them, in order.
+
+Slots, phases and barriers are those of a load ring (`ring`); a slot is an int32 in shared memory, and no copy fills it::
+
+                 put                                  take
+    who deals    wait consumed[slot], phase - 1       wait ready[slot], phase       compute
+                 store the number                     read it                       role
+                 arrive ready[slot]                   arrive consumed[slot], each warp
+
+    ready[slot]     1 arrival completes a phase: the number is there
+    consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may have another number
+
+Both executions run the functions below as they stand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.lanes import each_warp
+from ...core.machine import current
+from ...core.op import helper, op, ptx
+from ...intrinsics import mbarrier, memory
+from .ring import Ring, consumed, phase_of, ready, slot_of
+
+
+@op
+def number_at(ring: Ring, slot: Any) -> Any:
+    """Address of a slot's number."""
+    return ring.plan.base + ring.plan.stage_stride * slot
+
+
+@ptx("{ .reg .pred np_scheduler; st.volatile.shared.b32 [$address], $number; }", address="r", number="r")
+def store_number(address: int, number: int) -> None:
+    """`memory.store_word` that the memory role may execute."""
+    current().store_word(address, number)
+
+
+@ptx("shfl.sync.idx.b32 $ret, $number, 0, 31, 0xffffffff;", returns="r", number="r")
+def uniform(number: int) -> int:
+    """What lane 0 of the warp has, for all its lanes: its arrival frees the slot, and is behind its own read.
+
+    And ptxas knows by it that the lanes have the same, which a loop around wgmma needs.
+    """
+    return number
+
+
+@helper
+def put_number(ring, step, number):  # type: ignore[no-untyped-def]
+    """Tell the number of `step`, as soon as all have read what was in its slot. Scope: one lane."""
+    slot = slot_of(ring, step)
+    mbarrier.wait(consumed(ring, slot, 0), phase_of(ring, step) - 1, step)
+    store_number(number_at(ring, slot), number)
+    mbarrier.arrive(ready(ring, slot, 0))
+
+
+@helper
+def take_number(ring, step):  # type: ignore[no-untyped-def]
+    """The number of `step`, as soon as it is told. Scope: a compute warpgroup."""
+    slot = slot_of(ring, step)
+    mbarrier.wait(ready(ring, slot, 0), phase_of(ring, step), step)
+    number = uniform(memory.load_word(number_at(ring, slot)))
+    each_warp(mbarrier.arrive, consumed(ring, slot, 0))
+    return number

@@ -1,0 +1,153 @@
+"""Outputs of a pipeline: tiles in shared memory that the body writes, and TMA stores when their block ends.
+
+An *output ring* is S slots, without mbarriers, and a step counter like a load ring's: its steps are blocks, and block s uses
+slot ``s % S``. All compute warpgroups write their parts of a tile; the elected lane of the first of them stores it::
+
+                     all compute warpgroups                    one lane of the first
+    a block ends     write the tile
+    (the step before fence.proxy.async                         wait until the next block's slot has been read
+    a change, and    named barrier ------------------------->  TMA stores, one bulk group
+    the loop's end)  write the next block's tile               …
+
+One barrier a block does both: it tells the storing lane that the tile is written, and the writers that the next slot is
+free, because the lane has waited for that before it came. With a single slot the store must come before the wait, so there
+the block's beginning has a wait and a barrier of its own.
+
+A block that several steps share stays in its slot between them, to be read and written again. Nothing is waited for when a
+loop ends: the last stores run on, and the kernel's end drains them. The counter runs on over tiles and pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...core.machine import current
+from ...core.op import helper, op
+from ...diagnostics.errors import SpecError
+from ...intrinsics import barrier, cp_async_bulk, fence, special
+from ...plan.plans import MapRequest, RingPlan
+from ...plan.schedule import OUTPUTS_BARRIER
+from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel
+
+if TYPE_CHECKING:
+    from .steps import Loop
+
+SHARED_BARRIER = OUTPUTS_BARRIER
+"""named barrier of outputs that all compute warpgroups write; those below are the warpgroups' own (1 + warpgroup), 0 the CTA's"""
+
+
+@op
+def over_outputs(loop: Loop, function: Callable[..., None], *args: Any) -> None:
+    """``function(ring, *args)`` for each output ring of a pipeline."""
+    for ring in loop.outs:
+        function(ring, *args)
+
+
+@op
+def several(ring: Ring) -> bool:
+    """Whether the ring has more slots than one."""
+    return ring.plan.slots > 1
+
+
+def unread(plan: RingPlan) -> int:
+    """Bulk groups that may still be read when a block's slot is needed: those of the blocks since it was used last.
+
+    With several slots the wait comes before the newest block is stored. Other groups of the same lane only make it longer.
+    """
+    return max(0, plan.slots - 2)
+
+
+@op
+def await_slot(ring: Ring) -> None:
+    """Wait until the stores of the block that used the next slot last have read it."""
+    current().bulk_wait(unread(ring.plan), read=True)
+
+
+@op
+def threads_of(ring: Ring) -> int:
+    """How many threads the warpgroups have that write a tile together."""
+    return 128 * ring.np.unit.compute_wgs
+
+
+@op
+def is_private(ring: Ring) -> bool:
+    """Whether every compute warpgroup has a ring of its own."""
+    return bool(ring.plan.private)
+
+
+@op
+def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
+    """``function(*args)`` by one elected lane of the first warpgroup of those that write a tile: the same lane each time, because
+    bulk groups belong to the lane that committed them."""
+    machine = current()
+    if ring.plan.private or machine.warpgroup == ring.np.unit.first_compute:
+        machine.scoped("one", function, args)
+
+
+@op
+def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
+    """In the memory role: where a tile is stored must not depend on the warpgroup, or on tile data; all of them write it."""
+    for number in range(len(ring.refs)):
+        start_of(ring, number, indices)
+
+
+@op
+def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
+    """Issue the TMA stores of a slot, one a panel of each operand, to where its index map says; one bulk group."""
+    for _, tensor, at, address in copies_of(ring, range(len(ring.refs)), indices, int(slot), stored_map):
+        current().tma_store(tensor, at, address, once=True)
+    cp_async_bulk.commit_group()
+
+
+def stored_map(plan: RingPlan, number: int) -> MapRequest:
+    """The tensor map of an output's stores."""
+    block = plan.blocks[number]
+    return MapRequest(plan.args[number], block.box, block.layout.swizzle, written=True)
+
+
+# ---- around a step -----------------------------------------------------------------------------------------------
+@helper
+def meet(ring):  # type: ignore[no-untyped-def]
+    """All warpgroups that write a tile, and what they have done before."""
+    if is_private(ring):
+        barrier.sync(1 + special.warpgroup_index(), 128)
+    else:
+        barrier.sync(SHARED_BARRIER, threads_of(ring))
+
+
+@helper
+def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
+    """Before step k: store the block that step k - 1 was the last to write."""
+    if k > 0 and ends(ring, k - 1):
+        fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
+        if several(ring):
+            first_lane(ring, await_slot, ring)
+        meet(ring)
+        note(ring, "store", step_of(ring, k, 1), 0)
+        first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, k, 1)))
+
+
+@helper
+def begin_block(ring, k):  # type: ignore[no-untyped-def]
+    """Before step k, if it begins a block and the end of the one before has not freed its slot: wait for that."""
+    if not several(ring) and begins(ring, k):
+        first_lane(ring, await_slot, ring)
+        meet(ring)
+
+
+# ---- what both executions check ----------------------------------------------------------------------------------
+def check_specs(where: str, specs: Sequence[Any], labels: Sequence[str]) -> None:
+    """Options of a BlockSpec that mean nothing for an output."""
+    for spec, label in zip(specs, labels, strict=True):
+        if not spec.loaded:
+            continue
+        if spec.block[5]:
+            raise SpecError(f"{where}: {label}: collective_axes={spec.block[5]} is for inputs, which CTAs of a cluster load for "
+                            "each other; each stores blocks of its own: leave collective_axes out")
+        if spec.delay_release is not None:
+            raise SpecError(f"{where}: {label}: delay_release={spec.delay_release} is for inputs; a slot of an output is free as "
+                            "soon as its TMA store has read it: leave delay_release out")
+        if spec.block[1] != "zeros":
+            raise SpecError(f"{where}: {label}: oob_fill={spec.block[1]!r} is for inputs: what lies outside the array is not "
+                            "stored; leave oob_fill out")

@@ -1,0 +1,391 @@
+"""The ring: the one place where the protocol of loads is written.
+
+A *load ring* is S slots of shared memory, two mbarriers a slot, and one int32 a warpgroup: the step counter. Step s uses
+slot ``s % S``; it is that slot's phase number ``s // S``::
+
+                 fill                                 await_ready … release
+    memory   wait consumed[slot], phase - 1       compute   wait ready[slot], phase
+    role     expect bytes, arrive ready[slot]     role      read the tiles
+             TMA loads -> complete ready[slot]              arrive consumed[slot], each warp
+
+    ready[slot]     1 arrival and the tiles' bytes complete a phase: the tiles have landed
+    consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
+
+A body that waits for its operands one by one (`manual_ready`), or releases them so (`manual_consumed`), has a ready, or
+consumed, barrier for each of them; the slot is then filled in *parts*, an operand each (`RingPlan.parts`). What the body
+does in that case and the ring does in the other are the same functions, `await_ready` and `release`. The ring stays
+right without the body's waits: what is released is waited for first, so that no slot is filled again while an old copy is
+on its way.
+
+A ring's steps are those of its pipeline, unless its blocks depend on the first few dimensions of the grid only: then a step is
+a block, filled when one of these indices changes, and released when the last pipeline step that uses it is done (`begins`,
+`ends`, `step_of`).
+
+The counter runs on over tiles and pipelines: a ring need not be empty between them (and is not, unless `CompilerParams.drain` asks
+for that), and phase numbers tell a waiter which use of the slot it means (the GPU waits for the number's parity, the simulator
+checks that the number is the one reached).
+
+In a cluster CTAs may fill slots for each other (`multicast`): then a slot is freed by the warpgroups of all of them.
+
+Both executions run the functions below as they stand. Tiles that leave a kernel go through the store ring (`store_ring`) or the
+slots of outputs (`outputs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ...core.arith import quotient, remainder
+from ...core.machine import TensorMap, current, failure
+from ...core.op import helper, op
+from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
+from ...intrinsics import mbarrier
+from ...plan.block import Block, wrong_indices
+from ...plan.context import Context, counter, set_counter
+from ...plan.plans import MapRequest, RingPlan
+from ...plan.profiling import mark
+from ...plan.unit import Unit
+from ..tiles.refs import GmemRef, SmemTile, tensor_map
+from .multicast import agree, arrive_at_peers, load, own_share
+
+
+class Ring:
+    """A load ring in one pipeline loop of a warpgroup, on the simulated SM.
+
+    plan, refs, index_maps  where it is; the arrays it loads, and which blocks of them
+    grid, steps             of the loop; the steps that this warpgroup runs
+    first                   the ring's step counter when the loop begins
+    waited                  parts that the body is sure to wait for in every step, before it releases them
+    """
+
+    def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...],
+                 grid: tuple[Any, ...], steps: Any, waited: tuple[int, ...] = ()) -> None:
+        self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
+        self.waited = waited
+        self.first = counter(np_, plan.index)
+        self.step = 0
+        """the newest that was told of (`note`)"""
+        self.released: set[tuple[int, int]] = set()
+        """(part, step) of what the body of this loop has released"""
+        machine = current()
+        for address, count, name in np_.unit.barriers(plan):
+            machine.mbar_init_at_entry(address, count, name)
+
+
+def own(ring: Ring) -> int:
+    """Which of a ring's copies this warpgroup's is, where each has one."""
+    return ring.np.unit.number(current().warpgroup) if ring.plan.private else 0
+
+
+def stage_of(ring: Ring, slot: Any) -> Any:
+    """Address of a slot."""
+    return ring.plan.base + (own(ring) * ring.plan.slots + slot) * ring.plan.stage_stride
+
+
+# ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
+@op
+def slot_of(ring: Ring, step: Any) -> Any:
+    """Slot of a step: ``step % S``."""
+    return step % ring.plan.slots
+
+
+@op
+def phase_of(ring: Ring, step: Any) -> Any:
+    """Phase number of a step on its slot's barriers: ``step // S``."""
+    return step // ring.plan.slots
+
+
+@op
+def ready(ring: Ring, slot: Any, part: int) -> Any:
+    """Address of the ready[slot] that a part completes."""
+    return ring.plan.ready_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
+
+
+@op
+def consumed(ring: Ring, slot: Any, part: int) -> Any:
+    """Address of the consumed[slot] that frees a part."""
+    return ring.plan.consumed_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
+
+
+@op
+def stage_bytes(ring: Ring, part: int) -> int:
+    """Bytes of the operands that share a part's ready barrier: what ready[slot] expects."""
+    return ring.plan.expected(part)
+
+
+@op
+def announces(ring: Ring, part: int, loaded: bool) -> bool:
+    """Whether a ready barrier's bytes are announced before a part is loaded, or when it has been (`loaded`).
+
+    Before, if the barrier is one part's. If parts share it, behind the last one: its arrival must tell the readers that all of
+    them had been released, and the memory role knows that only then. Bytes may land before they are announced: without that
+    arrival the phase cannot end (PTX ISA, "mbarrier": tx-count).
+    """
+    return ring.plan.announces(part, bool(loaded))
+
+
+@op
+def begins_consumed(ring: Ring, part: int) -> bool:
+    """Whether a part is the first of those that share its consumed barrier."""
+    return part in ring.plan.consumed_parts
+
+
+@op
+def awaits(ring: Ring) -> bool:
+    """Whether the ring waits for a step's tiles; else the body does."""
+    return not ring.plan.manual_ready
+
+
+@op
+def releases(ring: Ring) -> bool:
+    """Whether the ring releases slots while the loop runs; else the body does."""
+    return not ring.plan.manual_consumed
+
+
+@op
+def unreleased(ring: Ring) -> int:
+    """The oldest step that a loop's end has to release, counted back from the last one; -1: none."""
+    return ring.plan.delay - ring.plan.manual_consumed
+
+
+@op
+def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
+    """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant (`RingPlan.chosen`)."""
+    for number in ring.plan.chosen(parts, part, ring.waited):
+        function(ring, number, *args)
+
+
+@op
+def delay_of(ring: Ring) -> int:
+    """Steps a slot is kept after the step that used it."""
+    return ring.plan.delay
+
+
+@op
+def note_released(ring: Ring, part: int, step: Any) -> None:
+    """Once only: the simulator raises where a body releases a part of a step again. Nothing on the GPU."""
+    if (part, int(step)) in ring.released:
+        raise release_misused(ring, part, step, True)
+    ring.released.add((part, int(step)))
+
+
+@op
+def check_released(ring: Ring, k: Any) -> None:
+    """The simulator raises where a body, in step k - 1, left a part unreleased. Nothing on the GPU, which would wait for ever."""
+    plan = ring.plan
+    used = int(k) - 1 - plan.delay
+    if not plan.manual_consumed or used < 0 or not ends(ring, used):
+        return
+    step = step_of(ring, used, 0)
+    for part in plan.consumed_parts:
+        if (part, int(step)) not in ring.released:
+            raise release_misused(ring, part, step, False)
+
+
+def release_misused(ring: Ring, part: int, step: Any, again: bool) -> SimulationError:
+    """A release too many (`again`), or one too few."""
+    plan, machine, unit, slot = ring.plan, current(), ring.np.unit, int(step) % ring.plan.slots
+    late = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
+    did, harm = (("arrives twice", "the tile would be loaded over while another warpgroup reads it") if again else
+                 ("did not arrive", "the memory role would wait for ever"))
+    barrier = f"consumed[{slot}]{unit.whose(plan, part, True)}"
+    mend = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{late}"
+    return failure(
+        PipelineRace if again else PipelineDeadlock, "too-many-arrivals" if again else "too-few-arrivals",
+        f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} {did} on {barrier} for step "
+        f"{int(step)}: {harm}; {mend}", mend, f"{did} on {barrier}", ring=plan.name, slot=slot, step=int(step), barrier=barrier,
+        phase=int(step) // plan.slots)
+
+
+@op
+def set_steps_done(ring: Ring, steps: Any) -> None:
+    """Store the step counter when a pipeline loop of so many steps ends."""
+    set_counter(ring.np, ring.plan.index, ring.first + blocks_in(ring, steps))
+
+
+# ---- steps of the pipeline and steps of the ring -----------------------------------------------------------------
+@op
+def begins(ring: Ring, k: Any) -> bool:
+    """Whether the pipeline's step k is the first that uses its block."""
+    return own_step(ring, k)[1]
+
+
+@op
+def ends(ring: Ring, k: Any) -> bool:
+    """Whether the pipeline's step k is the last one, of this warpgroup, that uses its block."""
+    return bool(k + 1 == ring.steps) or own_step(ring, k + 1)[1]
+
+
+@op
+def step_of(ring: Ring, k: Any, back: Any) -> Any:
+    """The ring's step in which the pipeline's step k - back is."""
+    return ring.first + np.int32(own_step(ring, k - back)[0])
+
+
+@op
+def slots_of(ring: Ring) -> int:
+    """Slots of the ring."""
+    return ring.plan.slots
+
+
+@op
+def blocks_of(ring: Ring) -> Any:
+    """How many blocks this warpgroup's loop uses."""
+    return blocks_in(ring, ring.steps)
+
+
+@op
+def first_of(ring: Ring) -> Any:
+    """The ring's step counter when the loop begins."""
+    return ring.first
+
+
+def own_step(ring: Ring, k: Any) -> tuple[int, bool]:
+    """The ring's steps before the block of the pipeline's step k, in this loop, and whether that block begins there."""
+    dims = ring.plan.dims
+    if dims is None:
+        return int(k), True
+    if dims == 0:
+        return 0, k == 0
+    inner = max(1, int(np.prod([int(n) for n in ring.grid[dims:]])))
+    return int(k) // inner, int(k) % inner == 0
+
+
+def blocks_in(ring: Ring, steps: Any) -> Any:
+    """The ring's steps in so many steps of the pipeline."""
+    return np.int32(own_step(ring, steps - 1)[0] + 1 if steps > 0 else 0)
+
+
+@op
+def note(ring: Ring, event: str, step: Any, part: int) -> None:
+    """Tell the simulator's trace and reports what is going on; on the GPU the profile, where one is asked for."""
+    plan = ring.plan
+    ring.step = step
+    which = {"operand": part} if plan.one_by_one(event) else {}
+    current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
+
+
+def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
+    """Where an operand's block starts in its array, in elements: what its index map says."""
+    block, index_map = ring.plan.blocks[number], ring.index_maps[number]
+    found = (0,) * block.rank if index_map is None else index_map(*indices)
+    try:
+        if not isinstance(found, tuple):
+            raise TypeError
+        start = [index(part) * scale for part, scale in zip(found, block.scales, strict=True)]
+    except (TypeError, ValueError):
+        raise wrong_indices(index_map_of(ring.np.unit, ring.plan, number), block.rank, found) from None
+    if block.elements:
+        block.check_start(start[block.contiguous], index_map_of(ring.np.unit, ring.plan, number))
+    return start
+
+
+@op
+def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
+    """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
+    for block, tensor, at, address in copies_of(ring, ring.plan.parts[part], indices, slot, ring.np.unit.load_map):
+        load(ring, block, tensor, at, address, ready(ring, slot, part))
+
+
+def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any,
+              request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Block, TensorMap, tuple[Any, ...], Any]]:
+    """(block, tensor map, coordinates, address in the slot) of the TMA copies of some operands: one a panel, or its share."""
+    plan, stage = ring.plan, stage_of(ring, slot)
+    for number in operands:
+        block, start = plan.blocks[number], start_of(ring, number, indices)
+        layout, tensor = block.layout, tensor_map(ring.refs[number], request(plan, number))
+        rows = 0
+        if block.along:
+            agree(ring, number, start, index_map_of(ring.np.unit, plan, number))
+            rows = own_share(ring, block) * block.share_rows
+            start[block.across] += rows
+        for panel in range(layout.panels):
+            at = list(start)
+            at[block.contiguous] += panel * layout.per_panel
+            yield (block, tensor, block.in_memory(at),
+                   stage + plan.offsets[number] + panel * layout.panel_stride + rows * layout.width)
+
+
+def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
+    """How messages call the index map of an operand."""
+    return (f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: {plan.labels[number]} for "
+            f"'{unit.arrays[plan.args[number]].name}': index_map")
+
+
+@op
+def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
+    """The tiles in a slot, one per operand."""
+    plan = ring.plan
+    stage = stage_of(ring, int(slot))
+    return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
+                 for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
+
+
+@op
+def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Grid indices of a linear step, last index fastest."""
+    indices: list[Any] = []
+    for size in reversed(grid[1:]):
+        indices.append(remainder(step, size))
+        step = quotient(step, size)
+    return (np.int32(step), *reversed(indices))
+
+
+# ---- load ring, memory role --------------------------------------------------------------------------------------
+@helper
+def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
+    """Fill a part of the slot of `step` as soon as its last readers have released it."""
+    note(ring, "fill", step, part)
+    slot = slot_of(ring, step)
+    if begins_consumed(ring, part):
+        mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)
+    mark(ring, "issue", step, part)
+    if announces(ring, part, False):
+        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+    copy_in(ring, indices, slot, part)
+    if announces(ring, part, True):
+        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+    mark(ring, "issued", step, part)
+
+
+@helper
+def await_consumed(ring, part, step):  # type: ignore[no-untyped-def]
+    """Wait until a part of the slot of `step` has been released."""
+    mbarrier.wait(consumed(ring, slot_of(ring, step), part), phase_of(ring, step), step)
+
+
+# ---- load ring, compute role -------------------------------------------------------------------------------------
+@helper
+def await_ready(ring, part, step):  # type: ignore[no-untyped-def]
+    """Wait until a part of `step`, and those that share its ready barrier, have landed."""
+    note(ring, "wait", step, part)
+    mbarrier.wait(ready(ring, slot_of(ring, step), part), phase_of(ring, step), step)
+    note(ring, "compute", step, part)
+
+
+@helper
+def release(ring, part, step):  # type: ignore[no-untyped-def]
+    """Give a part of the slot of `step` back: every warp for itself, because wgmma.wait_group is a wait per warp."""
+    each(ring, "ready", part, await_ready, step)  # the body may have left it out
+    note(ring, "release", step, part)
+    arrive_at_peers(ring, part, consumed(ring, slot_of(ring, step), part))
+
+
+@helper
+def release_used(ring, k, back):  # type: ignore[no-untyped-def]
+    """Before step k of the loop, give back what step k - 1 - back was the last to use."""
+    if k > back and ends(ring, k - 1 - back):
+        each(ring, "consumed", 0, release, step_of(ring, k, 1 + back))
+
+
+@helper
+def release_delayed(ring, part, k):  # type: ignore[no-untyped-def]
+    """In step k, give back what the step `delay` before was the last to use; the loop's end does the last ones."""
+    delay = delay_of(ring)
+    if (delay == 0 or k >= delay) and ends(ring, k - delay):
+        note_released(ring, part, step_of(ring, k, delay))
+        release(ring, part, step_of(ring, k, delay))

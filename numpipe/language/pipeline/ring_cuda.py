@@ -1,0 +1,353 @@
+"""The ring's operations on the GPU: a plan's constants, address arithmetic, and the copies of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ...core import numba as nb
+from ...core.inert import REASON
+from ...core.inert_cuda import STEERLESS
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import CompileError
+from ...plan.block import wrong_indices
+from ...plan.context_cuda import ContextType, compute_warpgroup, counter_pointer
+from ...plan.plans import MapRequest, RingPlan
+from ...plan.profiling_cuda import of_ring
+from ..tiles.refs_cuda import SmemType
+from . import ring as source
+from .multicast_cuda import load, own_share
+
+I32 = nb.types.int32
+
+
+class RingType(nb.types.Type):  # type: ignore[misc]
+    """A load ring of one role in a loop: the plan, the arrays, and what every step waits for (`Ring.waited`), in the type; the
+    grid, the steps and the ring's counter when the loop begins in the value.
+
+    Who copies has the address of the tensor maps and the index maps (with their captures) beside them, others do without. What only
+    messages say of a ring does not tell types apart. So pipelines on one ring have one type of it, and what they do with it is
+    compiled once, with few arguments.
+    """
+
+    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int,
+                 waited: tuple[int, ...] = (), copies: bool = True) -> None:
+        self.context, self.plan, self.refs, self.rank, self.waited, self.copies = context, plan, refs, rank, waited, copies
+        self.index_maps = index_maps if copies else nb.types.Tuple(())
+        unnamed = dataclasses.replace(plan, name="", labels=())
+        super().__init__(name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
+
+
+@nb.register_model(RingType)
+class _RingModel(nb.models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: RingType) -> None:
+        copies = [("table", nb.types.int64), ("index_maps", fe_type.index_maps)] if fe_type.copies else []
+        super().__init__(manager, fe_type, [("np", fe_type.context), *copies, ("grid", nb.types.UniTuple(I32, fe_type.rank)),
+                                            ("steps", I32), ("first", I32)])
+
+
+def ring_value(context: Any, builder: Any, ring: RingType, value: Any) -> Any:
+    return nb.cgutils.create_struct_proxy(ring)(context, builder, value=value)
+
+
+def smem(builder: Any, offset: int) -> Any:
+    """Shared-space address of an offset in the CTA's dynamic shared memory."""
+    return builder.add(nb.shared_base(builder), nb.const(offset))
+
+
+def own(builder: Any, ring: RingType, offset: int, nbytes: int) -> Any:
+    """Shared-space address of an offset in a ring: of this warpgroup's ring, where each has one of `nbytes`."""
+    address = smem(builder, offset)
+    if ring.plan.private < 2:
+        return address
+    return builder.add(address, builder.mul(compute_warpgroup(builder, ring.context.unit), nb.const(nbytes)))
+
+
+def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
+    """Shared-space address of a slot."""
+    plan = ring.plan
+    first = own(builder, ring, plan.base, plan.slots * plan.stage_stride)
+    return builder.add(first, builder.mul(slot, nb.const(plan.stage_stride)))
+
+
+def _of_step(operation: Any, function: Any) -> None:
+    """An operation (ring, int32) -> int32."""
+
+    def typer(_context: Any, ring: Any, number: Any) -> Any:
+        return I32(ring, I32), lambda context, builder, sig, args: function(builder, ring.plan, args[1])
+
+    cuda_meaning(operation)(typer)
+
+
+_of_step(source.slot_of, lambda b, plan, step: b.urem(step, nb.const(plan.slots)))
+_of_step(source.phase_of, lambda b, plan, step: b.udiv(step, nb.const(plan.slots)))
+
+
+def _barrier_of_slot(operation: Any, base: Any) -> None:
+    """An operation (ring, slot, part) -> address."""
+
+    def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
+        first = base(ring.plan, nb.literal(part))
+        return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
+            own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
+
+    cuda_meaning(operation)(typer)
+
+
+_barrier_of_slot(source.ready, RingPlan.ready_at)
+_barrier_of_slot(source.consumed, RingPlan.consumed_at)
+
+
+def constant_of_plan(operation: Any, function: Any, type: Any = I32) -> None:
+    """An operation ring -> compile-time constant."""
+
+    def typer(_context: Any, ring: Any) -> Any:
+        return type(ring), lambda context, builder, sig, args: context.get_constant(type, function(ring.plan))
+
+    cuda_meaning(operation)(typer)
+
+
+def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
+    """An operation (ring, part) -> compile-time constant."""
+
+    def typer(_context: Any, ring: Any, part: Any) -> Any:
+        found = function(ring.plan, nb.literal(part))
+        return type(ring, part), lambda context, builder, sig, args: context.get_constant(type, found)
+
+    cuda_meaning(operation)(typer)
+
+
+constant_of_plan(source.delay_of, lambda plan: plan.delay)
+constant_of_plan(source.slots_of, lambda plan: plan.slots)
+constant_of_plan(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
+constant_of_plan(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
+constant_of_plan(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
+_constant_of_part(source.stage_bytes, RingPlan.expected, I32)
+_constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
+
+
+@cuda_meaning(source.announces)
+def _announces(_context: Any, ring: Any, part: Any, loaded: Any) -> Any:
+    found = ring.plan.announces(nb.literal(part), nb.literal(loaded))
+    return nb.types.boolean(ring, part, loaded), lambda context, builder, sig, args: nb.const(int(found), nb.i1)
+
+
+@cuda_meaning(source.each)
+def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
+    numbers = [nb.immediate(number) for number in ring.plan.chosen(nb.literal(parts), nb.literal(part), ring.waited)]
+    for kind, _ in numbers:
+        nb.returns(typing_context, function, (ring, kind, *args))
+
+    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        for kind, number in numbers:
+            nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
+        return nb.nothing(context)
+
+    return nb.types.void(ring, parts, part, function, *args), codegen
+
+
+def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
+    """Where a ring's step counter is."""
+    return counter_pointer(builder, context_value, nb.const(ring.plan.index))
+
+
+@cuda_meaning(source.set_steps_done)
+def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = ring_value(context, builder, ring, args[0])
+        builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])),
+                      counter_of(builder, ring, value.np))
+        return nb.nothing(context)
+
+    return nb.types.void(ring, I32), codegen
+
+
+# ---- steps of the pipeline and steps of the ring
+def own_step(builder: Any, ring: RingType, value: Any, k: Any) -> tuple[Any, Any]:
+    """`ring.own_step`."""
+    dims = ring.plan.dims
+    if dims is None:
+        return k, nb.const(1, nb.i1)
+    if dims == 0:
+        return nb.const(0), builder.icmp_signed("==", k, nb.const(0))
+    begins = nb.const(1, nb.i1)
+    for size in reversed(nb.cgutils.unpack_tuple(builder, value.grid)[dims:]):  # as `unravel` does, so that it is done once
+        begins = builder.and_(begins, builder.icmp_unsigned("==", builder.urem(k, size), nb.const(0)))
+        k = builder.udiv(k, size)
+    return k, begins
+
+
+def blocks_in(context: Any, builder: Any, ring: RingType, value: Any, steps: Any) -> Any:
+    """`ring.blocks_in`."""
+    if ring.plan.dims is None:
+        return steps
+    some = builder.icmp_signed(">", steps, nb.const(0))
+    found = nb.cgutils.alloca_once_value(builder, nb.const(0))
+    with builder.if_then(some):
+        last = own_step(builder, ring, value, builder.sub(steps, nb.const(1)))[0]
+        builder.store(builder.add(last, nb.const(1)), found)
+    return builder.load(found)
+
+
+def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
+    """An operation (ring, int32): ``function(builder, ring, value, k)``."""
+
+    def typer(_context: Any, ring: Any, k: Any) -> Any:
+        return result(ring, I32), lambda context, builder, sig, args: function(
+            builder, ring, ring_value(context, builder, ring, args[0]), args[1])
+
+    cuda_meaning(operation)(typer)
+
+
+def _ends(builder: Any, ring: RingType, value: Any, k: Any) -> Any:
+    following = builder.add(k, nb.const(1))
+    return builder.or_(builder.icmp_signed("==", following, value.steps), own_step(builder, ring, value, following)[1])
+
+
+of_pipeline_step(source.begins, nb.types.boolean, lambda b, ring, value, k: own_step(b, ring, value, k)[1])
+of_pipeline_step(source.ends, nb.types.boolean, _ends)
+
+
+@cuda_meaning(source.step_of)
+def _step_of(_context: Any, ring: Any, k: Any, back: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = ring_value(context, builder, ring, args[0])
+        if ring.plan.dims is None:
+            return builder.sub(builder.add(value.first, args[1]), args[2])  # a sum that the loop has already
+        return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
+
+    return I32(ring, I32, I32), codegen
+
+
+@cuda_meaning(source.blocks_of)
+def _blocks_of(_context: Any, ring: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = ring_value(context, builder, ring, args[0])
+        return blocks_in(context, builder, ring, value, value.steps)
+
+    return I32(ring), codegen
+
+
+def field_of_ring(operation: Any, name: str, type: Any) -> None:
+    def typer(_context: Any, ring: Any) -> Any:
+        return type(ring)(ring), lambda context, builder, sig, args: getattr(ring_value(context, builder, ring, args[0]), name)
+
+    cuda_meaning(operation)(typer)
+
+
+field_of_ring(source.first_of, "first", lambda ring: I32)
+
+
+cuda_meaning(source.note)(of_ring)
+
+
+@cuda_meaning(source.note_released)
+def _note_released(_context: Any, ring: Any, part: Any, step: Any) -> Any:
+    return nb.types.void(ring, part, step), lambda context, builder, sig, args: nb.nothing(context)
+
+
+@cuda_meaning(source.check_released)
+def _check_released(_context: Any, ring: Any, k: Any) -> Any:
+    return nb.types.void(ring, k), lambda context, builder, sig, args: nb.nothing(context)
+
+
+def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list[Any]:
+    """What the index maps of a ring's operands return; raises SpecError for what is no start of a block."""
+    plan, returned = ring.plan, []
+    for number in range(len(plan.args)) if operands is None else operands:
+        index_map, block = ring.index_maps[number], plan.blocks[number]
+        if isinstance(index_map, nb.types.NoneType):
+            returned.append(nb.types.UniTuple(I32, block.rank))
+            continue
+        found = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
+        what = source.index_map_of(ring.context.unit, plan, number)
+        if not isinstance(found, nb.types.BaseTuple) or len(found) != block.rank:
+            raise wrong_indices(what, block.rank, found)
+        for coordinate in found:
+            if isinstance(coordinate, tuple(STEERLESS)):
+                raise CompileError(f"{what}: {getattr(coordinate, 'what', coordinate)} {REASON}")
+            if not isinstance(coordinate, nb.types.Integer):
+                raise wrong_indices(what, block.rank, found)
+        returned.append(found)
+    return returned
+
+
+def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int, kinds: Any, indices: Any,
+             index_values: Any) -> list[Any]:
+    """Where an operand's block starts in its array, in elements; its index map returns `kinds`."""
+    block, index_map = ring.plan.blocks[number], ring.index_maps[number]
+    if isinstance(index_map, nb.types.NoneType):
+        found = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
+    else:
+        mapped = builder.extract_value(value.index_maps, number)
+        found = nb.call_value(context, builder, index_map, mapped, indices, nb.cgutils.unpack_tuple(builder, index_values))[1]
+    return [builder.mul(context.cast(builder, builder.extract_value(found, axis), kinds[axis], I32), nb.const(scale))
+            for axis, scale in enumerate(block.scales)]
+
+
+@cuda_meaning(source.copy_in)
+def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
+    operands = ring.plan.parts[nb.literal(part)]
+    returned = index_maps_return(typing_context, ring, indices, operands)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        value = ring_value(context, builder, ring, args[0])
+        barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
+        for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
+                                      args[2], ring.context.unit.load_map):
+            load(context, builder, ring, block, copy, barrier)
+        return nb.nothing(context)
+
+    return nb.types.void(ring, indices, I32, part), codegen
+
+
+def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
+              slot: Any, request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Any, ...]]:
+    """`ring.copies_of`: (block, type of the coordinates, tensor map, coordinates, address, type of the eviction policy);
+    `operands`: what their index maps return."""
+    plan, stage = ring.plan, stage_of(builder, ring, slot)
+    for number, kinds in operands.items():
+        block = plan.blocks[number]
+        start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
+        layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
+        policy = nb.types.none if block.policy is None else nb.types.literal(block.policy)
+        tensor = builder.add(value.table, nb.const(128 * ring.context.unit.map_slot(request(plan, number)), nb.i64))
+        if block.along:
+            rows = builder.mul(own_share(builder, plan.cluster, block.along), nb.const(block.share_rows))
+            start[block.across] = builder.add(start[block.across], rows)
+        for panel in range(layout.panels):
+            at = list(start)
+            at[block.contiguous] = builder.add(at[block.contiguous], nb.const(panel * layout.per_panel))
+            to = builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride))
+            to = builder.add(to, builder.mul(rows, nb.const(layout.width))) if block.along else to
+            yield block, place, tensor, context.make_tuple(builder, place, block.in_memory(at)), to, policy
+
+
+@cuda_meaning(source.tiles_of)
+def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
+    plan, role = ring.plan, ring.context.role
+    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role, plan.written)
+                            for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        stage = stage_of(builder, ring, args[1])
+        return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
+
+    return tiles(ring, I32), codegen
+
+
+@cuda_meaning(source.unravel)
+def _unravel(_context: Any, step: Any, grid: Any) -> Any:
+    rank = len(grid)
+    indices = nb.types.UniTuple(I32, rank)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        rest, found = args[0], []
+        for axis in range(rank - 1, 0, -1):
+            size = builder.extract_value(args[1], axis)
+            found.append(builder.urem(rest, size))
+            rest = builder.udiv(rest, size)
+        return context.make_tuple(builder, indices, [rest, *reversed(found)])
+
+    return indices(I32, nb.types.UniTuple(I32, rank)), codegen

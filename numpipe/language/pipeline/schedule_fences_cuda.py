@@ -1,0 +1,48 @@
+"""Two fences that ptxas keeps.
+
+A boundary of basic blocks: a loop that runs once, because of a value that ptxas does not know, around an instruction that it does
+not know to be nothing. It deletes an empty loop, makes predicated instructions of a short branch, and behind a branch alone it
+sinks arithmetic that is needed there. Of what a branch could skip, `exit` would end the products in flight (note C7517), and with
+`trap` ptxas gives the role no more registers than the launch.
+
+Behind a tile: a store to shared memory that needs the tile, under a predicate that is false for the same reason. ptxas moves no
+wait for products above a store. A volatile load, a prefetch or `bar.warp.sync` do not hold the wait; of a predicated `red`,
+`fence`, `nanosleep` or `commit_group` it makes a branch, which ends the block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...plan.context_cuda import own_warpgroup
+from ..tiles.tile_cuda import InFlightType, TileType, settled, words
+from . import schedule_fences as source
+
+NOBODY = 0x7FFFFFFF
+"""number of no warpgroup"""
+_NEVER = f".reg .pred never; setp.eq.u32 never, $0, {NOBODY};"
+_FENCE = f"{{ {_NEVER} AGAIN: bar.warp.sync 0xffffffff; @never bra AGAIN; }}"
+_BEHIND = f"{{ {_NEVER} @never st.weak.shared.b32 [$1], $2; }}"
+
+
+@cuda_meaning(source.fence_schedule)
+def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
+    none = isinstance(after, nb.types.NoneType)
+    if np_.role == "compute" and not none and not isinstance(after, (TileType, InFlightType)):
+        raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
+    tile = None if none or np_.role == "memory" else settled(after, "schedule_fence(after)")
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if np_.role == "compute":
+            own = own_warpgroup(builder, args[0])
+            if tile is None:
+                nb.emit_asm(builder, nb.void, [own], _FENCE, "r,~{memory}")
+            else:
+                parts = words(builder, tile, args[1])
+                ends = [builder.bitcast(part, nb.i32) for part in (parts[0], parts[-1])]  # of two rows, where there are two
+                nb.emit_asm(builder, nb.void, [own, *ends], _BEHIND, "r,r,r,~{memory}")
+        return nb.nothing(context)
+
+    return nb.types.void(np_, after), codegen

@@ -1,0 +1,394 @@
+"""A step of a pipeline: what happens around it in all of the pipeline's rings.
+
+Operands that change together and have as many slots share a ring (`ring`); a pipeline has a ring for each such group::
+
+    in_specs   a: (i, k)   b: (k, j)   w: (j, 0)   bias: (0, 0)          grid (i, j, k)
+    ring       |------- 0 -------|     1: 2 of 3   2: 0 of 3             dimensions whose change is a new block
+
+At each step the memory role fills one slot in the rings that begin a block there (`produce`). The compute role releases, in
+all rings, what has been used for the last time, then waits for what begins (`advance`): in this order, because the memory role
+goes through the rings one after another, and what it waits for may be in any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core.arith import successor
+from ...core.machine import current
+from ...core.op import helper, op
+from ...diagnostics.errors import SpecError
+from ...intrinsics import wgmma
+from ...plan.context import Context
+from ...plan.trees import Tree, made
+from .order_tokens import skip_turn
+from .outputs import begin_block, check_start, end_block, over_outputs
+from .ring import (
+    Ring,
+    await_consumed,
+    await_ready,
+    awaits,
+    begins,
+    blocks_of,
+    check_released,
+    delay_of,
+    each,
+    fill,
+    first_of,
+    release,
+    release_used,
+    releases,
+    set_steps_done,
+    slot_of,
+    slots_of,
+    step_of,
+    tiles_of,
+    unravel,
+    unreleased,
+)
+from .turns import pass_turn
+
+
+# ---- rings of a pipeline -----------------------------------------------------------------------------------------
+class Place(NamedTuple):
+    """Where an operand is: the number of its ring, and its own in that ring."""
+
+    ring: int
+    operand: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operands that share a ring, by their numbers among the leaves of in_specs; `dims` as in `RingPlan`."""
+
+    dims: int | None
+    slots: int
+    delay: int
+    operands: tuple[int, ...]
+
+
+def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequence[int | None], slots: int, delay: int | None,
+            kernel: int | None, default: int = 0) -> tuple[Group, ...]:
+    """The rings of a pipeline.
+
+    specs  leaves of in_specs
+    known  sizes of the grid, as far as they are compile-time constants: a ring has no more slots than there are blocks, unless
+           its BlockSpecs say how many it has. Their delay stays: it is the body's, and with a slot for each block nobody waits
+    slots  max_concurrent_steps
+    delay  delay_release, of the pipeline and (`kernel`) of its CompilerParams; an operand's own comes first. Where none says it,
+           it is the `default`, or what the slots allow of it
+
+    Raises SpecError where a slot would be needed before it is released.
+    """
+    if slots < 1:
+        raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for number, (spec, label) in enumerate(zip(specs, labels, strict=True)):
+        if not spec.loaded:
+            continue
+        dims = depth(spec.depends, len(known))
+        own = spec.buffer_count
+        held = own or (slots if dims else 1)
+        late = next((d for d in (spec.delay_release, delay, kernel) if d is not None), min(default, held - 1))
+        if late < 0:
+            raise SpecError(f"{where}: delay_release must be at least 0, got {late}")
+        if dims and late >= held:  # one block is released when the loop ends
+            count = f"buffer_count={own} of {label}" if own else f"max_concurrent_steps={slots}"
+            raise SpecError(f"{where}: delay_release={late} needs more than {late} slots, got {count}: the slot of step k is still "
+                            "held when step k + delay_release waits for its own")
+        sizes = known[:dims]
+        if own is None and None not in sizes:
+            held = max(1, min(held, int(np.prod([int(n or 0) for n in sizes]))))
+        found.setdefault((dims, held, late), []).append(number)
+    return tuple(Group(None if dims == len(known) else dims, held, late, tuple(operands))
+                 for (dims, held, late), operands in found.items())
+
+
+def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
+    """Grid dimensions, counted from the first, whose change may be another block."""
+    if depends == ():
+        return 0
+    if depends is None or len(depends) != rank:
+        return rank
+    return max((number + 1 for number, read in enumerate(depends) if read), default=0)
+
+
+def places(count: int, groups: Sequence[Group], outs: Sequence[Group] = ()) -> tuple[Place | Written | None, ...]:
+    """Where each of `count` operands is; None: in global memory."""
+    found: dict[int, Place | Written] = {
+        number: kind(ring, own) for kind, rings in ((Place, groups), (Written, outs))
+        for ring, group in enumerate(rings) for own, number in enumerate(group.operands)}
+    return tuple(found.get(number) for number in range(count))
+
+
+class Written(NamedTuple):
+    """Where an output is: the number of its output ring, and its own in that ring."""
+
+    ring: int
+    operand: int
+
+
+class Loop:
+    """A pipeline over its arrays, on the simulated SM, in one warpgroup.
+
+    rings         a step's, in the order of their first operands; `outs` are those of its outputs
+    arrays, tree  leaves of what the pipeline is called on, and their shape
+    places        where each is
+    manual        whether the body waits for, and whether it releases, its operands
+    grid, total   steps in each dimension, and in all
+    steps         those that this warpgroup runs; `unequal`: they may be fewer than `total`
+    groups        wgmmas that every step is sure to issue
+    passes_turn   whether it is the last of a tile's, so that its end passes the turn (`turns`)
+    tokens        the order tokens whose blocks a step goes through, in order (`order_tokens`)
+    """
+
+    def __init__(self, np_: Context, rings: tuple[Ring, ...], arrays: Sequence[Any], tree: Tree,
+                 places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any,
+                 steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = (), passes_turn: bool = False,
+                 tokens: tuple[int, ...] = ()) -> None:
+        self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
+        self.grid, self.total, self.steps, self.unequal, self.groups, self.outs = grid, total, steps, unequal, groups, outs
+        self.passes_turn, self.tokens = passes_turn, tokens
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its steps go through blocks of `numpipe.turn`."""
+        return bool(self.tokens)
+
+    @property
+    def single(self) -> bool:
+        """Whether this warpgroup has the rings for itself (`single`)."""
+        return any(ring.plan.private for ring in (*self.rings, *self.outs))
+
+    @property
+    def passes_early(self) -> bool:
+        """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
+        return self.passes_turn and not any(self.manual)
+
+    @property
+    def passes_late(self) -> bool:
+        """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
+        return self.passes_turn and any(self.manual)
+
+    @property
+    def ends_empty(self) -> bool:
+        """Whether the memory role ends the loop by waiting until its rings are empty."""
+        return self.np.unit.params.drain
+
+
+# ---- what a loop is made of --------------------------------------------------------------------------------------
+@op
+def over(loop: Loop, function: Callable[..., None], *args: Any) -> None:
+    """``function(ring, *args)`` for each ring."""
+    for ring in loop.rings:
+        function(ring, *args)
+
+
+@op
+def context_of(loop: Loop) -> Context:
+    """The context of the kernel function that the loop is in."""
+    return loop.np
+
+
+@op
+def grid_of(loop: Loop) -> Any:
+    """Steps in each dimension."""
+    return loop.grid
+
+
+@op
+def total_of(loop: Loop) -> Any:
+    """The pipeline's steps."""
+    return loop.total
+
+
+@op
+def only_if(loop: Loop, fact: str, function: Callable[..., None], *args: Any) -> None:
+    """``function(loop, *args)`` if a fact of the loop holds ("unequal", "ends_empty", …); where not, nothing is compiled."""
+    if getattr(loop, fact):
+        function(loop, *args)
+
+
+@op
+def finish(loop: Loop) -> None:
+    """The loop's end: the next one on these rings continues behind it."""
+    for ring in (*loop.rings, *loop.outs):
+        set_steps_done(ring, loop.total)
+
+
+@op
+def await_products(loop: Loop) -> None:
+    """Before rings release slots: wait until only wgmmas of steps whose slots are kept are in flight.
+
+    Every wgmma is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
+    to the last `delay` steps. Nothing where the body releases, or where no ring does before the loop's end.
+    """
+    pending = pending_groups(loop.rings, loop.groups)
+    if pending is not None:
+        current().wgmma_wait(pending)
+
+
+def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
+    """Groups that may stay in flight while rings release; 7 is the most that wgmma.wait_group can leave."""
+    delays = [ring.plan.delay for ring in rings if not ring.plan.manual_consumed and ring.plan.dims != 0]
+    return min(7, min(delays) * groups) if delays else None
+
+
+@op
+def ring_steps(loop: Loop, k: Any) -> tuple[Any, ...]:
+    """The steps of the rings, then of the output rings, in which the pipeline's step k is."""
+    return tuple(step_of(ring, k, 0) for ring in (*loop.rings, *loop.outs))
+
+
+@op
+def tiles(loop: Loop, steps: tuple[Any, ...]) -> Any:
+    """What a step is given: a tile for each operand, or the array itself, in the shape of in_specs; `steps` are the rings'."""
+    held = [tiles_of(ring, slot_of(ring, step)) for ring, step in zip((*loop.rings, *loop.outs), steps, strict=True)]
+    given = [array if place is None else held[number_of(place, len(loop.rings))][place.operand]
+             for array, place in zip(loop.arrays, loop.places, strict=True)]
+    return loop.tree.build(iter(given), made)
+
+
+def number_of(place: Place | Written, rings: int) -> int:
+    """The number of an operand's ring, where output rings are counted behind `rings` load rings."""
+    return place.ring + rings * isinstance(place, Written)
+
+
+# ---- memory role -------------------------------------------------------------------------------------------------
+@helper
+def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
+    """Fill the ring's next slot, if step k begins a block."""
+    if begins(ring, k):
+        each(ring, "all", 0, fill, indices, step_of(ring, k, 0))
+
+
+@helper
+def fill_step(loop, k):  # type: ignore[no-untyped-def]
+    """All loads of step k."""
+    over(loop, fill_begun, unravel(k, grid_of(loop)), k)
+    over_outputs(loop, check_start, unravel(k, grid_of(loop)))
+
+
+@helper
+def produce(loop):  # type: ignore[no-untyped-def]
+    """The whole producer of an innermost pipeline loop."""
+    k = np.int32(0)
+    while k < total_of(loop):
+        fill_step(loop, k)
+        k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
+    finish_loads(loop)
+
+
+@helper
+def finish_loads(loop):  # type: ignore[no-untyped-def]
+    """The memory role's end of a loop."""
+    finish(loop)
+    only_if(loop, "ends_empty", await_empty)
+
+
+@helper
+def await_empty(loop):  # type: ignore[no-untyped-def]
+    """Wait until nobody uses the slots of any ring."""
+    over(loop, await_released)
+
+
+@helper
+def await_released(ring):  # type: ignore[no-untyped-def]
+    """Wait until all of the loop's blocks have been released: the last one in each slot comes after those before it."""
+    blocks = blocks_of(ring)
+    for back in range(1, slots_of(ring) + 1):
+        if back <= blocks:
+            each(ring, "consumed", 0, await_consumed, first_of(ring) + blocks - back)
+
+
+# ---- compute role ------------------------------------------------------------------------------------------------
+@helper
+def release_due(ring, k):  # type: ignore[no-untyped-def]
+    """Before step k: release what is due, if the ring does it."""
+    if releases(ring):
+        release_used(ring, k, delay_of(ring))
+
+
+@helper
+def await_begun(ring, k):  # type: ignore[no-untyped-def]
+    """Wait for the tiles of the block that step k begins, if the ring does it."""
+    if awaits(ring) and begins(ring, k):
+        await_ready(ring, 0, step_of(ring, k, 0))
+
+
+@helper
+def release_rest(ring, k):  # type: ignore[no-untyped-def]
+    """After the last step, k - 1: release what has been used and not been released."""
+    for back in range(unreleased(ring), -1, -1):
+        release_used(ring, k, np.int32(back))  # of the type of a delay: one function to compile, not two
+
+
+@helper
+def pass_rest(loop, k):  # type: ignore[no-untyped-def]
+    """Go through the steps of others, from step k on."""
+    while k < total_of(loop):
+        only_if(loop, "has_tokens", pass_tokens)
+        over(loop, pass_by, k)
+        k = successor(k)
+
+
+@op
+def pass_tokens(loop: Loop) -> None:
+    """Take and pass the turns that a step of others goes through."""
+    for number in loop.tokens:
+        skip_turn(loop.np, number)
+
+
+@helper
+def pass_by(ring, k):  # type: ignore[no-untyped-def]
+    """Release what step k begins, unused, when it has landed."""
+    if begins(ring, k):
+        each(ring, "landing", 0, await_ready, step_of(ring, k, 0))
+        each(ring, "consumed", 0, release, step_of(ring, k, 0))
+
+
+@helper
+def begin_step(loop, k):  # type: ignore[no-untyped-def]
+    """Store the blocks that ended before step k, and wait for what it needs: free slots of outputs, tiles."""
+    over_outputs(loop, end_block, grid_of(loop), k)
+    over_outputs(loop, begin_block, k)
+    over(loop, await_begun, k)
+
+
+@helper
+def end_loop(loop, k):  # type: ignore[no-untyped-def]
+    """After the last step, k - 1: release and store what is left. Others may have their turn: all products are issued."""
+    finish(loop)
+    only_if(loop, "passes_early", pass_turn_of)
+    wgmma.wait_group(0)
+    over(loop, release_rest, k)
+    over_outputs(loop, end_block, grid_of(loop), k)
+    only_if(loop, "passes_late", pass_turn_of)
+
+
+@helper
+def pass_turn_of(loop):  # type: ignore[no-untyped-def]
+    """The turn of the warpgroup that runs a tile's last loop, to the next."""
+    pass_turn(context_of(loop))
+
+
+@helper
+def advance(loop, k, steps):  # type: ignore[no-untyped-def]
+    """Before step k of `steps`: release what no product reads any more, wait for the next tiles; False after the last step.
+
+    A slot is released `delay` steps after the last one that uses it, behind a wait that leaves only the newer steps' wgmmas in
+    flight. Where the body releases, it has done so for all but the last `delay` steps when the loop ends.
+    """
+    over(loop, check_released, k)
+    if k < steps:
+        await_products(loop)
+        over(loop, release_due, k)
+        begin_step(loop, k)
+        return True
+    end_loop(loop, k)
+    only_if(loop, "unequal", pass_rest, k)
+    return False

@@ -1,0 +1,178 @@
+"""Ping-pong: compute warpgroups take turns on whole tiles, where ``@numpipe.kernel(schedule="pingpong")`` asks for that.
+
+The tiles of a CTA go round its n compute warpgroups: warpgroup w has every n-th of them. The memory role loads all of them in
+order, into the same rings. A warpgroup runs the pipelines of a tile in its *turn*, so that its stores overlap the main loop of
+the next::
+
+    warpgroup 0   | tile 0: products | store      | tile 2: products | store
+    warpgroup 1   ...................| tile 1: products | store      | tile 3: products
+                                     ^ the turn is passed when the last product has been issued
+
+    take_turn     wait at the named barrier of this warpgroup; read the rings' step counters
+    pass_turn     write them for the next warpgroup; arrive at its named barrier
+
+The counters travel with the turn, four bytes a ring in shared memory: so the steps of other warpgroups' tiles are skipped
+whatever their number, which may be another one for each tile. A warpgroup has words of its own there: they are written again
+only after it has arrived at somebody's barrier, and so has read them. A slot is used by one warpgroup, whose four warps release
+it. At the kernel's beginning the last warpgroup passes the turn to the first; at its end the one whose turn it is takes it, so
+that nobody leaves an arrival behind.
+
+The AST pass writes `take_turn` before the first pipeline of a tile and `pass_turn` after the last (`compile.turns`). Where that
+is an innermost loop, its end passes the turn between the last product's issue and its wait (`steps.end_loop`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core.lanes import one_lane
+from ...core.machine import current
+from ...core.op import helper, op
+from ...diagnostics.errors import SpecError
+from ...intrinsics import barrier, memory
+from ...plan.context import Context, counter, set_counter
+from ...plan.unit import Unit
+
+FIRST_BARRIER = 9
+"""named barrier of the first warpgroup's turn; 0 is the CTA's, 1…8 are the warpgroups' own"""
+THREADS = 256
+"""that meet at it: who passes and who takes"""
+
+
+@op
+def if_turns(np_: Context, function: Callable[[Context], None]) -> None:
+    """``function(np_)`` by a warpgroup that takes turns with others; by others nothing, and nothing is compiled."""
+    if np_.unit.turns > 1 and not np_.memory:
+        function(np_)
+
+
+@op
+def own_barrier(np_: Context) -> Any:
+    """The named barrier at which this warpgroup waits for its turn."""
+    return np.int32(FIRST_BARRIER + np_.unit.number(current().warpgroup))
+
+
+@op
+def next_barrier(np_: Context) -> Any:
+    """That of the warpgroup whose turn comes next."""
+    return np.int32(FIRST_BARRIER + following(np_))
+
+
+def following(np_: Context) -> int:
+    """The compute warpgroup whose turn comes next."""
+    return (np_.unit.number(current().warpgroup) + 1) % np_.unit.turns
+
+
+@op
+def get_counters(np_: Context) -> None:
+    """Read the rings' step counters, as the warpgroup before left them."""
+    own = np_.unit.number(current().warpgroup)
+    for index in np_.unit.handed.get(own, ()):
+        set_counter(np_, index, memory.load_word(np_.unit.turn_word(own, index)))
+
+
+@op
+def put_counters(np_: Context) -> None:
+    """Write them for the next warpgroup: one lane, and no branch, behind which ptxas would serialise the products in flight."""
+    to, rings = following(np_), [plan.index for plan in np_.unit.handed_over()]  # others may meet further ones meanwhile
+    for index in rings:
+        one_lane(memory.store_word, np_.unit.turn_word(to, index), counter(np_, index))
+    np_.unit.handed[to] = tuple(rings)
+
+
+@helper
+def await_turn(np_):  # type: ignore[no-untyped-def]
+    """Wait for this warpgroup's turn, and go on where the one before has come to in the rings."""
+    barrier.sync(own_barrier(np_), THREADS)
+    get_counters(np_)
+
+
+@helper
+def give_turn(np_):  # type: ignore[no-untyped-def]
+    """Tell the next warpgroup where it goes on, and that it does."""
+    put_counters(np_)
+    barrier.arrive(next_barrier(np_), THREADS)
+
+
+@helper
+def take_turn(np_):  # type: ignore[no-untyped-def]
+    """Before the first pipeline of a tile."""
+    if_turns(np_, await_turn)
+
+
+@helper
+def pass_turn(np_):  # type: ignore[no-untyped-def]
+    """Behind the last one."""
+    if_turns(np_, give_turn)
+
+
+# ---- whose tiles are whose
+@op
+def own_stride(np_: Context, stride: Any) -> Any:
+    """Tiles from one of this warpgroup's to its next; `stride`: from one of this CTA's to its next."""
+    return stride * np.int32(1 if np_.memory else np_.unit.turns)
+
+
+@op
+def before_own(np_: Context, before: Any, stride: Any) -> Any:
+    """The tile from which `own_stride` leads to this warpgroup's first; `before` is that of the CTA, `stride` before its first."""
+    if np_.memory:
+        return before
+    n = np_.unit.turns
+    skipped = (np_.unit.number(current().warpgroup) - np_.turn) % n
+    return before + stride * np.int32(skipped + 1 - n)
+
+
+@op
+def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
+    """After a loop over tiles: note whose turn comes next. `last` is this warpgroup's last tile, or that before its first."""
+    if np_.memory:
+        return
+    n = np_.unit.turns
+    behind = int(last) + n * int(stride)  # this warpgroup's next tile, if there were so many; those before it are of the others
+    missing = sum(behind - back * int(stride) >= int(end) for back in range(1, n))
+    np_.turn = (np_.unit.number(current().warpgroup) - missing) % n
+
+
+# ---- the kernel's beginning and end
+@op
+def is_last(np_: Context) -> bool:
+    """Whether this is the last of the compute warpgroups."""
+    return np_.unit.number(current().warpgroup) == np_.unit.turns - 1
+
+
+@op
+def is_next(np_: Context) -> bool:
+    """Whether this warpgroup's turn comes next."""
+    return np_.unit.number(current().warpgroup) == np_.turn
+
+
+@helper
+def begin_turns(np_):  # type: ignore[no-untyped-def]
+    """Before the kernel function, by compute warpgroups: the first turn is that of the first one."""
+    if is_last(np_):
+        give_turn(np_)
+
+
+@helper
+def finish_turns(np_):  # type: ignore[no-untyped-def]
+    """After the kernel function: nobody's arrival stays behind."""
+    if is_next(np_):
+        await_turn(np_)
+
+
+# ---- what has no meaning with turns
+def check_pipeline(where: str, unit: Unit, steps_of: bool, outputs: bool, single: bool) -> None:
+    """Raise SpecError for what a pipeline says of several warpgroups that share its tiles."""
+    if unit.turns < 2 or single:
+        return
+    if steps_of:
+        raise SpecError(f"{where}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of a tile, and none is "
+                        "shared: leave it out, or make the grid the steps that the tile has")
+    if outputs:
+        raise SpecError(f"{where}: out_specs with schedule='pingpong': the slots of outputs are written by all compute warpgroups "
+                        "together, and here each has a tile of its own: store from registers, c[…] = tile, or use "
+                        "schedule='cooperative'")

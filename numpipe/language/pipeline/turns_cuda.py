@@ -1,0 +1,138 @@
+"""Turns on the GPU: which warpgroup this is, counters in shared memory, and the word that says whose turn comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning, predicated
+from ...intrinsics import memory
+from ...plan.context_cuda import counter_pointer, own_warpgroup
+from ...plan.plans import TURN
+from ...plan.unit import Unit
+from . import turns as source
+from .ring_cuda import smem
+
+I32 = nb.types.int32
+
+
+@cuda_meaning(source.if_turns)
+def _if_turns(typing_context: Any, np_: Any, function: Any) -> Any:
+    holds = np_.unit.turns > 1 and np_.role != "memory"
+    if holds:
+        nb.returns(typing_context, function, (np_,))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if holds:
+            nb.call(context, builder, function, (np_,), (args[0],))
+        return nb.nothing(context)
+
+    return nb.types.void(np_, function), codegen
+
+
+def _next(builder: Any, unit: Unit, np_: Any) -> Any:
+    return builder.urem(builder.add(own_warpgroup(builder, np_), nb.const(1)), nb.const(unit.turns))
+
+
+def _turn(builder: Any, np_: Any) -> Any:
+    """Where it is noted whose turn comes next."""
+    return counter_pointer(builder, np_, nb.const(TURN))
+
+
+def _of_warpgroup(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
+    """An operation np_ -> ``function(builder, unit, np_)``."""
+
+    def typer(_context: Any, np_: Any) -> Any:
+        return result(np_), lambda context, builder, sig, args: function(builder, np_.unit, args[0])
+
+    cuda_meaning(operation)(typer)
+
+
+_of_warpgroup(source.own_barrier, I32,
+              lambda b, unit, np_: b.add(own_warpgroup(b, np_), nb.const(source.FIRST_BARRIER)))
+_of_warpgroup(source.next_barrier, I32, lambda b, unit, np_: b.add(_next(b, unit, np_), nb.const(source.FIRST_BARRIER)))
+_of_warpgroup(source.is_last, nb.types.boolean,
+              lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), nb.const(unit.turns - 1)))
+_of_warpgroup(source.is_next, nb.types.boolean,
+              lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), b.load(_turn(b, np_))))
+
+
+# ---- counters: which rings there are is known when all of the kernel has been compiled (`define_turns`)
+def _handed(operation: Any, symbol: str) -> None:
+    def typer(_context: Any, np_: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            if np_.role != "memory":
+                nb.external(builder, symbol, nb.void, [args[0]])
+            return nb.nothing(context)
+
+        return nb.types.void(np_), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+_handed(source.get_counters, "np_get_counters")
+_handed(source.put_counters, "np_put_counters")
+
+
+def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
+    """Address of a counter's word of a compute warpgroup: `Unit.turn_word`."""
+    stride = unit.turn_word(1, index) - unit.turn_word(0, index)
+    return builder.add(smem(builder, unit.turn_word(0, index)), builder.mul(warpgroup, nb.const(stride)))
+
+
+def define_turns(context: Any, module: Any, unit: Unit) -> None:
+    """Definitions of what reads and writes the counters of this kernel's rings, in its entry module."""
+    pointer = nb.i32.as_pointer()
+    with nb.define(module, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
+        for plan in unit.handed_over():
+            word = nb.call(context, builder, memory.load_word, (I32,),
+                           (_word(builder, unit, own_warpgroup(builder, state), plan.index),))[1]
+            builder.store(word, counter_pointer(builder, state, nb.const(plan.index)))
+        builder.ret_void()
+    store, emit = predicated(memory.store_word)(None, I32, I32, I32)
+    with nb.define(module, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):
+        lane = builder.and_(nb.thread_index(builder), nb.const(127))
+        for plan in unit.handed_over():
+            value = builder.load(counter_pointer(builder, state, nb.const(plan.index)))
+            emit(context, builder, store, [_word(builder, unit, _next(builder, unit, state), plan.index), value, lane])
+        builder.ret_void()
+
+
+# ---- tiles
+@cuda_meaning(source.own_stride)
+def _own_stride(_context: Any, np_: Any, stride: Any) -> Any:
+    n = 1 if np_.role == "memory" else np_.unit.turns
+    return I32(np_, I32), lambda context, builder, sig, args: builder.mul(args[1], nb.const(n))
+
+
+@cuda_meaning(source.before_own)
+def _before_own(_context: Any, np_: Any, before: Any, stride: Any) -> Any:
+    n = np_.unit.turns
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if np_.role == "memory":
+            return args[1]
+        ahead = builder.add(builder.sub(own_warpgroup(builder, args[0]), builder.load(_turn(builder, args[0]))), nb.const(n))
+        skipped = builder.add(builder.urem(ahead, nb.const(n)), nb.const(1 - n))
+        return builder.add(args[1], builder.mul(args[2], skipped))
+
+    return I32(np_, I32, I32), codegen
+
+
+@cuda_meaning(source.end_turns)
+def _end_turns(_context: Any, np_: Any, last: Any, stride: Any, end: Any) -> Any:
+    n = np_.unit.turns
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if np_.role == "memory":
+            return nb.nothing(context)
+        turn, tile = builder.add(own_warpgroup(builder, args[0]), nb.const(n)), args[1]
+        for _ in range(1, n):  # those between this warpgroup's last tile and its next are of the others, in order
+            tile = builder.add(tile, args[2])
+            missing = builder.icmp_signed(">=", tile, args[3])
+            turn = builder.sub(turn, builder.zext(missing, nb.i32))
+        builder.store(builder.urem(turn, nb.const(n)), _turn(builder, args[0]))
+        return nb.nothing(context)
+
+    return nb.types.void(np_, I32, I32, I32), codegen

@@ -1,0 +1,136 @@
+"""Which bytes of a shared-memory tile each lane moves, when a register tile is loaded from it or stored to it.
+
+A register tile lies as a wgmma accumulator does: lane 4 g + t of warp w has, in each block of 64 rows and each group j of 8
+columns, the elements of columns 8 j + 2 t and the next one, of rows 16 w + g and 16 w + g + 8. What moves them depends on how
+the tile lies in memory:
+
+==============  ==========================  ===========================================================================
+elements        contiguous                  access
+==============  ==========================  ===========================================================================
+16 bits         rows                        ldmatrix, stmatrix: 16 rows x 16 columns an instruction
+16 bits         columns (``tile.T``, …)     the same with ``.trans``
+32 bits         rows                        ld.shared.v2, st.shared.v2: two columns a lane
+32 bits         columns                     ld.shared, st.shared: one element a lane
+==============  ==========================  ===========================================================================
+
+No two lanes that are served together meet in a bank (but in rows of 16 bytes, and in columns of 32-bit elements in pieces of less
+than 128). Two columns of 32 bits would: an access serves
+16 lanes at once, of 4 rows, and what they have in a group of 8 columns is 32 bytes of each, which the swizzle, in steps of 16,
+spreads over half of the banks only. So every other row, or pair of rows, takes the groups in another order (`detour`)::
+
+    row (g)          0  1  2  3       0  1  2  3
+    pair of chunks   0  0  1  1   ->  0  2  1  3      group j of 128 bytes: j for even rows, j ^ 2 for odd ones
+
+and the registers of two groups change places behind a load, or before a store.
+
+An address is ``((tile + lane offset) ^ xor) + add``: what depends on the lane is computed once, the rest is in the instruction's
+immediates. The exclusive-or is right because tiles, and views of them, start at multiples of 8 rows, where the swizzle begins
+anew. The functions below take NumPy arrays (the tests) and LLVM values (`shared_cuda`) alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...plan.layout import Layout
+
+
+@dataclass(frozen=True)
+class Access:
+    """One instruction of each lane: where, and the registers (from `first`, `count` of them) that it moves.
+
+    Registers are numbered as `TileType` has them: 32 bits each, two elements of a 16-bit type.
+    """
+
+    first: int
+    count: int
+    xor: int
+    add: int
+
+
+@dataclass(frozen=True)
+class Detour:
+    """Lanes whose number has this `bit` take group j ^ `groups` of 8 columns where the others take j; so their registers are in
+    each other's places: r and ``r ^ 4 groups``."""
+
+    bit: int
+    groups: int
+
+    def partner(self, register: int) -> int:
+        """The register whose place an element has in such a lane."""
+        return register ^ (4 * self.groups)
+
+
+def detour(layout: Layout) -> Detour | None:
+    """What keeps accesses of two 32-bit columns off each other's banks; None where nothing has to.
+
+    Of rows 128 bytes wide the odd ones go another way, of those of 64 bytes, two of which are a line of banks, every other pair.
+    """
+    if layout.itemsize != 4 or layout.inner != 1:
+        return None
+    return {128: Detour(2, 2), 64: Detour(3, 1)}.get(layout.width)
+
+
+def lane_offset(layout: Layout, thread: Any) -> Any:
+    """Byte offset, swizzled, at which a lane's accesses start; `thread` is its number in the warpgroup, 0 … 127."""
+    lane, warp = thread & 31, thread >> 5
+    width, sixteen = layout.width, layout.itemsize == 2
+    if layout.inner == 1:
+        row = warp * 16 + ((lane & 15) if sixteen else lane >> 2)
+        part = (lane >> 4) * 16 if sixteen else (lane & 3) * 8  # bytes along the row; 32 of them are one access of a warp
+        if width == 16:
+            return row * width + (part >> 4) * layout.panel_stride + (part & 15)
+        start = swizzled(row * width + part, width)
+        turn = detour(layout)
+        return start if turn is None else start ^ (((lane >> turn.bit) & 1) << (turn.groups + 4))
+    column = (lane & 7) + (lane >> 4) * 8 if sixteen else (lane & 3) * 2
+    part = warp * 32 + ((lane >> 3) & 1) * 16 if sixteen else warp * 64 + (lane >> 2) * 4  # bytes down the column
+    shift = width.bit_length() - 1
+    return (part >> shift) * layout.panel_stride + swizzled(column * width + (part & (width - 1)), width)
+
+
+def swizzled(offset: Any, width: int) -> Any:
+    """XOR swizzle of an offset in a panel, in groups of 8 rows of `width` bytes."""
+    mask = width // 16 - 1
+    return offset ^ (((offset >> 7) & mask) << 4) if mask else offset
+
+
+def accesses(layout: Layout) -> list[Access]:
+    """The accesses of every lane, in the order of their registers."""
+    registers = layout.shape[1] * layout.itemsize // 8  # of 64 rows
+    return [Access(block * registers + access.first, access.count, access.xor, access.add + _block_offset(layout, block))
+            for block in range(layout.shape[0] // 64) for access in _of_a_block(layout)]
+
+
+def _block_offset(layout: Layout, block: int) -> int:
+    """Bytes from the first to a later block of 64 rows."""
+    if layout.inner == 1:
+        return 64 * block * layout.width
+    return 64 * block * layout.itemsize // layout.width * layout.panel_stride
+
+
+def _of_a_block(layout: Layout) -> list[Access]:
+    """The accesses of the first 64 rows."""
+    groups, width = range(layout.shape[1] // 8), layout.width
+    if layout.itemsize == 2:
+        return [Access(2 * j, min(4, 2 * (len(groups) - j)), *_along(layout, 16 * j)) for j in groups[::2]]
+    found = []
+    for j in groups:
+        for half in (0, 1):  # 8 rows further down
+            if layout.inner == 1:
+                xor, add = _along(layout, 32 * j)
+                found.append(Access(4 * j + 2 * half, 2, xor, add + 8 * half * width))
+                continue
+            xor, add = (32 * half, 0) if width >= 64 else (0, 32 * half // width * layout.panel_stride)
+            for odd in (0, 1):  # the next column: where rows are 128 bytes wide, each is swizzled in its own way
+                found.append(Access(4 * j + 2 * half + odd, 1, xor ^ (16 * odd if width == 128 else 0),
+                                    add + (8 * j + odd) * width))
+    return found
+
+
+def _along(layout: Layout, nbytes: int) -> tuple[int, int]:
+    """(xor, add) that moves an access `nbytes` along the rows, or by as many 16-bit columns."""
+    if layout.inner == 0:
+        return 0, nbytes // 2 * layout.width
+    return nbytes % layout.width, nbytes // layout.width * layout.panel_stride

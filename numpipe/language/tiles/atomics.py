@@ -1,0 +1,109 @@
+"""Reductions into an array: ``numpipe.atomic_add(c.at[rows, columns], tile)``, into a block that other CTAs may change too.
+
+::
+
+    m = numpipe.program_id(0)
+    numpipe.atomic_add(total.at[ds(0, 64), ds(0, 64)], tile)        # as all other CTAs do, in any order
+    numpipe.atomic_max(top.at[ds(m * 64, 64)], tile.max(axis=1))    # of int32
+
+Each element of the array becomes the sum, or the like, of what it was and of the tile's, at once: relaxed, at GPU scope. Nothing
+comes back. What the array holds is what the caller passes; one that the call allocates (`out_type`) holds nothing, and has to be
+passed. Within the kernel nobody else may write or read what is reduced: the simulator reports who does.
+
+===========================  ========================================================  =============================================
+tile                         how (PTX ISA)                                             types
+===========================  ========================================================  =============================================
+(M, N), rows of the array    the store ring: ``cp.reduce.async.bulk.tensor`` of        add: float32, float16, bfloat16, int32; min,
+that TMA can store           panels in shared memory, at 16 bytes a time               max: float16, bfloat16, int32; and, or, xor:
+                                                                                       int32
+others, vectors, (M, 1),     the lanes: ``red.relaxed.gpu.global``, element by         add: float32, float16, bfloat16, int32; min,
+(1, N)                       element; of 16 bits a loop of compare-and-swap            max, and, or, xor: int32
+===========================  ========================================================  =============================================
+
+Sums of floats are rounded each time, in an order that differs from run to run: results are not bit-identical. float32 subnormals
+are taken for 0 (``red.add.f32``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.machine import REDUCTIONS
+from ...core.op import Op, op
+from ...diagnostics.errors import SpecError
+from ...plan.plans import ArrayArg
+from .layouts import Form
+from .store import check, through_tma, write_out
+from .tile import Tile
+from .views import GmemView
+
+__all__ = ["atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_xor"]
+
+_LANES: dict[str, tuple[str, ...]] = {"add": ("int32", "float32", "float16", "bfloat16"),
+                                      **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32",))}
+"""reductions of red.global, and their types"""
+_SAID = {"add": "the sum of it and of the tile's", "min": "the smaller of it and of the tile's",
+         "max": "the larger of it and of the tile's", "and": "``it & the tile's``", "or": "``it | the tile's``",
+         "xor": "``it ^ the tile's``"}
+
+
+def check_atomic(name: str, array: ArrayArg, axes: tuple[int, ...], sizes: tuple[int, ...], form: Form) -> None:
+    """SpecError unless the tile fits the view, and there is such a reduction of its type."""
+    reduction = name.removeprefix("atomic_")
+    check(f"{name}: {array.name}.at[…]", array.name, array.dtype, sizes, form)
+    if form.dtype.name in (REDUCTIONS if through_tma(array, axes, form) else _LANES)[reduction]:
+        return
+    known = [kind for kind in _LANES[reduction] if kind != form.dtype.name]
+    instead = ("; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has float16 and bfloat16 too"
+               if form.dtype.name in REDUCTIONS[reduction] else "")
+    raise SpecError(f"{name}: {form.dtype} has no such reduction in global memory: it takes {', '.join(known)}{instead}")
+
+
+def no_view(name: str, got: object) -> SpecError:
+    """The error for a destination that is no view."""
+    return SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {got}")
+
+
+def no_tile(name: str, got: object) -> SpecError:
+    """The error for a value that is no register tile."""
+    return SpecError(f"{name}(dst, tile): the second argument is a register tile, got {got}")
+
+
+def mend(name: str, array: str) -> str:
+    """Where a call did not know an array for an output."""
+    return f"{name}({array}.at[…], tile) by its own name, or in a function that is called by name and gets it as an argument"
+
+
+def _atomic(reduction: str) -> Op[..., Any]:
+    name = f"atomic_{reduction}"
+
+    def operation(dst: Any, tile: Any) -> None:
+        if not isinstance(dst, GmemView):
+            raise no_view(name, type(dst).__name__)
+        if not isinstance(tile, Tile):
+            raise no_tile(name, type(tile).__name__)
+        unit, index = dst.ref.unit, dst.ref.index
+        unit.check_output(index, name, mend(name, dst.ref.name))
+        check_atomic(name, unit.arrays[index], dst.axes, dst.sizes, tile.form)
+        if not tile.inert:
+            start = tuple(int(place) for place in dst.start)
+            write_out(dst.ref, dst.axes, start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
+
+    operation.__name__ = operation.__qualname__ = name
+    operation.__doc__ = f"""Make each element of a view of an array {_SAID[reduction]}, at once, inside a kernel.
+
+    dst   ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
+          What lies outside the array is left out; starts are not negative
+    tile  a register tile of that shape and of the array's type
+
+    By all lanes of a warpgroup. Other CTAs may do the same to the same elements, and nothing else within the kernel. Raises
+    SpecError where shapes or types differ, for inputs, and for types of which there is no such reduction (PTX ISA, "red",
+    "cp.reduce.async.bulk.tensor"). See `numpipe.language.tiles.atomics` for which is taken, and for its types.
+    """
+    return op(operation)
+
+
+atomic_add, atomic_min, atomic_max = (_atomic(name) for name in ("add", "min", "max"))
+atomic_and, atomic_or, atomic_xor = (_atomic(name) for name in ("and", "or", "xor"))
+ATOMICS: dict[str, Op[..., Any]] = {f.__name__: f for f in (  # type: ignore[attr-defined]
+    atomic_add, atomic_min, atomic_max, atomic_and, atomic_or, atomic_xor)}

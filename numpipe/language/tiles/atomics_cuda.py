@@ -1,0 +1,50 @@
+"""Reductions into an array on the GPU: reductions of TMA through the store ring, or ``red.global`` by the lanes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core import numba as nb
+from ...core.op import Op, cuda_meaning
+from . import atomics as source
+from .store_cuda import Statement, write_out, writing
+from .tile import FLOAT32, HALVES
+from .tile_cuda import InFlightType, TileType, settled
+from .views_cuda import ViewType
+
+
+def _statement(reduction: str, dtype: np.dtype) -> Statement:
+    """What a lane does with an element."""
+    if dtype in HALVES:
+        kind = "noftz.f16" if dtype == np.float16 else "noftz.bf16"
+        return f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", "h"
+    kind = "f32" if dtype == FLOAT32 else "s32" if reduction in ("add", "min", "max") else "b32"
+    return f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", "f" if dtype == FLOAT32 else "r"
+
+
+def _atomic(name: str, operation: Op[..., Any]) -> None:
+    reduction = name.removeprefix("atomic_")
+
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, dst: Any, tile: Any) -> Any:
+        if not isinstance(dst, ViewType):
+            raise source.no_view(name, nb.unliteral(dst))
+        if not isinstance(tile, (TileType, InFlightType)):
+            raise source.no_tile(name, nb.unliteral(tile))
+        kind, ref = settled(tile, name), dst.ref
+        ref.unit.check_output(ref.index, name, source.mend(name, ref.arg.name))
+        source.check_atomic(name, ref.arg, dst.axes, dst.sizes, kind.form)
+        how = writing(typing_context, ref, kind, dst.axes, reduction, _statement(reduction, kind.dtype))
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            view = nb.cgutils.create_struct_proxy(dst)(context, builder, value=args[0])
+            write_out(context, builder, how, view.ref, nb.cgutils.unpack_tuple(builder, view.start), args[1])
+            return nb.nothing(context)
+
+        return nb.types.void(dst, tile), codegen
+
+
+for _name, _operation in source.ATOMICS.items():
+    _atomic(_name, _operation)

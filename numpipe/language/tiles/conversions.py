@@ -1,0 +1,143 @@
+"""From one layout of a register tile to another: ``numpipe.layout_cast(v, "row")``, ``layout_cast(x, "accumulator")``.
+
+=======================  =====================  ====================================================================================
+from                     to                     costs
+=======================  =====================  ====================================================================================
+a vector in either       row, column            nothing: what is not used is not computed
+row                      column                 through shared memory: 4 bytes an element, a named barrier of the warpgroup before
+column                   row                    the stores, and one between them and the loads
+accumulator              coalesced              through shared memory, panels of 64 rows x 128 bytes, one after the other: a
+coalesced                accumulator            barrier of the warpgroup before, and within, as warps keep their rows, of the warp
+float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
+the same                                        nothing
+=======================  =====================  ====================================================================================
+
+Nothing is converted where it is not written: a mismatch is an error that names both layouts, and the cast. What goes through shared
+memory is listed by ``kernel.inspect("resources")``, with its line and its bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ...core.op import constant, op
+from ...diagnostics.errors import SpecError
+from .elementwise import form_of
+from .exchange import exchange, of_columns, of_rows, rows
+from .layouts import (
+    ACCUMULATOR,
+    COALESCED,
+    COLUMN,
+    EITHER,
+    ROW,
+    Form,
+    coalesced_form,
+    lanes_across,
+    vector_layout,
+    vector_of,
+)
+from .tile import BOOL, Tile
+
+__all__ = ["layout_cast"]
+
+CAST = "layout_cast"
+
+
+def layout_cast(tile: Any, layout: str) -> NoReturn:
+    """A vector, or a tile, as other lanes hold it, inside a kernel.
+
+    tile    a vector (n,), of any type, or a tile (M, N) of numbers
+    layout  of a vector "row": along the columns, as it is broadcast to tiles; or "column": along the rows, as ``tile.sum(axis=1)``
+            gives it. Of a tile "accumulator", or "coalesced", as `load_tile` gives it. A compile-time constant
+
+    A row's statistics that scale the columns of another product, for example::
+
+        norms = np.sqrt((k * k).sum(axis=1))                    # along the rows of k
+        s = s / numpipe.layout_cast(norms, "row")               # along the columns of q @ k.T
+
+    From one to the other it goes through 4 n bytes of shared memory, with two barriers of the warpgroup; a vector that was loaded,
+    or made by `full` or `iota`, has both. A tile takes 64 rows of at most 128 bytes. Raises SpecError for layouts that there are
+    not, and for sizes that cannot lie so: along columns 8 x i elements up to 256, along rows 64 x j; coalesced rows have 32, 64 or
+    128 x i bytes.
+    """
+    raise RuntimeError("numpipe.layout_cast is used inside a kernel")
+
+
+def check_cast(form: Any, layout: Any, given: str) -> tuple[Form, int]:
+    """(what a cast gives, bytes of shared memory that it needs); SpecError for what cannot be cast."""
+    if not isinstance(form, Form):
+        raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {given}")
+    known = (ROW, COLUMN) if len(form.shape) == 1 else (ACCUMULATOR, COALESCED)
+    if layout not in known:
+        raise SpecError(f"{CAST}: the layout of a {'vector' if len(form.shape) == 1 else 'tile (M, N)'} is one of "
+                        f"{', '.join(map(repr, known))}, got {layout!r}")
+    if len(form.shape) != 1:
+        return _check_tile(form, layout)
+    possible = vector_layout(form.shape[0], CAST)
+    if possible not in (layout, EITHER):
+        raise SpecError(f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along columns there are "
+                        "8 x i elements, at most 256, along rows 64 x j")
+    result = Form(form.shape, form.dtype, layout)
+    return result, 0 if form.layout in (layout, EITHER) else 4 * form.shape[0]
+
+
+def _check_tile(form: Form, layout: str) -> tuple[Form, int]:
+    """`check_cast` of a tile."""
+    if form.dtype == BOOL or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
+        raise SpecError(f"{CAST}: tiles (M, N) of numbers are cast, got {form}: cast what they are made of")
+    plain = Form(form.shape, form.dtype)
+    if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
+        return form, 0
+    if layout == COALESCED:
+        made = coalesced_form(plain, CAST)
+        return made, 64 * panel_width(made)
+    if panel_width(form) > 128:
+        raise SpecError(f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has {panel_width(form) // 8} bytes side "
+                        "by side, and 16 are moved: cast before astype")
+    return plain, 64 * panel_width(form)
+
+
+def panel_width(form: Form) -> int:
+    """Bytes of a row that the lanes of a coalesced tile have side by side."""
+    vector = vector_of(form.layout)
+    return lanes_across(form.shape[1], vector) * vector * form.dtype.itemsize
+
+
+def run_offset(form: Form, thread: Any, down: int) -> Any:
+    """Bytes, before swizzling, from a panel's start to what lane `thread` of the warpgroup has of it, `down` rows below its own.
+
+    Of ints, of NumPy arrays (the tests) and of LLVM values.
+    """
+    vector = vector_of(form.layout)
+    shift = lanes_across(form.shape[1], vector).bit_length() - 1
+    lane, warp = thread & 31, thread >> 5
+    return (warp * 16 + (lane >> shift) + down) * panel_width(form) + (lane & ((1 << shift) - 1)) * (vector * form.dtype.itemsize)
+
+
+def said(form: Form, made: Form) -> str:
+    """What a cast does, for lists."""
+    given = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
+    return f"{form}{given} to {made.layout} layout"
+
+
+def _exchanged(form: Form, made: Form) -> tuple[Any, Any]:
+    """What the warps store, and load, for a cast that moves data; of a tile one panel of 64 rows, the others being like it."""
+    if len(form.shape) == 2:
+        panel = rows(panel_width(form if made.layout == ACCUMULATOR else made))
+        return panel, panel
+    count = form.shape[0]
+    if made.layout == COLUMN:  # of the columns, which all warps have, the first one stores them
+        return of_columns(count)[:1], of_rows(count)
+    return of_rows(count), of_columns(count)
+
+
+@op
+def cast(np_: Any, tile: Any, layout: Any, site: Any) -> Tile:
+    """`layout_cast`, in a kernel of which `np_` is the context; `site` is its line."""
+    made, nbytes = check_cast(form_of(tile), constant(CAST, "layout", layout), type(tile).__name__)
+    if np_.memory:
+        return Tile(None, made.shape, made.dtype, made.layout)
+    if nbytes:
+        np_.unit.plan_exchange(nbytes, (str(site), said(tile.form, made)))
+        exchange(np_, *_exchanged(tile.form, made), f"{CAST} of a register tile", apart=len(made.shape) == 2)
+    return Tile(tile.value, made.shape, made.dtype, made.layout)

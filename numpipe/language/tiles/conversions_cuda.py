@@ -1,0 +1,161 @@
+"""Layout casts on the GPU: the lanes that hold a vector once store it, all load what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning, immediate
+from ...plan.layout import Layout
+from . import conversions as source
+from . import panel_cuda
+from .addresses import swizzled
+from .elementwise_cuda import form_of, is_tile, lane_place
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
+from .reduce_cuda import EXCHANGE, barrier
+from .shared_cuda import Value, converge, read_registers
+from .tile import BOOL, FLOAT32, HALVES
+from .tile_cuda import TileType, assembled, registers, settled, undefined
+
+
+@cuda_meaning(source.cast)
+def _cast(_context: Any, np_: Any, tile: Any, layout: Any, site: Any) -> Any:
+    form: Any = form_of(tile, source.CAST) if is_tile(tile) else None
+    made, nbytes = source.check_cast(form, immediate(source.CAST, "layout", layout), str(nb.unliteral(tile)))
+    have, result, memory = settled(tile, source.CAST), TileType.of(made), np_.role == "memory"
+    if nbytes and not memory:
+        np_.unit.plan_exchange(nbytes, (nb.literal(site), source.said(form, made)))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if memory:
+            return undefined(result)
+        values = registers(builder, have, args[1])
+        if nbytes and len(have.shape) == 2:
+            barrier(builder)
+            through = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
+            return assembled(builder, result, through(builder, have, args[1], result))
+        if nbytes:
+            return assembled(builder, result, _from_words(builder, result, _moved(builder, have, values, result)))
+        first = TileType(have.shape, have.dtype, ROW).registers if have.layout == EITHER and made.layout == COLUMN else 0
+        return assembled(builder, result, values[first:first + result.registers])
+
+    return result(np_, tile, layout, site), codegen
+
+
+def _panels(tile: TileType, columns: int) -> Iterator[tuple[int, int, int]]:
+    """(row, column, first register in the accumulator's order) of a tile's panels."""
+    per_block = tile.registers * 64 // tile.shape[0]
+    for row in range(0, tile.shape[0], 64):
+        for column in range(0, tile.shape[1], columns):
+            yield row, column, row // 64 * per_block + column * per_block // tile.shape[1]
+
+
+def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
+    """(first register, words, offset in the panel) of what a lane of a coalesced tile has of it, at most 16 bytes each."""
+    width, vector = source.panel_width(tile.form), vector_of(tile.layout)
+    thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
+    for first in range(0, len(where), vector):
+        r, c = where[first]
+        if (r or 0) // 64 * 64 == row and (c or 0) == column:
+            start = source.run_offset(tile.form, thread, (r or 0) - row)
+            for n in range(0, each, 4):
+                yield first * each // vector + n, min(4, each), swizzled(start + 4 * n, width).value
+
+
+def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """Panel by panel: the warp stores its 16 rows as a panel's are stored, and loads whole lines."""
+    base, found = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers
+    columns = source.panel_width(result.form) // have.dtype.itemsize
+    for row, column, _ in _panels(have, columns):
+        panel, part = panel_cuda.sub_tile(builder, have, value, row, column, columns)
+        panel_cuda.write(builder, panel, part, base)
+        converge(builder)
+        for first, words, offset in _runs(builder, result, row, column):
+            names = ", ".join(f"${i}" for i in range(words))
+            loaded = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.i32] * words), [builder.add(base, offset)],
+                                 f"ld.shared.v{words}.b32 {{{names}}}, [${words}];", "=r," * words + "r,~{memory}")
+            for i in range(words):
+                word = builder.extract_value(loaded, i)
+                found[first + i] = builder.bitcast(word, nb.f32) if result.dtype == FLOAT32 else word
+        converge(builder)
+    return found
+
+
+def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """The other way round."""
+    base, found, given = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers, registers(builder, have, value)
+    columns = source.panel_width(have.form) // have.dtype.itemsize
+    layout = Layout((64, columns), have.dtype.itemsize, 1, source.panel_width(have.form), 64 * source.panel_width(have.form))
+    for row, column, at in _panels(result, columns):
+        for first, words, offset in _runs(builder, have, row, column):
+            parts = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in given[first:first + words]]
+            names = ", ".join(f"${i + 1}" for i in range(words))
+            nb.emit_asm(builder, nb.void, [builder.add(base, offset), *parts], f"st.shared.v{words}.b32 [$0], {{{names}}};",
+                        "r" + ",r" * words + ",~{memory}")
+        converge(builder)
+        loaded = read_registers(builder, layout, base, result.dtype)
+        found[at:at + len(loaded)] = loaded
+        converge(builder)
+    return found
+
+
+def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) -> list[Any]:
+    """The elements of a lane, as words, that others have stored.
+
+    Along columns lanes 0 … 3 have all elements between them, two side by side; along rows the first lane of each quad has two of
+    each 64.
+    """
+    base = nb.external(builder, EXCHANGE, nb.i32)
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    row, column = lane_place(builder)
+    by_row, by_column = (builder.add(base, builder.shl(own, nb.const(2))) for own in (row, column))
+    along_columns = have.layout == ROW
+    chosen = builder.icmp_unsigned("<", thread, nb.const(4)) if along_columns else (
+        builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
+    chosen = builder.zext(chosen, nb.i32)
+    words = _to_words(builder, have, values)
+    barrier(builder)
+    for i, (down, right) in enumerate(places(have.shape, have.layout)):
+        if along_columns and i % 2 == 0:
+            _store(builder, builder.add(by_column, nb.const(4 * (right or 0))), chosen, words[i:i + 2])
+        elif not along_columns:
+            _store(builder, builder.add(by_row, nb.const(4 * (down or 0))), chosen, words[i:i + 1])
+    barrier(builder)
+    found: list[Any] = []
+    for i, (down, right) in enumerate(places(result.shape, result.layout)):
+        if not along_columns and i % 2 == 0:
+            pair = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.i32] * 2), [builder.add(by_column, nb.const(4 * (right or 0)))],
+                               "ld.shared.v2.b32 {$0, $1}, [$2];", "=r,=r,r,~{memory}")
+            found += [builder.extract_value(pair, n) for n in (0, 1)]
+        elif along_columns:
+            found.append(nb.emit_asm(builder, nb.i32, [builder.add(by_row, nb.const(4 * (down or 0)))], "ld.shared.b32 $0, [$1];",
+                                     "=r,r,~{memory}"))
+    return found
+
+
+def _store(builder: Any, address: Any, chosen: Any, words: list[Any]) -> None:
+    names = "{$2, $3}" if len(words) == 2 else "$2"
+    nb.emit_asm(builder, nb.void, [address, chosen, *words],
+                f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{'.v2' * (len(words) == 2)}.b32 [$0], {names}; }}",
+                "r,r" + ",r" * len(words) + ",~{memory}")
+
+
+def _to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
+    """The elements of registers, a 32-bit word each."""
+    if tile.dtype in HALVES:
+        return [word for value in values for word in (value, builder.lshr(value, nb.const(16)))]
+    if tile.dtype == BOOL:
+        return [builder.zext(value, nb.i32) for value in values]
+    return [builder.bitcast(value, nb.i32) if tile.dtype == FLOAT32 else value for value in values]
+
+
+def _from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
+    """The inverse of `_to_words`."""
+    if tile.dtype in HALVES:
+        return [builder.or_(builder.and_(low, nb.const(0xffff)), builder.shl(high, nb.const(16)))
+                for low, high in zip(words[::2], words[1::2], strict=True)]
+    if tile.dtype == BOOL:
+        return [builder.icmp_unsigned("!=", word, nb.const(0)) for word in words]
+    return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]

@@ -1,0 +1,82 @@
+"""What the warps of a warpgroup tell each other through shared memory: sums of reductions, elements of layout casts.
+
+::
+
+    barrier of the warpgroup     the exchange before this one has been read
+    each warp stores its part
+    barrier of the warpgroup     all of them are there
+    each warp loads what it needs
+
+On the GPU the bytes are exchanged in the `_cuda` siblings of `reduce` and `conversions`. The simulated SM takes NumPy's result, and
+records which bytes each warp stores and loads: that is what the barriers order. Where a tile goes through shared memory (`rows`),
+each warp loads its own rows only, and there is one barrier.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.machine import current
+from ...plan.budget import SMEM_BYTES
+
+ROOM = 16384
+"""bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart, behind the staging memory"""
+CHUNK = 16
+_Chunks = npt.NDArray[np.int64]
+
+
+def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
+    """(what each warp stores, what it loads), for equal parts: addresses of chunks of 16 bytes, a row a warp. `nbytes`: of a part.
+
+    >>> each_to_all(32)[0].tolist()
+    [[0, 16], [32, 48], [64, 80], [96, 112]]
+    """
+    own = _spread(max(nbytes, CHUNK))  # a number's 4 bytes lie in a chunk of their own here
+    return own, np.tile(own.reshape(-1), (4, 1))
+
+
+def _spread(nbytes: int) -> _Chunks:
+    """Parts of so many bytes, one after another."""
+    return np.arange(0, 4 * nbytes, CHUNK).reshape(4, -1)
+
+
+def of_rows(count: int) -> _Chunks:
+    """A vector's 4-byte elements, along rows, as the warps have them: 16 of each 64.
+
+    >>> of_rows(64)[1].tolist()
+    [64, 80, 96, 112]
+    """
+    return np.concatenate([_spread(64) + 256 * block for block in range(count // 64)], axis=1)
+
+
+def of_columns(count: int) -> _Chunks:
+    """The same along columns: each warp has all of them."""
+    return np.tile(np.arange(0, 4 * count, CHUNK), (4, 1))
+
+
+def rows(width: int) -> _Chunks:
+    """A panel of 64 rows of so many bytes: each warp has 16."""
+    return _spread(16 * width)
+
+
+def exchange(np_: Any, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False) -> None:
+    """The barriers and accesses of an exchange; `what` for reports. `apart`: each warp loads what it has stored itself."""
+    machine = current()
+    base = 2 * SMEM_BYTES + ROOM * np_.unit.number(machine.warpgroup)
+    machine.bar_sync(1 + machine.warpgroup, 128)
+    if len(stored) == 1:
+        machine.scoped("one", machine.smem_write, (base + stored, _nothing(stored.shape), what))
+    else:
+        machine.smem_write(base + stored, _nothing(stored.shape), what)
+    if not apart:
+        machine.bar_sync(1 + machine.warpgroup, 128)
+    machine.smem_read(base + loaded, what)
+
+
+@functools.cache
+def _nothing(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    return np.zeros((*shape, CHUNK), np.uint8)

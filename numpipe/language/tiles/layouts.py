@@ -1,0 +1,212 @@
+"""Which elements of a register tile each lane of the warpgroup holds.
+
+Lane ``4 g + t`` of warp w has row ``16 w + g`` and column ``2 t`` as its own; where its other elements lie does not depend on the
+lane. So a layout is a list of (row, column) distances, one for each element of a lane, in the order of its registers:
+
+===========  ============  ==================================================================  ===============================
+layout       shape         elements of a lane                                                  held by
+===========  ============  ==================================================================  ===============================
+accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j, half h, odd o         one lane
+row          (N,), (1, N)  8 j + o, along the columns                                          32 lanes: all g, all warps
+column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4 lanes: a quad, all t
+either       (n,)          those of a row, then those of a column                              what is not used is not computed
+coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one lane
+===========  ============  ==================================================================  ===============================
+
+In a coalesced layout lane l of warp w has as its own row ``16 w + l / L`` and column ``v (l % L)``: v elements side by side, 16
+bytes where it was made, which one instruction loads or stores; the L lanes of a row (8, or as many as it needs) have 128 bytes.
+Warps have the rows that they have in an accumulator.
+
+The accumulator is that of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma"). Packed to 16 bits, registers
+``4 i … 4 i + 3`` of a block of 64 rows are the A operand of its i-th k16 step, as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...diagnostics.errors import SpecError
+
+ACCUMULATOR, ROW, COLUMN, EITHER = "accumulator", "row", "column", "either"
+Place = tuple[int | None, int | None]
+"""(row, column) of an element, less those of the lane; None along a dimension that a layout has not"""
+
+
+COALESCED = "coalesced"
+
+
+def coalesced(vector: int) -> str:
+    """The coalesced layout whose lanes have `vector` elements side by side."""
+    return f"{COALESCED} {vector}"
+
+
+def vector_of(layout: str) -> int:
+    """Elements that a lane has side by side in a coalesced layout; 0 for all others."""
+    return int(layout.removeprefix(COALESCED)) if layout.startswith(COALESCED) else 0
+
+
+def lanes_across(columns: int, vector: int) -> int:
+    """Lanes that share a row of a coalesced tile, of at most 128 bytes where it was made."""
+    return min(8, columns // vector)
+
+
+def coalesced_form(form: Form, what: str) -> Form:
+    """A tile of two dimensions in the coalesced layout of its type; SpecError where it has none."""
+    vector = 16 // form.dtype.itemsize
+    columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
+    if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):
+        raise SpecError(f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got {form.dtype} {form.shape}, rows "
+                        f"of {row} bytes" if form.layout == ACCUMULATOR else
+                        f"{what}: tiles of two dimensions have a coalesced layout, got {form}")
+    assert columns % vector == 0
+    return Form(form.shape, form.dtype, coalesced(vector))
+
+
+def only_accumulator(form: Form, what: str) -> None:
+    """SpecError for a coalesced tile where the lanes have to hold an accumulator's elements."""
+    if vector_of(form.layout):
+        raise SpecError(f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in {form.layout} layout: write "
+                        "numpipe.layout_cast(tile, \"accumulator\")")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the type of a register tile says: shape in elements, dtype, layout."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    layout: str = ACCUMULATOR
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.shape}" + (
+            f" ({self.layout} layout)" if len(self.shape) == 1 or vector_of(self.layout) else "")
+
+
+def said(shape: object, dtype: object, layout: str) -> str:
+    """A tile's type as messages say it, with the layout where the shape does not tell.
+
+    >>> said((64,), "float32", COLUMN), said((64, 64), "float32", ACCUMULATOR)
+    ('tile (64,) float32 (column layout)', 'tile (64, 64) float32')
+    """
+    by_shape = not vector_of(layout) and ("(1, " in str(shape) or ", 1)" in str(shape))
+    return f"tile {shape} {dtype}" + ("" if layout == ACCUMULATOR or by_shape else f" ({layout} layout)")
+
+
+def cast_for(one: str, other: str) -> str:
+    """The layout that one of two tiles is best cast to, so that both have it: a vector in either layout has the other one's.
+
+    >>> cast_for(EITHER, COLUMN), cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
+    ('column', 'column', 'accumulator')
+    """
+    if vector_of(one) or vector_of(other):
+        return ACCUMULATOR
+    return one if other == EITHER else other
+
+
+def layout_of(shape: tuple[int, ...]) -> str:
+    """The layout of a shape of two dimensions.
+
+    >>> layout_of((64, 1)), layout_of((1, 128)), layout_of((64, 128))
+    ('column', 'row', 'accumulator')
+    """
+    return COLUMN if shape[1] == 1 else ROW if shape[0] == 1 else ACCUMULATOR
+
+
+def vector_layout(size: int, what: str) -> str:
+    """The layout of a vector of `size` elements: either, where it may lie along rows and along columns; SpecError for neither."""
+    row, column = size % 8 == 0 and 8 <= size <= 256, size % 64 == 0 and size >= 64
+    if not row and not column:
+        raise SpecError(f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along "
+                        f"its rows, got {size}")
+    return EITHER if row and column else ROW if row else COLUMN
+
+
+@functools.lru_cache(maxsize=1024)
+def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
+    """The elements of a lane, in the order of its registers.
+
+    >>> places((64, 8), ACCUMULATOR)
+    ((0, 0), (0, 1), (8, 0), (8, 1))
+    >>> places((8,), ROW), places((64,), COLUMN)
+    (((None, 0), (None, 1)), ((0, None), (8, None)))
+    """
+    if layout == EITHER:
+        return places(shape, ROW) + places(shape, COLUMN)
+    rows, columns = (shape[0], shape[-1])
+    if vector := vector_of(layout):
+        across = lanes_across(columns, vector)
+        return tuple((block + step, panel + i) for block in range(0, rows, 64) for panel in range(0, columns, across * vector)
+                     for step in range(0, 16, 32 // across) for i in range(vector))
+    if layout == ROW:
+        return tuple((None, 8 * j + odd) for j in range(columns // 8) for odd in (0, 1))
+    if layout == COLUMN:
+        return tuple((64 * block + 8 * half, None) for block in range(rows // 64) for half in (0, 1))
+    return tuple((64 * block + 8 * half, 8 * j + odd)
+                 for block in range(rows // 64) for j in range(columns // 8) for half in (0, 1) for odd in (0, 1))
+
+
+@functools.lru_cache(maxsize=1024)
+def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str) -> tuple[int, ...]:
+    """For each element of a lane of a result, the element of an operand (shape `have`, layout `of`) that it is computed from.
+
+    An operand of either layout is read as the row or the column that the result needs: a vector lies along the columns.
+
+    >>> sources((64, 8), ACCUMULATOR, (8,), ROW)
+    (0, 1, 0, 1)
+    """
+    if layout == of:
+        return tuple(range(len(places(shape, layout))))
+    if of == EITHER:
+        part = COLUMN if layout == COLUMN else ROW
+        first = len(places(have, ROW)) if part == COLUMN else 0
+        return tuple(first + i for i in sources(shape, layout, have, part))
+    number = {place: i for i, place in enumerate(places(have, of))}
+    return tuple(number[(None, column) if of == ROW else (row, None)] for row, column in places(shape, layout))
+
+
+def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
+    """(shape, layout) of an elementwise operation on tiles of these forms, broadcast as in NumPy; SpecError if they do not fit."""
+    shapes = [form.shape for form in forms]
+    if any(vector_of(form.layout) for form in forms):
+        if len({(form.shape, form.layout) for form in forms}) > 1:
+            lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
+            raise SpecError(f"'{symbol}' of tiles {lie}: no lane has the elements of both; write numpipe.layout_cast(x, "
+                            "\"accumulator\") of what is coalesced")
+        return forms[0].shape, forms[0].layout
+    flat = [form for form in forms if len(form.shape) == 1]
+    try:
+        shape = tuple(int(n) for n in np.broadcast_shapes(*shapes))
+    except ValueError:
+        raise SpecError(f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} do not combine") from None
+    if len(shape) == 2:
+        for form in flat:
+            if form.layout == COLUMN:
+                raise SpecError(f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, as in NumPy, but "
+                                "this one lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, \"row\")")
+        layout = layout_of(shape)
+        if layout == ACCUMULATOR and (shape[0] % 64 or shape[1] % 8 or shape[1] > 256):
+            raise SpecError(f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one of {shape}, which is "
+                            "none: (64 x j, 8 x i) with at most 256 columns")
+        return shape, layout
+    kinds = {form.layout for form in flat} - {EITHER}
+    if len(kinds) > 1:
+        raise SpecError(f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), one along rows (column "
+                        "layout): no lane has both; cast one: numpipe.layout_cast(v, \"row\")")
+    return shape, kinds.pop() if kinds else EITHER
+
+
+def turned(form: Form, index: str) -> tuple[tuple[int, ...], str]:
+    """(shape, layout) of ``v[:, None]`` or ``v[None, :]`` (`index` says which) of a vector; SpecError where it lies otherwise."""
+    if len(form.shape) != 1:
+        raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
+    want = COLUMN if index == ":, None" else ROW
+    if form.layout not in (want, EITHER):
+        said = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
+        mend = f"write numpipe.layout_cast(v, \"{want}\")[{index}]" if vector_layout(form.shape[0], "v") == EITHER else (
+            "there, vectors have 64 x j elements" if want == COLUMN else "there, vectors have 8 x i elements, at most 256")
+        raise SpecError(f"v[{index}] needs a vector {said[want]}, this one of {form.shape[0]} elements lies {said[form.layout]}: "
+                        f"{mend}")
+    return ((form.shape[0], 1) if want == COLUMN else (1, form.shape[0])), want

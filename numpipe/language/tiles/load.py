@@ -1,0 +1,168 @@
+"""``c[rows, columns]``: a block of an array in global memory as a register tile, loaded by the lanes that hold its elements.
+
+====================================  =====================================================================================
+index                                 value
+====================================  =====================================================================================
+``c[ds(i, 128), ds(j, 64)]``          a tile (128, 64)
+``bias[ds(j, 64)]``                   a vector (64,): along the columns, or ``[:, None]`` along the rows, of a tile
+``scale[k]``                          a number
+``table[v]``, ``x[v, ds(j, 64)]``     gathered: elements, rows or columns at the indices that an int32 vector v holds
+====================================  =====================================================================================
+
+An array of more dimensions has integers along the others: ``c[b, ds(i, 128), ds(j, 64)]``, ``bias[layer, ds(j, 64)]``. The rows and
+columns of a tile lie in the order of the array's dimensions. Elements outside the array are 0, and are not touched: an index of -1
+in v is one. Gathered rows need v along rows (column layout), gathered columns v along columns; a vector gathered lies as v does.
+
+What a tile is multiplied from comes through a pipeline. This is for what an epilogue reads once: a bias, a residual, ``beta * c``.
+A lane has two columns of each row side by side, so a row comes in pieces of 4 or 8 bytes, each warp instruction in 8 pieces of 16
+or 32 bytes; where the pieces would not be aligned (an odd first column, an array with rows of odd length) element by element.
+In the memory role there is no value: loads of a pipeline do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.inert import Inert
+from ...core.machine import current, failure
+from ...core.op import constant, op
+from ...diagnostics.errors import SimulationError, SpecError
+from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
+from .refs import All, Ds, GmemRef
+from .tile import INT32, Tile, check_dtype, check_form
+from .views import GmemView, block_axes
+
+__all__ = ["load_tile"]
+
+
+def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form | None]) -> Form | None:
+    """What a block of these sizes is as a register tile; None for a single element.
+
+    A size may be the form of a vector of indices. SpecError for more than one, and for one that lies otherwise than the block.
+    """
+    if None in sizes:
+        raise SpecError(f"{name}[…]: ':' has no compile-time size here; use ds(start, size)")
+    check_dtype(dtype, f"{name}[…]")
+    whole = tuple(size.shape[0] if isinstance(size, Form) else size for size in sizes)
+    form = check_form(whole, dtype, f"{name}[…]") if sizes else None
+    indices = [size for size in sizes if isinstance(size, Form)]
+    if form is None or not indices:
+        return form
+    vector, = indices if len(indices) == 1 else [None]
+    if vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
+        raise SpecError(f"{name}[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, "
+                        f"got {' and '.join(map(str, indices))}")
+    if len(sizes) == 1:
+        return Form(form.shape, dtype, vector.layout)
+    want, axis = (COLUMN, "rows") if sizes[0] is vector else (ROW, "columns")
+    if vector.layout not in (want, EITHER):
+        raise SpecError(f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of {vector.shape[0]} "
+                        f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, \"{want}\")")
+    return form
+
+
+def element(name: str) -> str:
+    """What a single element is called in the memory role."""
+    return f"an element of array '{name}'"
+
+
+def _is_slice(part: Any) -> bool | None:
+    if isinstance(part, (Ds, All, Tile)):
+        return True
+    integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
+    return False if integer or isinstance(part, Inert) else None
+
+
+def load_form(view: Any, layout: Any) -> Form:
+    """What `load_tile` gives; SpecError for a layout that it does not know, or the tile has not."""
+    if layout not in (ACCUMULATOR, COALESCED):
+        raise SpecError(f"load_tile: layout must be \"accumulator\" or \"coalesced\", got {layout!r}")
+    name, dtype, sizes = view
+    form = block_form(f"{name}.at", dtype, sizes)
+    assert form is not None
+    return coalesced_form(form, "load_tile") if layout == COALESCED else form
+
+
+def not_loaded(got: object) -> SpecError:
+    """The error for what is no view."""
+    return SpecError(f"load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got {got}")
+
+
+@op
+def load_tile(view: Any, layout: str = COALESCED) -> Tile:
+    """A block of an array as a register tile in a layout of your choice, inside a kernel.
+
+    view    ``array.at[ds(i, 64), ds(j, 64)]``; elements outside the array are 0
+    layout  "coalesced": a lane has 16 bytes side by side, 8 lanes a whole 128-byte line of a row; what it is added to has to be in
+            the same layout. "accumulator": as ``array[ds(i, 64), ds(j, 64)]``
+
+    For kernels that compute element by element, and for what is read and written once: a load or store instruction of a warp moves
+    4 whole lines in place of 8 pieces of 32 bytes. ``numpipe.layout_cast(tile, "accumulator")`` makes a tile that meets vectors,
+    reductions and products, through shared memory::
+
+        x = numpipe.load_tile(a.at[ds(i, 64), ds(0, 64)])
+        b[ds(i, 64), ds(0, 64)] = np.maximum(x, 0.0)
+
+    Raises SpecError for what is no view, for rows that are not 32, 64 or 128 x i bytes, and for other layouts.
+    """
+    if not isinstance(view, GmemView):
+        raise not_loaded(type(view).__name__)
+    form = load_form((view.ref.name, view.dtype, view.sizes), constant("load_tile", "layout", layout))
+    if current().role == "memory":
+        return Tile(None, form.shape, form.dtype, form.layout)
+    value = np.zeros(form.shape, form.dtype)
+    _read_block(view.ref, view.axes, view.start, value)
+    return Tile(value, form.shape, form.dtype, form.layout)
+
+
+@op
+def load(ref: GmemRef, parts: tuple[Any, ...]) -> Any:
+    """The block ``ref[parts]`` as a register tile, or a single element as a number."""
+    array = ref.array
+    axes = block_axes(ref.name, ref.name, array.ndim, [_is_slice(part) for part in parts], parts)
+    form = block_form(ref.name, ref.dtype, [None if isinstance(part, All) else part.form if isinstance(part, Tile) else part.size
+                                            for part in (parts[axis] for axis in axes)])
+    machine = current()
+    if machine.role == "memory":
+        return Inert(element(ref.name)) if form is None else Tile(None, form.shape, form.dtype, form.layout)
+    for axis, (part, size) in enumerate(zip(parts, array.shape, strict=True)):
+        if axis not in axes and not 0 <= int(part) < size:
+            raise failure(
+                SimulationError, "out-of-bounds", f"'{ref.name}[…]': index {int(part)} along dimension {axis} is outside the "
+                f"array's {size}; the GPU reads 0 there", f"an index in 0…{size - 1}", f"loads from '{ref.name}'")
+    if form is None:
+        return machine.gmem_read(array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name).reshape(-1)[0]
+    value = np.zeros(form.shape, form.dtype)
+    gathered = next((number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None)
+    if gathered is None:
+        _read_block(ref, axes, parts, value)
+    else:
+        for indices, part in _runs(parts[axes[gathered]].value, array.shape[axes[gathered]]):
+            found = np.zeros([part.size if number == gathered else size for number, size in enumerate(form.shape)], form.dtype)
+            _read_block(ref, axes, tuple(part if axis == axes[gathered] else given for axis, given in enumerate(parts)), found)
+            chosen: list[Any] = [slice(None)] * len(axes)
+            chosen[gathered] = indices
+            value[tuple(chosen)] = np.take(found, parts[axes[gathered]].value[indices] - part.start, axis=gathered)
+    return Tile(value, form.shape, form.dtype, form.layout)
+
+
+def _read_block(ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray) -> None:
+    """Read what a block has inside the array to its place in `value`."""
+    start = [int(part.start if isinstance(part, Ds) else part) for part in parts]
+    sizes = dict(zip(axes, value.shape, strict=True))
+    inside = tuple(slice(max(0, place), max(0, min(place + sizes.get(axis, 1), size)))
+                   for axis, (place, size) in enumerate(zip(start, ref.array.shape, strict=True)))
+    if all(part.start < part.stop for part in inside):
+        found = current().gmem_read(ref.array, inside, ref.name)
+        where = tuple(slice(inside[axis].start - start[axis], inside[axis].stop - start[axis]) for axis in axes)
+        value[where] = found.reshape(tuple(found.shape[axis] for axis in axes))
+
+
+def _runs(indices: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Ds]]:
+    """The indices that are inside, by runs of neighbours: (which of `indices`, the run)."""
+    known = np.unique(indices[(indices >= 0) & (indices < size)])
+    for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if known.size else []:
+        yield np.flatnonzero((indices >= run[0]) & (indices <= run[-1])), Ds(int(run[0]), len(run))

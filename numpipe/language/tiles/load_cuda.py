@@ -1,0 +1,231 @@
+"""``c[rows, columns]`` on the GPU: ordinary loads, ``ld.global``, of elements or of two at once.
+
+Never ``ld.global.nc``: a kernel starts while the one before it in the stream may still be writing, and what that path has cached
+is not looked at again.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core import numba as nb
+from ...core.arith_cuda import type_of
+from ...core.inert_cuda import InertType
+from ...core.op import cuda_meaning, immediate
+from . import load as source
+from .elementwise_cuda import place_of
+from .layouts import COLUMN, EITHER, ROW, places, sources, vector_of
+from .refs_cuda import AllType, DsType, GmemType, gmem_value
+from .tile import BFLOAT16, FLOAT32, HALVES
+from .tile_cuda import TileType, assembled, registers, undefined
+from .views import block_axes
+from .views_cuda import ViewType
+
+I32 = nb.types.int32
+
+
+def _is_slice(part: Any) -> bool | None:
+    if isinstance(part, (DsType, AllType, TileType)):
+        return True
+    return False if isinstance(part, (nb.types.Integer, InertType)) else None
+
+
+class _Block:
+    """Where a block's elements are: the address of the array's element 0 in it, and along its dimensions start, size, stride."""
+
+    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: list[Any], axes: tuple[int, ...],
+                 indices: Sequence[tuple[int, TileType, Any]] = ()) -> None:
+        self.builder, self.dtype = builder, ref.arg.dtype
+        array = gmem_value(context, builder, ref, value)
+        shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+        self.base, self.inside = array.pointer, nb.const(1, nb.i1)
+        for axis, place in enumerate(start):
+            if axis not in axes:
+                self.inside = builder.and_(self.inside, builder.icmp_unsigned("<", place, shape[axis]))
+                self.base = self.moved(self.base, place, strides[axis])
+        self.start, self.size, self.stride = ([of[axis] for axis in axes] for of in (start, shape, strides))
+        inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
+        self.indices = indices
+        """(which dimension, vector's type, value) of indices that elements are gathered at"""
+        self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma and not any(
+            number == len(axes) - 1 for number, *_ in self.indices)
+        """whether elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
+
+    def moved(self, address: Any, place: Any, stride: Any) -> Any:
+        """The address `place` elements further along a dimension."""
+        builder = self.builder
+        far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64)))
+        return builder.add(address, far)
+
+    def load(self, address: Any, inside: Any, count: int = 1) -> Any:
+        """One element, or `count` neighbours; what lies outside is not touched, but the array's first element."""
+        builder, words = self.builder, count * self.dtype.itemsize // 4
+        machine: Any = nb.i16 if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
+        pointer = builder.inttoptr(address, nb.global_pointer(machine))
+        found = builder.load(pointer, align=self.dtype.itemsize * count)
+        zero = nb.ir.Constant(machine, [0] * words if words > 1 else 0)
+        return builder.select(inside, found, zero)
+
+
+def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
+    """A 32-bit word as a register of a tile of this type."""
+    return builder.bitcast(word, nb.f32) if dtype == FLOAT32 else word
+
+
+def _run(block: _Block, address: Any, inside: Any, count: int) -> list[Any]:
+    """The registers of `count` neighbours, loaded at once."""
+    found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
+    parts = [found] if words == 1 else [block.builder.extract_element(found, nb.const(i)) for i in range(words)]
+    return [_bits(block.builder, block.dtype, part) for part in parts]
+
+
+def _packed(block: _Block, two: list[Any]) -> list[Any]:
+    """The registers of two elements that were loaded one by one."""
+    builder = block.builder
+    if block.dtype in HALVES:
+        low, high = (builder.zext(bits, nb.i32) for bits in two)
+        return [builder.or_(low, builder.shl(high, nb.const(16)))]
+    return [_bits(builder, block.dtype, word) for word in two]
+
+
+def _loaded(builder: Any, block: _Block, tile: TileType) -> Any:
+    """All registers of a tile: by pairs where the first column is even and the array has all columns, else by elements."""
+    row, column = place_of(builder, tile)
+    flat, run = len(tile.shape) == 1, vector_of(tile.layout) or 2
+    where = places(tile.shape, tile.layout)
+    gathered = {axis: _indices(builder, tile, axis, *vector) for axis, *vector in block.indices}
+
+    def index(axis: int, own: Any, at: int, element: int) -> Any:
+        if axis in gathered:
+            return gathered[axis][element]
+        return builder.add(builder.add(block.start[axis], own), nb.const(at))
+
+    def address(element: int) -> tuple[Any, Any]:
+        """(address, inside) of an element; an address outside is the array's first element's."""
+        rows, columns = where[element]
+        along = [(0, column if rows is None else row, columns if rows is None else rows)] if flat else [
+            (0, row, rows or 0), (1, column, columns or 0)]
+        at, inside = block.base, block.inside
+        for axis, own, distance in along:
+            n = index(axis, own, distance or 0, element)
+            inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[axis]))
+            at = block.moved(at, n, block.stride[axis])
+        return builder.select(inside, at, block.base), inside
+
+    def registers(pairs: bool) -> list[Any]:
+        found: list[Any] = []
+        for first in range(0, len(where), run):
+            if pairs and where[first][1] is not None:
+                found += _run(block, *address(first), run)
+                continue
+            for pair in range(first, first + run, 2):
+                found += _packed(block, [block.load(*address(element)) for element in (pair, pair + 1)])
+        return found
+
+    if not block.pairs or all(place[1] is None for place in where):
+        return assembled(builder, tile, registers(False))
+    last = len(block.start) - 1
+    most = builder.sub(block.size[last], nb.const(tile.shape[-1]))
+    begin = block.start[last]
+    whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
+    even = builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0))
+    arms = []
+    with builder.if_else(builder.and_(whole, even)) as (quick, slow):
+        for arm, pairs in ((quick, True), (slow, False)):
+            with arm:
+                found = registers(pairs)
+                arms.append((found, builder.block))
+    merged = []
+    for parts in zip(*(found for found, _ in arms), strict=True):
+        phi = builder.phi(parts[0].type)
+        for part, (_, at) in zip(parts, arms, strict=True):
+            phi.add_incoming(part, at)
+        merged.append(phi)
+    return assembled(builder, tile, merged)
+
+
+def _indices(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
+    """The index, along a dimension, of each element of a lane that is gathered."""
+    have, layout = registers(builder, vector, value), vector.layout
+    if len(tile.shape) == 1:
+        return have
+    if layout == EITHER:
+        skipped = len(places(vector.shape, ROW))
+        have, layout = (have[skipped:], COLUMN) if axis == 0 else (have[:skipped], ROW)
+    return [have[i] for i in sources(tile.shape, tile.layout, vector.shape, layout)]
+
+
+def _number(builder: Any, block: _Block) -> Any:
+    """A single element, the same in all lanes."""
+    bits = block.load(block.base, block.inside)
+    if block.dtype == BFLOAT16:
+        return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
+    return _bits(builder, block.dtype, bits)
+
+
+@cuda_meaning(source.load)
+def _load(_context: Any, ref: Any, index: Any) -> Any:
+    parts, name, arg = tuple(index), ref.arg.name, ref.arg
+    axes = block_axes(name, name, arg.ndim, [_is_slice(part) for part in parts],
+                      f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
+    form = source.block_form(name, arg.dtype, [part.form if isinstance(part, TileType) else getattr(part, "size", None)
+                                               for part in (parts[axis] for axis in axes)])
+    memory = ref.role == "memory"
+    tile = None if form is None else TileType.of(form)
+    number = nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype)
+    result = tile or (InertType(source.element(name)) if memory else number)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if memory:
+            return nb.nothing(context) if tile is None else undefined(tile)
+        given = nb.cgutils.unpack_tuple(builder, args[1])
+        start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
+                 context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
+        indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
+        block = _Block(context, builder, ref, args[0], start, axes, indices)
+        return _number(builder, block) if tile is None else _loaded(builder, block, tile)
+
+    return result(ref, index), codegen
+
+
+@cuda_meaning(source.load_tile)
+def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
+    if not isinstance(view, ViewType):
+        raise source.not_loaded(nb.unliteral(view))
+    ref = view.ref
+    form = source.load_form((ref.arg.name, ref.arg.dtype, view.sizes), immediate("load_tile", "layout", layout))
+    tile = TileType.of(form)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if ref.role == "memory":
+            return undefined(tile)
+        given = nb.cgutils.create_struct_proxy(view)(context, builder, value=args[0])
+        start = nb.cgutils.unpack_tuple(builder, given.start)
+        return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
+
+    return tile(view, layout), codegen
+
+
+@nb.typing_registry.register_global(operator.getitem)
+class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
+    key = operator.getitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        target, index = args
+        if not isinstance(target, GmemType):
+            return None
+        whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
+        return nb.signature(nb.returns(self.context, source.load, (target, whole)), target, index)
+
+
+@nb.lowering_registry.lower(operator.getitem, GmemType, nb.types.Any)
+def _get_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    target, index = sig.args
+    value = args[1]
+    if not isinstance(index, nb.types.BaseTuple):
+        index, value = nb.types.Tuple([index]), context.make_tuple(builder, nb.types.Tuple([index]), [value])
+    return nb.call(context, builder, source.load, (target, index), (args[0], value))[1]

@@ -1,0 +1,136 @@
+"""Tile-level wgmma: one statement block for the batch, accumulators tied through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from ...intrinsics.wgmma import check_pending, statement
+from ...intrinsics.wgmma import descriptor as fields
+from ...plan.context_cuda import uniform
+from ...plan.layout import Operand, operand
+from . import mma as source
+from .layouts import Form
+from .order import before_async
+from .refs_cuda import SmemType
+from .tile import FLOAT16
+from .tile_cuda import InFlightType, TileType, registers, settled, undefined
+
+
+def through(builder: Any, registers: int, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
+    """`text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs only where there is no value."""
+    machine = nb.ir.ArrayType(nb.f32, registers)
+    parts = [] if value is None else [builder.extract_value(value, i) for i in range(registers)]
+    outputs = ",".join(["=f"] * registers + [str(i) for i in range(len(parts))])
+    struct = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * registers), parts + extra, text,
+                         f"{outputs}{constraints},~{{memory}}")
+    result = nb.ir.Constant(machine, nb.ir.Undefined)
+    for i in range(registers):
+        result = builder.insert_value(result, builder.extract_value(struct, i), i)
+    return result
+
+
+def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
+    """The instructions of one product. Its operands are the accumulator's registers, where it is not `fresh` once more as inputs,
+    then A's descriptor or registers, then B's descriptor."""
+    right = operand(b.layout, 0)
+    rows, columns = form.shape
+    block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)
+    counts = a.registers if isinstance(a, TileType) else 1
+    left = operand(a.layout, 1) if isinstance(a, SmemType) else None
+    text = ["wgmma.fence.sync.aligned;"]
+    for j in range(len(right.offsets[0])):
+        for i in range(rows // 64):
+            sums = [f"${i * block + r}" for r in range(block)]
+            at = first + i * counts // (rows // 64) + 4 * j
+            source_a = "da" if left else f"{{{', '.join(f'${at + n}' for n in range(4))}}}"
+            step = statement(columns, "f16" if a.dtype == FLOAT16 else "bf16", left.major if left else "k", right.major, sums,
+                             source_a, "db", "0" if fresh and j == 0 else "1")
+            names = (_named("da", first, left, left.offsets[i][j]) if left else "") + _named("db", first + counts, right,
+                                                                                            right.offsets[0][j])
+            text.append(f"{{ .reg .b32 low; .reg .b64 da, db; {names}{step} }}")
+    # in the same block as the products: ptxas makes a commit that stands alone a dummy HGMMA of its own
+    text.append("wgmma.commit_group.sync.aligned;")
+    return "\n".join(text)
+
+
+def _named(name: str, register: int, op: Operand, offset: int) -> str:
+    """A descriptor: `register` holds its low half at offset 0, and the other half is the same for all."""
+    high = fields(0, op.leading, op.stride, op.swizzle) >> 32 & 0xFFFFFFFF
+    return f"add.s32 low, ${register}, {offset >> 4}; mov.b64 {name}, {{low, {high}}}; "
+
+
+def _low_half(builder: Any, address: Any, op: Operand) -> Any:
+    """Of the descriptor at `address`: `uniform`, so that offsets are added in uniform registers."""
+    field = builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4))
+    low = builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF))
+    return uniform(builder, low)
+
+
+@cuda_meaning(source.wgmma)
+def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
+    tile = acc.tile if isinstance(acc, InFlightType) else acc
+    fresh = isinstance(acc, nb.types.NoneType)
+    from_registers = isinstance(a, (TileType, InFlightType))
+    if not (fresh or isinstance(tile, TileType)) or not (from_registers or isinstance(a, SmemType)) or not isinstance(b, SmemType):
+        raise SpecError(source.operands(*("None" if isinstance(ty, nb.types.NoneType) else ty for ty in (acc, a, b))))
+    left = settled(a, "wgmma(acc, a, b), a").form if from_registers else a.layout
+    form = source.check(None if fresh else tile.form, left, b.layout, a.dtype, b.dtype)
+    product = TileType.of(form)
+    text = _batch(form, a, b, fresh)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if b.role == "memory":
+            return undefined(product) if fresh else args[0]
+        shared = [(ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)]
+        nb.call(context, builder, before_async, tuple(ty for ty, _ in shared), [value for _, value in shared])
+        extra = registers(builder, a, args[1]) if from_registers else [_low_half(builder, args[1], operand(a.layout, 1))]
+        extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
+        return through(builder, product.registers, None if fresh else args[0], text, extra, ",r" * len(extra))
+
+    return InFlightType(product, b.role)(acc, a, b), codegen
+
+
+@cuda_meaning(source.wgmma_wait)
+def _wgmma_wait(_context: Any, acc: Any, pending: Any) -> Any:
+    left = nb.literal(pending)
+    check_pending(left)
+    return _wait(acc, pending, left, not left)
+
+
+@cuda_meaning(source.wait_for)
+def _wait_for(_context: Any, acc: Any, pending: Any) -> Any:
+    tile = isinstance(nb.unliteral(acc), InFlightType)
+    return _wait(acc, pending, nb.literal(pending) if tile else 0, True)
+
+
+def _wait(acc: Any, pending: Any, left: int, settles: bool) -> Any:
+    """A wait that leaves so many groups; `settles`: nothing writes the accumulator any more."""
+    text = f"wgmma.wait_group.sync.aligned {left};"
+    plain = nb.unliteral(acc)
+    result = _settled(plain) if settles else plain
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return _waited(context, builder, plain, args[0], text, result)
+
+    return result(plain, pending), codegen
+
+
+def _settled(acc: Any) -> Any:
+    """The type of an accumulator, or of a tuple with some in it, that nothing writes any more."""
+    if isinstance(acc, nb.types.BaseTuple):
+        return nb.tuple_of(acc, [_settled(part) for part in acc])
+    return acc.tile if isinstance(acc, InFlightType) else acc
+
+
+def _waited(context: Any, builder: Any, acc: Any, value: Any, text: str, result: Any) -> Any:
+    """The value behind a wait that all its accumulators are tied to."""
+    if isinstance(acc, nb.types.BaseTuple):
+        parts = nb.cgutils.unpack_tuple(builder, value, len(acc))
+        return context.make_tuple(builder, result, [_waited(context, builder, ty, part, text, kind)
+                                                    for ty, part, kind in zip(acc, parts, result, strict=True)])
+    if not isinstance(acc, InFlightType) or acc.role == "memory":
+        return value
+    return through(builder, acc.tile.registers, value, text, [], "")

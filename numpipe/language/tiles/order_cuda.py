@@ -1,0 +1,42 @@
+"""The barriers on the GPU: symbols that each kernel's entry module defines, because a kernel may have none of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...plan.unit import Unit
+from . import order as source
+
+ACCESS, ASYNC = "np_before_access", "np_before_async"
+
+
+@cuda_meaning(source.before_access)
+def _before_access(_context: Any, tile: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if tile.writable and tile.role != "memory":
+            nb.external(builder, ACCESS, nb.void)
+        return nb.nothing(context)
+
+    return nb.types.void(tile), codegen
+
+
+@cuda_meaning(source.before_async)
+def _before_async(_context: Any, *tiles: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if any(tile.writable and tile.role != "memory" for tile in tiles):
+            nb.external(builder, ASYNC, nb.void)
+        return nb.nothing(context)
+
+    return nb.types.void(*tiles), codegen
+
+
+def define_order(module: Any, unit: Unit) -> None:
+    """The symbols' definitions for this kernel, in its entry module."""
+    for name, text in ((ACCESS, "bar.sync $0, 128;"), (ASYNC, "fence.proxy.async.shared::cta; bar.sync $0, 128;")):
+        with nb.define(module, name, nb.void) as (builder, _):
+            if not unit.params.unsafe_no_auto_barriers:
+                own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+                nb.emit_asm(builder, nb.void, [own], text, "r,~{memory}")
+            builder.ret_void()

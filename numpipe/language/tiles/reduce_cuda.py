@@ -1,0 +1,229 @@
+"""Reductions on the GPU: a tree of a lane's own elements, butterflies of shuffles, shared memory between the warps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core import numba as nb
+from ...core.arith_cuda import compare, convert, type_of
+from ...core.inert import REASON
+from ...core.inert_cuda import STEERLESS, InertType
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import CompileError
+from ...plan.context_cuda import compute_warpgroup
+from ...plan.unit import Unit
+from . import reduce as source
+from .elementwise_cuda import form_of, is_tile
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
+from .tile import FLOAT32, HALVES
+from .tile_cuda import InFlightType, TileType, assembled, floats, packed, registers, undefined
+
+Combine = Callable[[Any, Any], Any]
+QUAD, QUADS = (1, 2), (4, 8, 16)
+"""distances of the butterflies that bring together the lanes of a quad, and the quads of a warp"""
+
+
+def _combine(builder: Any, operation: str, dtype: np.dtype) -> Combine:
+    """Two elements to one."""
+    if operation in source.VOTES:
+        return builder.or_ if operation == "any" else builder.and_  # type: ignore[no-any-return]
+    if operation == "sum":
+        return builder.fadd if dtype == FLOAT32 else builder.add  # type: ignore[no-any-return]
+    if dtype == FLOAT32:
+        function = nb.pure_asm(nb.f32, [nb.f32] * 2, f"{operation}.NaN.f32 $0, $1, $2;", "=f,f,f")
+        return lambda a, b: builder.call(function, [a, b])
+    better = compare(">" if operation == "max" else "<")
+    return lambda a, b: builder.select(better(builder, dtype, a, b), a, b)
+
+
+def _tree(combine: Combine, values: Sequence[Any]) -> Any:
+    """All values in one, in pairs: the sums do not wait for each other."""
+    parts = list(values)
+    while len(parts) > 1:
+        parts = [combine(*parts[i:i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence[int]) -> Any:
+    """The values of the lanes so far apart, in each of them."""
+    register = "f" if value.type == nb.f32 else "r"
+    for distance in distances:
+        other = nb.emit_asm(builder, value.type, [value], f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;",
+                            f"={register},{register}")
+        value = combine(value, other)
+    return value
+
+
+def barrier(builder: Any) -> None:
+    """The warpgroup's own barrier."""
+    own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+    nb.emit_asm(builder, nb.void, [own], "bar.sync $0, 128;", "r,~{memory}")
+
+
+def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any], size: int) -> list[Any]:
+    """Each value of the four warps, combined in the order of the warps.
+
+    Lane 4 g + t has value 2 j + o of columns 8 j + 2 t + o, where `values` are of columns, as all g do; or there is one value.
+    `size`: bytes of a warp's values. The first barrier is for the exchange before this one, which may still be read.
+    """
+    base = nb.external(builder, EXCHANGE, nb.i32)
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    lane, warp = builder.and_(thread, nb.const(31)), builder.lshr(thread, nb.const(5))
+    columns = len(values) > 1
+    register = "f" if values[0].type == nb.f32 else "r"
+    own = builder.add(base, builder.shl(builder.and_(lane, nb.const(3)), nb.const(3))) if columns else base
+    to = builder.add(own, builder.mul(warp, nb.const(size)))
+    first = builder.icmp_unsigned("<", lane, nb.const(4 if columns else 1))
+    vector = ".v2" if columns else ""
+    barrier(builder)
+    chosen = builder.zext(first, nb.i32)
+    for i in range(0, len(values), 2):
+        names = "{$2, $3}" if columns else "$2"
+        nb.emit_asm(builder, nb.void, [builder.add(to, nb.const(16 * i)), chosen, *values[i:i + 2]],
+                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{vector}.b32 [$0], {names}; }}",
+                    "r,r" + f",{register}" * len(values[i:i + 2]) + ",~{memory}")
+    barrier(builder)
+    found: list[Any] = []
+    for i in range(0, len(values), 2):
+        of_warps = []
+        for other in range(4):
+            at = builder.add(own, nb.const(other * size + 16 * i))
+            if not columns:
+                of_warps.append([nb.emit_asm(builder, values[0].type, [at], "ld.shared.b32 $0, [$1];",
+                                             f"={register},r,~{{memory}}")])
+                continue
+            pair = nb.emit_asm(builder, nb.ir.LiteralStructType([values[0].type] * 2), [at], "ld.shared.v2.b32 {$0, $1}, [$2];",
+                               f"={register},={register},r,~{{memory}}")
+            of_warps.append([builder.extract_value(pair, n) for n in (0, 1)])
+        found += [_tree(combine, parts) for parts in zip(*of_warps, strict=True)]
+    return found
+
+
+EXCHANGE = "np_exchange"
+
+
+def define_exchange(module: Any, unit: Unit, smem: Callable[[Any, int], Any]) -> None:
+    """The address of the warpgroup's memory for exchanges, in the kernel's entry module."""
+    with nb.define(module, EXCHANGE, nb.i32) as (builder, _):
+        own = builder.mul(compute_warpgroup(builder, unit), nb.const(unit.exchange_bytes))
+        builder.ret(builder.add(smem(builder, unit.exchange_base), own))
+
+
+def _vote(builder: Any, operation: str, bit: Any) -> Any:
+    """One bool of all lanes' (PTX ISA, "barrier.red").
+
+    The warp's vote on what the barrier gave changes nothing, but ptxas knows its result for uniform: behind a branch on the
+    barrier's it takes every lane for one on its own.
+    """
+    own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+    text = (f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
+            "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }")
+    found = nb.emit_asm(builder, nb.i32, [own, builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}")
+    return builder.icmp_unsigned("!=", found, nb.const(0))
+
+
+@cuda_meaning(source.reduced)
+def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keepdims: Any) -> Any:
+    name = nb.literal(operation)
+    along = nb.literal(axis)
+    form: Any = form_of(tile, name) if is_tile(tile) else None
+    made = source.check(name, form, along, bool(nb.literal(keepdims)), str(nb.unliteral(tile)))
+    result = TileType.of(made) if made is not None else nb.types.boolean if name in source.VOTES else type_of(
+        source.number_type(tile.dtype))
+    memory = np_.role == "memory"
+    if memory and made is None:
+        result = InertType(source.REDUCED)
+    assert form is not None
+    nbytes = source.exchanged(form, along)
+    if nbytes and not memory:
+        np_.unit.plan_exchange(nbytes)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if memory:
+            return nb.nothing(context) if made is None else undefined(result)
+        half = tile.dtype in HALVES
+        combine = _combine(builder, name, FLOAT32 if half else tile.dtype)
+        values = registers(builder, tile, args[1])
+        values = floats(builder, tile.dtype, values) if half else values
+        if name in source.VOTES:
+            return _vote(builder, name, _tree(combine, values))
+        if made is not None:
+            along_axis = _along(builder, np_.unit, combine, tile, values, result)
+            if half:
+                along_axis = [packed(builder, tile.dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
+            return assembled(builder, result, along_axis)
+        own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
+        distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
+        total = _butterflies(builder, combine, _tree(combine, own), distances)
+        total = _between_warps(builder, np_.unit, combine, [total], 4)[0] if nbytes else total
+        return convert(context, builder, total, nb.types.float32, result) if half else total
+
+    return result(np_, tile, operation, axis, keepdims), codegen
+
+
+def _along(builder: Any, unit: Unit, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
+    """The registers of a reduction along an axis: all elements of a row, or of a column, in one."""
+    rows = result.layout == COLUMN
+    where = places(tile.shape, tile.layout)
+    parts = []
+    for row, column in places(result.shape, result.layout):
+        own = [value for value, place in zip(values, where, strict=True) if (place[0] == row if rows else place[1] == column)]
+        parts.append(_butterflies(builder, combine, _tree(combine, own), QUAD if rows else QUADS))
+    return parts if rows else _between_warps(builder, unit, combine, parts, 4 * tile.shape[1])
+
+
+def _partial(operation: Any, name: str) -> None:
+    @cuda_meaning(operation)
+    def typer(_context: Any, tile: Any) -> Any:
+        form = form_of(tile, operation.__name__) if is_tile(tile) else None
+        result = TileType.of(source.partial_form(form, operation.__name__, str(nb.unliteral(tile))))
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            combine = _combine(builder, name, tile.dtype)
+            values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
+            parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
+                     for row, column in places(result.shape, result.layout)]
+            return assembled(builder, result, [_tree(combine, own) for own in parts])
+
+        return result(tile), codegen
+
+
+for _operation, _name in ((source.partial_sum, "sum"), (source.partial_max, "max"), (source.partial_min, "min")):
+    _partial(_operation, _name)
+
+
+# ---- a vote in an `if`
+@cuda_meaning(source.chosen)
+def _chosen(_context: Any, np_: Any, test: Any) -> Any:
+    if isinstance(test, InertType) and np_.role == "memory":
+        return nb.types.boolean(np_, test), lambda context, builder, sig, args: nb.const(0, nb.i1)
+    if isinstance(test, tuple(STEERLESS)):
+        raise CompileError(f"{getattr(test, 'what', test)} {REASON}")
+    if not isinstance(test, nb.types.Boolean):
+        return None
+    return nb.types.boolean(np_, test), lambda context, builder, sig, args: args[1]
+
+
+def _inert(ty: Any) -> Any:
+    if isinstance(ty, nb.types.BaseTuple):
+        return nb.tuple_of(ty, [_inert(part) for part in ty])
+    return ty if isinstance(ty, (TileType, InFlightType)) else InertType("a number that a vote decides")
+
+
+@cuda_meaning(source.behind_choice)
+def _behind_choice(_context: Any, np_: Any, value: Any) -> Any:
+    result = _inert(value) if np_.role == "memory" else nb.unliteral(value)
+
+    def same(context: Any, builder: Any, value: Any, have: Any, want: Any) -> Any:
+        if have == want:
+            return value
+        if isinstance(want, nb.types.BaseTuple):
+            parts = nb.cgutils.unpack_tuple(builder, value)
+            return context.make_tuple(builder, want, [same(context, builder, v, h, w)
+                                                      for v, h, w in zip(parts, have, want, strict=True)])
+        return nb.nothing(context) if isinstance(want, InertType) else context.cast(builder, value, have, want)
+
+    return result(np_, value), lambda context, builder, sig, args: same(context, builder, args[1], sig.args[1], sig.return_type)

@@ -1,0 +1,184 @@
+"""Register tiles from and to shared memory on the GPU: ldmatrix and stmatrix for 16-bit types, ld.shared and st.shared."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from ...intrinsics.ldmatrix_cuda import emit as ldmatrix
+from ...plan.layout import Layout
+from . import shared as source
+from .addresses import Access, accesses, detour, lane_offset
+from .order import before_access
+from .refs import ASSIGNED, READ_ONLY
+from .refs_cuda import AtType, SmemType, view
+from .tile import INT32
+from .tile_cuda import InFlightType, TileType, assembled, settled, undefined, words
+
+
+class Value:
+    """An int32 of LLVM with Python's operators, for address arithmetic that is written once."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder, self.value = builder, value
+
+    def _apply(self, instruction: str, other: Any) -> Value:
+        right = other.value if isinstance(other, Value) else nb.const(other)
+        return Value(self.builder, getattr(self.builder, instruction)(self.value, right))
+
+    def __add__(self, other: Any) -> Value:
+        return self._apply("add", other)
+
+    def __mul__(self, other: Any) -> Value:
+        return self._apply("mul", other)
+
+    def __and__(self, other: Any) -> Value:
+        return self._apply("and_", other)
+
+    def __xor__(self, other: Any) -> Value:
+        return self._apply("xor", other)
+
+    def __lshift__(self, other: Any) -> Value:
+        return self._apply("shl", other)
+
+    def __rshift__(self, other: Any) -> Value:
+        return self._apply("lshr", other)
+
+
+def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
+    """Registers as the accesses move them, from those of a tile, or the other way round (`addresses.detour`)."""
+    turn = detour(layout)
+    if turn is None:
+        return registers
+    bit = builder.and_(nb.thread_index(builder), nb.const(1 << turn.bit))
+    other = builder.icmp_unsigned("!=", bit, nb.const(0))
+    return [builder.select(other, registers[turn.partner(r)], registers[r]) for r in range(len(registers))]
+
+
+def write_registers(builder: Any, layout: Layout, address: Any, registers: list[Any]) -> None:
+    """Store a tile's registers (`tile_cuda.words`) to shared memory."""
+    registers = in_place(builder, layout, registers)
+    for access, at in _addresses(builder, layout, address):
+        _store(builder, layout, access, at, registers[access.first:access.first + access.count])
+
+
+def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) -> list[Any]:
+    """Load a tile's registers from shared memory."""
+    found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * layout.itemsize // 512)
+    for access, at in _addresses(builder, layout, address):
+        found[access.first:access.first + access.count] = _load(builder, layout, access, at)
+    return [builder.bitcast(part, nb.i32) if dtype == INT32 else part for part in in_place(builder, layout, found)]
+
+
+def _addresses(builder: Any, layout: Layout, address: Any) -> Iterator[tuple[Access, Any]]:
+    """Each access of a lane with its address."""
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    start = builder.add(address, lane_offset(layout, Value(builder, thread)).value)
+    for access in accesses(layout):
+        at = builder.xor(start, nb.const(access.xor)) if access.xor else start
+        yield access, builder.add(at, nb.const(access.add)) if access.add else at
+
+
+def converge(builder: Any) -> None:
+    """Order what the lanes of a warp did before against what any of them does next: one lane arrives for all of them, and
+    reads what the others wrote (PTX ISA, "bar.warp.sync")."""
+    nb.emit_asm(builder, nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
+
+
+@cuda_meaning(source.load_tile)
+def _load_tile(_context: Any, tile: Any) -> Any:
+    result = TileType(source.check_load(tile.layout, tile.dtype), tile.dtype)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if tile.role == "memory":
+            return undefined(result)
+        nb.call(context, builder, before_access, (tile,), args)
+        found = read_registers(builder, tile.layout, args[0], tile.dtype)
+        converge(builder)
+        return assembled(builder, result, found)
+
+    return result(tile), codegen
+
+
+def _load(builder: Any, layout: Layout, access: Access, address: Any) -> list[Any]:
+    if layout.itemsize == 2:
+        return ldmatrix(builder, access.count, layout.inner == 0, address)
+    if access.count == 1:
+        return [nb.emit_asm(builder, nb.f32, [address], "ld.shared.f32 $0, [$1];", "=f,r,~{memory}")]
+    pair = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * 2), [address], "ld.shared.v2.f32 {$0, $1}, [$2];",
+                       "=f,=f,r,~{memory}")
+    return [builder.extract_value(pair, i) for i in (0, 1)]
+
+
+@cuda_meaning(source.store_shared)
+def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
+    if not isinstance(value, (TileType, InFlightType)):
+        raise source.no_tile(value) if tile.writable else SpecError(READ_ONLY)
+    kind = settled(value, "tile[…] = value")
+    source.check_store(tile.layout, tile.dtype, tile.writable, kind.form)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if tile.role != "memory":
+            nb.call(context, builder, before_access, (tile,), args[:1])
+            write_registers(builder, tile.layout, args[0], words(builder, kind, args[1]))
+            converge(builder)
+        return nb.nothing(context)
+
+    return nb.types.void(tile, value), codegen
+
+
+def _store(builder: Any, layout: Layout, access: Access, address: Any, registers: list[Any]) -> None:
+    names = ", ".join(f"${i + 1}" for i in range(access.count))
+    if layout.itemsize == 2:
+        kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
+        text, code = f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};", "r"
+    else:
+        vector = f"v{access.count}." if access.count > 1 else ""
+        text, code = f"st.shared.{vector}f32 [$0], {f'{{{names}}}' if vector else names};", "f"
+    nb.emit_asm(builder, nb.void, [address, *registers], text, "r" + f",{code}" * access.count + ",~{memory}")
+
+
+# ---- tile[...] and tile[...] = value in a kernel's source
+@nb.typing_registry.register_global(operator.getitem)
+class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
+    key = operator.getitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        target, index = args
+        if not isinstance(target, SmemType):
+            return None
+        return nb.signature(nb.returns(self.context, source.load_tile, (view(target, index)[0],)), target, index)
+
+
+@nb.lowering_registry.lower(operator.getitem, SmemType, nb.types.Any)
+def _get_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    part, address = view(*sig.args)
+    return nb.call(context, builder, source.load_tile, (part,), (address(builder, *args),))[1]
+
+
+@nb.typing_registry.register_global(operator.setitem)
+class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
+    key = operator.setitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        target, index, value = args
+        if isinstance(target, AtType):
+            raise SpecError(ASSIGNED)
+        if not isinstance(target, SmemType):
+            return None
+        nb.returns(self.context, source.store_shared, (view(target, index)[0], value))
+        return nb.signature(nb.types.none, target, index, value)
+
+
+@nb.lowering_registry.lower(operator.setitem, SmemType, nb.types.Any, nb.types.Any)
+def _set_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    target, index, value = sig.args
+    part, address = view(target, index)
+    nb.call(context, builder, source.store_shared, (part, value), (address(builder, *args[:2]), args[2]))
+    return nb.nothing(context)

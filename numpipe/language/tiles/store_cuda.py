@@ -1,0 +1,265 @@
+"""``c[rows, columns] = tile`` on the GPU."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from ...core import numba as nb
+from ...core.inert_cuda import InertType
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from . import store as source
+from .elementwise_cuda import lane_place, place_of
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
+from .panel import batches, panel_columns
+from .refs_cuda import AllType, DsType, GmemType, gmem_value
+from .store_ring import put
+from .store_ring_cuda import BatchType
+from .tile import HALVES
+from .tile_cuda import InFlightType, TileType, registers, settled
+from .views import block_axes
+
+I32 = nb.types.int32
+
+
+Statement = tuple[str, str]
+"""(PTX of an address $0 and a value $1, constraint of the value)"""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How tiles of a type are brought to an array: in batches of panels through the store ring, or by the lanes, one by one."""
+
+    ref: GmemType
+    tile: TileType
+    axes: tuple[int, ...]
+    batches: tuple[BatchType, ...]
+    statement: Statement
+
+
+def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int, ...], reduction: str = "",
+            statement: Statement | None = None) -> Writing:
+    """`store.write_out` at compile time; `statement`: what a lane does with an element, to store it if None."""
+    batched: list[BatchType] = []
+    if ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form):
+        width = panel_columns(tile.shape[1], tile.dtype.itemsize)
+        panels = tile.shape[0] // 64 * (tile.shape[1] // width)
+        batched = [BatchType(tile, places, width, (axes[0], axes[1]), reduction)
+                   for places in batches(tile.shape, width, ref.unit.plan_staging(panels))]
+        for batch in batched:
+            nb.returns(typing_context, put, (ref, batch, nb.types.UniTuple(I32, ref.arg.ndim)))
+    word = ("st.global.f32 [$0], $1;", "f") if tile.dtype.itemsize == 4 else ("st.global.b16 [$0], $1;", "h")
+    return Writing(ref, tile, axes, tuple(batched), statement or word)
+
+
+def write_out(context: Any, builder: Any, how: Writing, ref_value: Any, start: list[Any], value: Any) -> None:
+    """The code; `start` has a place for each dimension of the array."""
+    if how.ref.role == "memory":
+        return
+    if not how.batches:
+        _store_by_lanes(context, builder, how, ref_value, start, value)
+        return
+    place = nb.types.UniTuple(I32, how.ref.arg.ndim)
+    for batch in how.batches:
+        nb.call(context, builder, put, (how.ref, batch, place), (ref_value, value, context.make_tuple(builder, place, start)))
+
+
+@cuda_meaning(source.store_tile)
+def _store_tile(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
+    parts, name = tuple(index), ref.arg.name
+    what = source.stored(name)
+    axes = block_axes(name, name, ref.arg.ndim, [_is_slice(part) for part in parts],
+                      f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
+    if not isinstance(tile, (TileType, InFlightType)):
+        raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {tile}")
+    ref.unit.check_output(ref.index, what, source.MEND)
+    kind = settled(tile, what)
+    sizes = tuple(parts[axis].size if isinstance(parts[axis], DsType) else None for axis in axes)
+    source.check(what, name, ref.arg.dtype, sizes, kind.form)
+    how = writing(typing_context, ref, kind, axes)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        start = [] if ref.role == "memory" else [
+            found if isinstance(part, DsType) else context.cast(builder, found, part, I32)
+            for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, args[1]), strict=True)]
+        write_out(context, builder, how, args[0], start, args[2])
+        return nb.nothing(context)
+
+    return nb.types.void(ref, index, tile), codegen
+
+
+def _is_slice(part: Any) -> bool | None:
+    if isinstance(part, (DsType, AllType)):
+        return True
+    return False if isinstance(part, (nb.types.Integer, InertType)) else None
+
+
+def _store_by_lanes(context: Any, builder: Any, how: Writing, ref_value: Any, start: list[Any], value: Any) -> None:
+    """Each lane its own elements, bounds checked (unsigned: a negative index is outside too); any strides."""
+    array = gmem_value(context, builder, how.ref, ref_value)
+    shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+    base, inside = array.pointer, nb.const(1, nb.i1)
+    for axis, place in enumerate(start):
+        if axis not in how.axes:
+            inside = builder.and_(inside, builder.icmp_unsigned("<", place, shape[axis]))
+            base = _moved(builder, how.tile, base, place, strides[axis])
+    along = [[of[axis] for axis in how.axes] for of in (start, shape, strides)]
+    if vector_of(how.tile.layout):
+        _store_runs(builder, how, value, base, inside, along, neighbours(how))
+        return
+    if how.tile.layout != ACCUMULATOR:
+        _store_line(builder, how, value, base, inside, along)
+        return
+    with builder.if_then(inside):
+        _store_plane(builder, how, value, base, along)
+    nb.join(builder)
+
+
+def _moved(builder: Any, tile: TileType, address: Any, place: Any, stride: Any) -> Any:
+    """The address `place` elements further along a dimension."""
+    return builder.add(address, builder.mul(builder.sext(place, nb.i64), builder.mul(
+        stride, nb.const(tile.dtype.itemsize, nb.i64))))
+
+
+def _store_plane(builder: Any, how: Writing, value: Any, base: Any, plane: list[list[Any]]) -> None:
+    """A tile's elements to the plane of the array at address `base`, clipped; `plane`: its (start, shape, strides)."""
+    tile, ((row, column), shape, strides) = how.tile, plane
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    lane = builder.and_(thread, nb.const(31))
+    lane_row = builder.add(builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1)), builder.lshr(lane, nb.const(2)))
+    lane_column = builder.add(column, builder.shl(builder.and_(lane, nb.const(3)), nb.const(1)))
+    per_block = tile.shape[1] // 2  # accumulator elements of a lane in a block of 64 rows
+    for block in range(tile.shape[0] // 64):
+        for half in (0, 1):
+            r = builder.add(builder.add(row, lane_row), nb.const(64 * block + 8 * half))
+            with builder.if_then(builder.icmp_unsigned("<", r, shape[0])):
+                line = _moved(builder, tile, base, r, strides[0])
+                for j in range(tile.shape[1] // 8):
+                    for odd in (0, 1):
+                        c = builder.add(lane_column, nb.const(8 * j + odd))
+                        with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
+                            word = _element(builder, how, value, block * per_block + 4 * j + 2 * half + odd)
+                            text, code = how.statement
+                            nb.emit_asm(builder, nb.void, [_moved(builder, tile, line, c, strides[1]), word], text,
+                                        f"l,{code},~{{memory}}")
+
+
+def _store_line(builder: Any, how: Writing, value: Any, base: Any, inside: Any, along: list[list[Any]]) -> None:
+    """A vector, or a tile of one row or column: by one of the lanes that hold an element, in a statement that the others skip."""
+    tile, (start, shape, strides) = how.tile, along
+    by_rows = tile.layout in (COLUMN, EITHER)  # which has fewer elements a lane
+    layout = COLUMN if by_rows else ROW
+    first = len(places(tile.shape, ROW)) if tile.layout == EITHER else 0
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    own = lane_place(builder)[0 if by_rows else 1]
+    other = builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)) if by_rows else (
+        builder.icmp_unsigned("<", thread, nb.const(4)))
+    inside = builder.and_(inside, other)
+    axis = 0 if len(start) == 1 or by_rows else 1
+    if len(start) == 2:  # the dimension in which the tile has one element
+        inside = builder.and_(inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis]))
+        base = _moved(builder, tile, base, start[1 - axis], strides[1 - axis])
+    text, code = how.statement
+    for i, place in enumerate(places(tile.shape, layout)):
+        at = builder.add(builder.add(start[axis], own), nb.const(place[0 if by_rows else 1] or 0))
+        chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
+        nb.emit_asm(builder, nb.void, [_moved(builder, tile, base, at, strides[axis]), _element(builder, how, value, first + i),
+                                       builder.zext(chosen, nb.i32)],
+                    f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
+
+
+def neighbours(how: Writing) -> bool:
+    """Whether elements side by side in a coalesced tile may be written at once: they are in the array, and rows are aligned."""
+    array = how.ref.arg
+    return array.tma and array.order == "row" and how.axes[1] == array.ndim - 1 and how.statement[0].startswith("st.")
+
+
+def _store_runs(builder: Any, how: Writing, value: Any, base: Any, inside: Any, along: list[list[Any]], at_once: bool) -> None:
+    """A coalesced tile: what a lane has side by side in one statement, where the block starts at a multiple of that and the array
+    has all its columns; else element by element. Rows that are not there are skipped by predicates."""
+    tile, ((top, left), shape, strides) = how.tile, along
+    (row, column), vector = place_of(builder, tile), vector_of(tile.layout)
+    where = places(tile.shape, tile.layout)
+    text, code = how.statement
+    nbytes = vector * tile.dtype.itemsize
+
+    def chosen(*tests: Any) -> Any:
+        found = inside
+        for test in tests:
+            found = builder.and_(found, test)
+        return builder.zext(found, nb.i32)
+
+    def element(number: int, axis: int) -> Any:
+        own, start = ((row, top), (column, left))[axis]
+        return builder.add(builder.add(start, own), nb.const(where[number][axis] or 0))
+
+    def runs() -> None:
+        each = nbytes // 4
+        parts = registers(builder, tile, value)
+        for first in range(0, len(where), vector):
+            r = element(first, 0)
+            at = _moved(builder, tile, _moved(builder, tile, base, r, strides[0]), element(first, 1), strides[1])
+            words = parts[first * len(parts) // len(where):][:each]
+            words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
+            for n in range(0, each, 4):
+                four = words[n:n + 4]
+                names = ", ".join(f"${i + 2}" for i in range(len(four)))
+                kind, names = (f".v{len(four)}", f"{{{names}}}") if len(four) > 1 else ("", names)
+                nb.emit_asm(builder, nb.void, [builder.add(at, nb.const(4 * n, nb.i64)), chosen(
+                    builder.icmp_unsigned("<", r, shape[0])), *four],
+                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.global{kind}.b32 [$0], {names}; }}",
+                    "l,r" + ",r" * len(four) + ",~{memory}")
+
+    def elements() -> None:
+        for number in range(len(where)):
+            r, c = element(number, 0), element(number, 1)
+            at = _moved(builder, tile, _moved(builder, tile, base, r, strides[0]), c, strides[1])
+            nb.emit_asm(builder, nb.void, [at, _element(builder, how, value, number), chosen(
+                builder.icmp_unsigned("<", r, shape[0]), builder.icmp_unsigned("<", c, shape[1]))],
+                f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
+
+    if not at_once:
+        elements()
+        return
+    unit = min(16, nbytes) // tile.dtype.itemsize
+    most = builder.sub(shape[1], nb.const(tile.shape[1]))
+    whole = builder.and_(builder.icmp_signed(">=", left, nb.const(0)), builder.icmp_signed("<=", left, most))
+    aligned = builder.icmp_unsigned("==", builder.and_(left, nb.const(unit - 1)), nb.const(0))
+    with builder.if_else(builder.and_(whole, aligned)) as (quick, slow):
+        with quick:
+            runs()
+        with slow:
+            elements()
+
+
+def _element(builder: Any, how: Writing, value: Any, number: int) -> Any:
+    """An element of a lane, in the register class of the statement."""
+    if how.tile.dtype in HALVES:
+        packed = builder.extract_value(value, number // 2)
+        return builder.trunc(builder.lshr(packed, nb.const(16)) if number % 2 else packed, nb.i16)
+    word = builder.extract_value(value, number)
+    return builder.bitcast(word, nb.f32) if word.type != nb.f32 and how.statement[1] == "f" else word
+
+
+@nb.typing_registry.register_global(operator.setitem)
+class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
+    key = operator.setitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        target, index, value = args
+        if not isinstance(target, GmemType):
+            return None
+        whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
+        nb.returns(self.context, source.store_tile, (target, whole, value))
+        return nb.signature(nb.types.none, target, index, value)
+
+
+@nb.lowering_registry.lower(operator.setitem, GmemType, nb.types.Any, nb.types.Any)
+def _set_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    (target, index, value), (ref, at, tile) = sig.args, args
+    if not isinstance(index, nb.types.BaseTuple):
+        index, at = nb.types.Tuple([index]), context.make_tuple(builder, nb.types.Tuple([index]), [at])
+    nb.call(context, builder, source.store_tile, (target, index, value), (ref, at, tile))
+    return nb.nothing(context)

@@ -1,0 +1,104 @@
+"""The store ring on the GPU: batches of panels as Numba values, and their copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.lanes_cuda import elected
+from ...core.op import cuda_meaning
+from ...intrinsics import cp_async_bulk
+from ...plan.budget import PANEL_BYTES
+from ...plan.context_cuda import compute_warpgroup
+from ..pipeline.ring_cuda import smem
+from . import store_ring as source
+from .panel_cuda import sub_tile, write
+from .refs_cuda import GmemType, gmem_value
+from .tile_cuda import RegistersModel, TileType
+
+I32, I64 = nb.types.int32, nb.types.int64
+
+
+class BatchType(nb.types.Type):  # type: ignore[misc]
+    """Some panels of a register tile: `places` are their (row, column) in it; the value is the whole tile's."""
+
+    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int, axes: tuple[int, int],
+                 reduction: str = "") -> None:
+        self.tile, self.places, self.width, self.axes, self.reduction = tile, places, width, axes, reduction
+        super().__init__(name=f"batch({tile}, {places}, {width}, {axes}{f', {reduction}' if reduction else ''})")
+
+    @property
+    def machine(self) -> Any:
+        return self.tile.machine
+
+    def panels(self, builder: Any, value: Any) -> Any:
+        """(panel type, registers, row, column) of each."""
+        for row, column in self.places:
+            yield (*sub_tile(builder, self.tile, value, row, column, self.width), row, column)
+
+
+nb.register_model(BatchType)(RegistersModel)
+
+
+def _staging(builder: Any, ref: GmemType, number: int) -> Any:
+    unit = ref.unit
+    warpgroup = compute_warpgroup(builder, unit)
+    own = builder.mul(warpgroup, nb.const(unit.store_slots * PANEL_BYTES))
+    return builder.add(smem(builder, unit.staging_base + number * PANEL_BYTES), own)
+
+
+@cuda_meaning(source.await_staging)
+def _await_staging(_context: Any, ref: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        none, value = nb.immediate(0)
+        return nb.call(context, builder, cp_async_bulk.wait_group_read, (none,), (value,))[1]
+
+    return nb.types.void(ref), codegen
+
+
+@cuda_meaning(source.write_panels)
+def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        for number, (panel, registers, _, _) in enumerate(batch.panels(builder, args[1])):
+            write(builder, panel, registers, _staging(builder, ref, number))
+        return nb.nothing(context)
+
+    return nb.types.void(ref, batch), codegen
+
+
+@cuda_meaning(source.copy_out)
+def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
+    rank, (rows, columns) = len(start), batch.axes
+    slot = ref.unit.map_slot(source.store_map(ref.index, rank, batch.axes, (64, batch.width), batch.tile.dtype.itemsize))
+    place = nb.types.UniTuple(I32, rank)
+    said = ref.unit.params.store_eviction_policy
+    policy = nb.types.none if said is None else nb.types.literal(said)
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        tensor = builder.add(gmem_value(context, builder, ref, args[0]).table, nb.const(128 * slot, nb.i64))
+        for number, (down, right) in enumerate(batch.places):
+            at = nb.cgutils.unpack_tuple(builder, args[2])
+            at[rows] = builder.add(at[rows], nb.const(down))
+            at[columns] = builder.add(at[columns], nb.const(right))
+            coords = context.make_tuple(builder, place, at)
+            given = tensor, coords, _staging(builder, ref, number), nb.nothing(context)
+            if batch.reduction:
+                nb.call(context, builder, cp_async_bulk.reduce, (I64, place, I32, nb.types.literal(batch.reduction)), given)
+            else:
+                nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy), given)
+        nb.call(context, builder, cp_async_bulk.commit_group, (), ())
+        return nb.nothing(context)
+
+    return nb.types.void(ref, batch, place), codegen
+
+
+@cuda_meaning(source.drain_stores)
+def _drain_stores(_context: Any, np_: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if np_.unit.stores:
+            none, value = nb.immediate(0)
+            with builder.if_then(elected(builder)):
+                nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
+        return nb.nothing(context)
+
+    return nb.types.void(np_), codegen

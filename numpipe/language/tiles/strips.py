@@ -1,0 +1,76 @@
+"""A register tile, some columns at a time.
+
+A tile of 64 x 256 is 128 registers a lane. What is computed of it element by element takes as many again for each value that is
+needed beside it: all of a residual, all of an intermediate result. Strip by strip they are needed for a strip only::
+
+    columns   0 … 63           64 … 127         128 … 191        192 … 255
+              function(x, 0)   function(x, 64)  function(x, 128) function(x, 192)
+
+The columns of a strip are registers of their own in each lane, so taking strips, and putting them together, moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core.op import constant, op
+from ...diagnostics.errors import SpecError
+from .layouts import ACCUMULATOR, Form
+from .tile import Tile
+
+__all__ = ["map_columns"]
+
+
+def check_strips(form: Form, width: Any) -> Form:
+    """What a strip of a tile is; SpecError where the tile has no such strips."""
+    if form.layout != ACCUMULATOR:
+        raise SpecError(f"map_columns: a tile of two dimensions has strips of columns, got {form}")
+    if isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 8 or width % 8 or form.shape[1] % width:
+        raise SpecError(f"map_columns: width={width!r}: a strip has 8 x i columns, which divide the {form.shape[1]} of a tile "
+                        f"{form.shape}")
+    return Form((form.shape[0], int(width)), form.dtype)
+
+
+def check_result(strip: Form, found: Form | None, got: object) -> None:
+    """SpecError for a function that does not return a tile of the strip's shape."""
+    if found is None or found.shape != strip.shape:
+        raise SpecError(f"map_columns: function(strip, first) returns a tile {strip.shape}, of any dtype, like the strip it is "
+                        f"given, got {found or got}")
+
+
+@op
+def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> Any:
+    """``function(strip, first)`` of each strip of `width` columns of a tile, the results side by side in one tile.
+
+    function  nested in the kernel, or a `numpipe.function`; `first` is the strip's first column in the tile, an int32. Returns a
+              tile of the strip's shape
+    tile      of two dimensions: a sum of products, settled
+    width     columns, a compile-time multiple of 8 that divides the tile's
+
+    For epilogues: what `function` loads and computes is held in registers for one strip at a time (32 a lane for each value of
+    64 x 64)::
+
+        def finish(x, first):
+            x = x + residual[ds(row, 64), ds(column + first, 64)].astype(np.float32)
+            return np.maximum(x, 0.0).astype(c.dtype)
+        c[ds(row, 64), ds(column, 256)] = numpipe.map_columns(finish, acc, 64)
+
+    Raises SpecError for a width that does not divide, and for a function that returns something else.
+    """
+    constant("map_columns", "width", width)
+    if not isinstance(tile, Tile):
+        raise SpecError(f"map_columns: the second argument is a register tile, got {type(tile).__name__}")
+    strip = check_strips(tile.form, width)
+    parts = []
+    for first in range(0, tile.shape[1], width):
+        value = None if tile.inert else tile.value[:, first:first + width]
+        found = function(Tile(value, strip.shape, strip.dtype), np.int32(first))
+        check_result(strip, found.form if isinstance(found, Tile) else None, type(found).__name__)
+        parts.append(found)
+    if any(part.dtype != parts[0].dtype for part in parts):
+        raise SpecError("map_columns: function returns tiles of one dtype, got " + ", ".join(str(part.dtype) for part in parts))
+    inert = any(part.inert for part in parts)
+    return Tile(None if inert else np.concatenate([part.value for part in parts], axis=1), tile.shape, parts[0].dtype)

@@ -1,0 +1,145 @@
+"""Register tiles: values held by a warpgroup, one part per lane.
+
+A tile of two dimensions is laid out as the accumulator of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma"): its
+rows come in blocks of 64, warp w of the warpgroup has rows 16 w … 16 w + 15 of each. Vectors, and tiles with one row or column,
+have what broadcasts to that (`layouts`). On the simulated SM a tile is one NumPy array.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from ...core.inert import REASON
+from ...core.machine import InFlight, current
+from ...core.op import constant, op
+from ...diagnostics.errors import CompileError, SpecError
+from .layouts import ACCUMULATOR, Form, layout_of, vector_layout
+
+__all__ = ["zeros"]
+
+FLOAT16 = np.dtype(np.float16)
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT32 = np.dtype(np.float32)
+INT32 = np.dtype(np.int32)
+BOOL = np.dtype(np.bool_)
+HALVES = FLOAT16, BFLOAT16
+MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
+
+
+def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
+    """A legal shape and type of a tile with two dimensions, or a SpecError saying what is."""
+    pair = isinstance(shape, tuple) and len(shape) == 2
+    if not pair or shape[0] % 64 or shape[1] % 8 or shape[0] < 64 or not 8 <= shape[1] <= 256:
+        raise SpecError(f"{what}: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got {shape}")
+    check_dtype(dtype, what)
+    return int(shape[0]), int(shape[1])
+
+
+def check_dtype(dtype: np.dtype, what: str) -> None:
+    """SpecError for a type that no tile of an array's elements has."""
+    if dtype not in (FLOAT32, *HALVES, INT32):
+        raise SpecError(f"{what}: a tile's dtype is float32, float16, bfloat16 or int32, got {dtype}: convert an array before the "
+                        "call")
+
+
+def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
+    """What a tile of this shape and type is: of two dimensions, either of which may be 1, or a vector."""
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else shape
+    if not isinstance(shape, tuple) or not all(isinstance(n, (int, np.integer)) for n in shape):
+        raise SpecError(f"{what}: a shape is a tuple of ints, got {shape!r}")
+    if dtype != BOOL:
+        check_dtype(dtype, what)
+    if len(shape) == 1:
+        return Form((int(shape[0]),), dtype, vector_layout(shape[0], what))
+    if len(shape) == 2 and 1 in shape:
+        size, layout = max(shape), layout_of(shape)
+        if vector_layout(size, what) not in (layout, "either"):
+            raise SpecError(f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got {shape}")
+        return Form((int(shape[0]), int(shape[1])), dtype, layout)
+    return Form(check_shape(shape, FLOAT32, what), dtype)
+
+
+class Tile:
+    """A register tile on the simulated SM. In the memory role it has no value (None)."""
+
+    __array_ufunc__ = None  # NumPy's scalars leave arithmetic with tiles to the tiles
+
+    def __init__(self, value: np.ndarray | InFlight | None, shape: tuple[int, ...], dtype: np.dtype,
+                 layout: str = ACCUMULATOR) -> None:
+        self._value, self.shape, self.dtype, self.layout = value, shape, dtype, layout
+
+    @property
+    def value(self) -> np.ndarray:
+        """The elements; a PipelineRace while a wgmma may still be writing them."""
+        if isinstance(self._value, np.ndarray):
+            return self._value
+        if self._value is None:
+            raise RuntimeError("a register tile has no value in the memory role")
+        return self._value.read()
+
+    @property
+    def inert(self) -> bool:
+        return self._value is None
+
+    @property
+    def form(self) -> Form:
+        return Form(self.shape, self.dtype, self.layout)
+
+    def astype(self, dtype: Any) -> Tile:
+        """Converted to float32, float16, bfloat16 or int32."""
+        return astype(self, dtype)
+
+    def __getitem__(self, index: Any) -> Tile:
+        from .elementwise import expanded
+
+        return expanded(self, index)
+
+    def _steers(self, *_: Any) -> NoReturn:
+        raise CompileError(f"{MASK if self.dtype == BOOL else 'a register tile'} {REASON}")
+
+    __bool__ = __int__ = __index__ = __float__ = _steers
+
+
+@op
+def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
+    """A tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements.
+
+    float32 only: it is where sums are kept. Costs no instruction of its own beyond zeroing ``shape[0] * shape[1] / 128``
+    registers a lane, and none where a wgmma adds to it.
+    """
+    dtype = np.dtype(dtype)
+    constant("zeros", "shape", shape)
+    legal = check_shape(shape, dtype, "zeros")
+    if dtype != FLOAT32:
+        raise SpecError(f"zeros: accumulators are float32, got {dtype}: use .astype afterwards")
+    return Tile(None if current().role == "memory" else np.zeros(legal, np.float32), legal, dtype)
+
+
+@op
+def astype(tile: Tile, dtype: Any) -> Tile:
+    """``tile.astype(dtype)`` among float32, float16, bfloat16 and int32; a mask becomes 0 and 1.
+
+    Floats are rounded to nearest, of two to the even one. To int32 they are truncated; what int32 cannot hold becomes the nearest
+    that it can, NaN becomes 0 (PTX ISA, "cvt": ``.rzi.s32``). From int32, and between the 16-bit types, through float32.
+    """
+    dtype = np.dtype(dtype)
+    if dtype == tile.dtype:
+        return tile
+    check_dtype(dtype, "astype")
+    return Tile(None if tile.inert else _converted(tile.value, dtype), tile.shape, dtype, tile.layout)
+
+
+def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        if value.dtype == BOOL:
+            return value.astype(dtype)
+        wide = value.astype(FLOAT32)
+        if dtype != INT32:
+            return wide.astype(dtype)
+        limits = np.iinfo(np.int32)
+        whole: np.ndarray = np.nan_to_num(np.trunc(wide.astype(np.float64)), nan=0.0)
+        found: np.ndarray = np.clip(whole, limits.min, limits.max).astype(np.int32)
+        return found

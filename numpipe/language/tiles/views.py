@@ -1,0 +1,71 @@
+"""Views of arrays in global memory: ``a.at[ds(i, 64), ds(j, 64)]``, which copies read and write, and atomics change.
+
+Along one or two dimensions a view has ``ds(start, size)``, along the others an integer; two are its rows and columns. Starts are
+run-time values and may lie outside the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.inert import Inert
+from ...diagnostics.errors import SpecError
+from .refs import All, Ds, GmemRef, whole_slices
+
+
+class GmemView:
+    """A part of an array. `start` has a place for each of its dimensions, `sizes` are of those along `axes`."""
+
+    def __init__(self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+        self.ref, self.start, self.axes, self.sizes = ref, start, axes, sizes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.sizes
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.ref.dtype
+
+
+class GmemAt:
+    """Indexing with it gives a view."""
+
+    def __init__(self, ref: GmemRef) -> None:
+        self.ref = ref
+
+    def __getitem__(self, index: Any) -> GmemView:
+        parts = whole_slices(index)
+        axes = view_axes(self.ref.name, self.ref.ndim, [_kind(part) for part in parts], parts)
+        start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
+        return GmemView(self.ref, start, axes, tuple(parts[axis].size for axis in axes))
+
+
+def _kind(part: Any) -> str:
+    if isinstance(part, (Ds, All)):
+        return "ds" if isinstance(part, Ds) else ":"
+    integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
+    return "int" if integer or isinstance(part, Inert) else "other"
+
+
+def view_axes(name: str, ndim: int, kinds: Sequence[str], got: object) -> tuple[int, ...]:
+    """The dimensions that a view has; `kinds` are those of the index's parts: "ds", ":", "int"."""
+    if ":" in kinds:
+        raise SpecError(f"{name}.at[…]: ':' has no compile-time size in an array; write ds(0, size)")
+    return block_axes(f"{name}.at", name, ndim, [None if kind == "other" else kind == "ds" for kind in kinds], got, least=1)
+
+
+def block_axes(what: str, name: str, ndim: int, along: Sequence[bool | None], got: object, least: int = 0) -> tuple[int, ...]:
+    """The dimensions of an array along which a block of it lies, of two at most.
+
+    `along` says of each part of the index whether it selects several elements: False for an integer, None for what may not be
+    there. SpecError for another number of parts, and for less than `least` dimensions or more than two.
+    """
+    axes = tuple(axis for axis, several in enumerate(along) if several)
+    if len(along) != ndim or None in along or not least <= len(axes) <= 2:
+        raise SpecError(f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what}[…] is a block of one or two of them, "
+                        f"ds(start, size), with an integer along the others, got {got}")
+    return axes

@@ -1,0 +1,40 @@
+"""Functions that a kernel may ask to be approximate (`CompilerParams.approx_math`), where helpers are compiled for many kernels.
+
+Code that calls such a function defines it in its own module, once, as a choice by a symbol that each kernel's entry module
+defines: when the modules are linked the choice is a constant, and one of its arms is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..core import numba as nb
+from .unit import Unit
+
+SYMBOL = "np_approximate"
+Body = Callable[..., Any]
+"""(builder, *values) -> value"""
+
+
+def approximate(builder: Any, name: str, values: Sequence[Any], exact: Body, approximation: Body) -> Any:
+    """``exact(values)``, or ``approximation(values)`` in kernels that ask for it; all of float32, as the result."""
+    kind = nb.ir.FunctionType(nb.f32, [nb.f32] * len(values))
+    function = nb.cgutils.get_or_insert_function(builder.module, kind, f"np_math_{name}")
+    if not function.blocks:
+        function.linkage = "linkonce_odr"
+        function.attributes.add("alwaysinline")
+        inner = nb.ir.IRBuilder(function.append_basic_block("entry"))
+        with inner.if_else(nb.external(inner, SYMBOL, nb.i1)) as (fast, slow):
+            with fast:
+                inner.ret(approximation(inner, *function.args))
+            with slow:
+                inner.ret(exact(inner, *function.args))
+        inner.unreachable()
+    return builder.call(function, list(values))
+
+
+def define_approximation(module: Any, unit: Unit) -> None:
+    """The symbol's definition for this kernel, in its entry module."""
+    with nb.define(module, SYMBOL, nb.i1) as (builder, _):
+        builder.ret(nb.const(int(unit.params.approx_math), nb.i1))

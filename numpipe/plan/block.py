@@ -1,0 +1,122 @@
+"""How an array of any rank is cut into 2-D tiles: what a TMA copy of a block moves, and where it starts.
+
+A `BlockSpec` has a side for each dimension of its array. Squeezed dimensions (None) have one element in a block and are left
+out of the tile; the two others are its rows and columns, and lie in shared memory as `_layout` says::
+
+    array (B, M, K), row-major, block_shape (None, 128, 64)
+
+        index map (b, m, k)  ->  starts (b, 128 m, 64 k)  ->  a TMA box (1, 128, 64)  ->  tile (128, 64)
+
+Only the contiguous dimension is cut further, into panels of at most 128 bytes, each a copy. TMA lists dimensions in the order
+of memory, which is the array's own unless it is column-major (its first dimension contiguous): then it is the reverse.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import ml_dtypes
+import numpy as np
+
+from ..diagnostics.errors import SpecError
+from .layout import Layout, block_layout
+from .specs import Element, Side, spelled
+from .transforms import Transform, transposes
+
+T = TypeVar("T")
+FLOATS = {np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
+"""types that TMA can fill with NaN"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of an array, as its copies need it.
+
+    layout    of the tile in shared memory
+    axes      the array's dimensions that are the tile's rows and columns
+    scales    by dimension of the array: elements that one step of the index map's result is; 1 where it returns elements
+    reverse   whether memory lists the dimensions the other way round (column-major arrays)
+    elements  whether the contiguous dimension starts at an element of the index map's choice, which may be a wrong one
+    fill      what lies outside the array reads as
+    policy    eviction policy of its copies' lines in L2 (`intrinsics.cp_async_bulk`), or None
+    along     dimensions of the cluster along which CTAs load the same block, each a share of it: its n-th part in `shares`, cut
+              across the dimension that is not contiguous (`_cluster`)
+    """
+
+    layout: Layout
+    axes: tuple[int, int]
+    scales: tuple[int, ...]
+    reverse: bool
+    elements: bool
+    fill: Literal["zeros", "nan"]
+    policy: str | None = None
+    along: tuple[int, ...] = ()
+    shares: int = 1
+
+    @property
+    def rank(self) -> int:
+        return len(self.scales)
+
+    @functools.cached_property
+    def contiguous(self) -> int:
+        """The array's contiguous dimension."""
+        return self.axes[self.layout.inner]
+
+    @property
+    def across(self) -> int:
+        """The array's dimension that the tile has beside the contiguous one."""
+        return self.axes[1 - self.layout.inner]
+
+    @property
+    def share_rows(self) -> int:
+        """Rows of the tile, lines along the contiguous dimension, that one CTA loads."""
+        return self.layout.shape[1 - self.layout.inner] // self.shares
+
+    @functools.cached_property
+    def box(self) -> tuple[int, ...]:
+        """What one copy moves, a panel or a share of it, in memory order."""
+        sides = [1] * self.rank
+        sides[self.across] = self.share_rows
+        sides[self.contiguous] = self.layout.per_panel
+        return self.in_memory(sides)
+
+    def in_memory(self, values: Sequence[T]) -> tuple[T, ...]:
+        """One value a dimension, in the order of memory: contiguous dimension last."""
+        return tuple(reversed(values)) if self.reverse else tuple(values)
+
+    def check_start(self, start: int, what: str) -> None:
+        """SpecError for a start along the contiguous dimension (in elements) that TMA cannot have."""
+        unit = 16 // self.layout.itemsize
+        if start % unit:
+            raise SpecError(f"{what} returned element {start} for dimension {self.contiguous}, which is contiguous: there a block "
+                            f"starts at a multiple of 16 B, {unit} elements; an H200 stops with an illegal instruction otherwise")
+
+
+def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
+    """The error for what an index map returned."""
+    return SpecError(f"{what} must return a tuple of {rank} integer block indices, got {got}")
+
+
+def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: Literal["zeros", "nan"],
+        what: str, transforms: tuple[Transform, ...] = (), policy: str | None = None) -> Block:
+    """The blocks of an array of this type, rank and major order; raises SpecError where TMA or wgmma cannot take them."""
+    if ndim != len(shape):
+        raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
+    axes = tuple(axis for axis, side in enumerate(shape) if side is not None)
+    sides = tuple(side.size if isinstance(side, Element) else int(side or 1) for side in shape)
+    left = tuple(sides[axis] for axis in axes)
+    contiguous = ndim - 1 if order == "row" else 0
+    if contiguous not in axes:
+        mend = ("pass a copy of the array whose last dimension is one of the tile's" if order == "row" else
+                "the array is column-major; pass np.ascontiguousarray of it")
+        raise SpecError(f"{what}: block_shape {spelled(shape)} squeezes dimension {contiguous}, which is contiguous, and TMA "
+                        f"moves at least 16 B of that: {mend}")
+    if fill == "nan" and dtype not in FLOATS:
+        raise SpecError(f"{what}: oob_fill='nan', but {dtype} has no NaN that TMA knows: use 'zeros'")
+    layout = block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms)
+    axes = axes[::-1] if transposes(transforms) else axes
+    scales = tuple(int(side) if isinstance(side, (int, np.integer)) else 1 for side in shape)
+    return Block(layout, (axes[0], axes[1]), scales, order != "row", isinstance(shape[contiguous], Element), fill, policy)

@@ -1,0 +1,84 @@
+"""Clusters: CTAs that run at the same time and reach each other's shared memory, and which of them share blocks.
+
+A CTA has a place in its cluster, (x, y, z), and a rank, x fastest. CTAs *along* some dimensions of a cluster differ in these
+only. A block that all CTAs along them load is cut into as many shares, and each CTA copies its share to all of them::
+
+    cluster (2, 2)      a: along y      b: along x       fills slots of ...         is freed by ...
+    rank 0 at (0, 0)    0 and 2         0 and 1          0, 1, 2                    0, 1, 2
+    rank 3 at (1, 1)    1 and 3         2 and 3          1, 2, 3                    1, 2, 3
+
+PTX ISA, "Cluster of Cooperative Thread Arrays"; "cp.async.bulk.tensor": .multicast::cluster.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from .block import Block
+
+Dims: TypeAlias = tuple[int, int, int]
+ALONE: Dims = (1, 1, 1)
+"""a cluster of one CTA"""
+ROWS = 8
+"""that a share is a multiple of: shared-memory rows are swizzled in groups of so many"""
+
+
+def rank_of(place: Sequence[int], dims: Dims) -> int:
+    """Rank of the CTA at a place of its cluster.
+
+    >>> rank_of((1, 1, 0), (2, 2, 1))
+    3
+    """
+    x, y, z = place
+    return x + dims[0] * (y + dims[1] * z)
+
+
+def place_of(cta: Sequence[int], dims: Dims) -> Dims:
+    """Where a CTA of the grid is in its cluster."""
+    x, y, z = (at % of for at, of in zip(cta, dims, strict=True))
+    return x, y, z
+
+
+def shifted(place: Dims, shift: Dims, dims: Dims) -> Dims:
+    """Another place of a cluster, which wraps round."""
+    x, y, z = ((at + by) % of for at, by, of in zip(place, shift, dims, strict=True))
+    return x, y, z
+
+
+@functools.lru_cache(maxsize=256)
+def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
+    """From a CTA to each of those that it shares something with, itself first: `groups` are the dimensions along which they are.
+
+    >>> shifts((2, 2, 1), ((0,), (1,)))
+    ((0, 0, 0), (0, 1, 0), (1, 0, 0))
+    """
+    found = {(0, 0, 0)}
+    for along in groups:
+        x, y, z = (range(of if axis in along else 1) for axis, of in enumerate(dims))
+        found |= set(itertools.product(x, y, z))
+    return tuple(sorted(found))
+
+
+def share_of(place: Sequence[int], dims: Dims, along: Sequence[int]) -> int:
+    """Number of the share of a block that a CTA loads, which others along these dimensions load too."""
+    number = 0
+    for axis in reversed(along):
+        number = number * dims[axis] + place[axis]
+    return number
+
+
+def mask_of(place: Dims, dims: Dims, along: tuple[int, ...]) -> int:
+    """The ranks of the CTAs along some dimensions, as bits: PTX's ctaMask.
+
+    >>> bin(mask_of((1, 0, 0), (2, 2, 1), (1,)))
+    '0b1010'
+    """
+    return sum(1 << rank_of(shifted(place, shift, dims), dims) for shift in shifts(dims, (along,)))
+
+
+def freed_by(dims: Dims, blocks: Iterable[Block]) -> tuple[Dims, ...]:
+    """From a CTA to those whose warpgroups free a slot of these blocks for it, itself first: those that it fills slots of."""
+    return shifts(dims, tuple(sorted({block.along for block in blocks})))

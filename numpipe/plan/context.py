@@ -1,0 +1,91 @@
+"""The hidden first parameter of a compiled kernel function: which kernel this is, and which role runs it.
+
+The AST pass gives every kernel function a parameter ``__np`` and passes it to the operations that depend on the kernel
+(pipelines, tile loops) or on the role (the warpgroup axis). Its type carries the Unit and the role; its value is a pointer
+to the warpgroup's ring counters, so that a helper called twice continues a ring instead of restarting it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.inert import Inert
+from ..core.machine import Role, current
+from ..core.op import op
+from .plans import STATE
+from .unit import Unit
+
+__all__ = ["axis_index", "axis_size"]
+
+
+class Context:
+    """One role of one warpgroup on the simulated SM. `state` lives as long as the kernel, as the GPU's does."""
+
+    def __init__(self, unit: Unit, role: Role) -> None:
+        self.unit = unit
+        self.role = role
+        self.state = [0] * STATE
+        self.phases: dict[int, int] = {}
+        """of the kernel's own barriers, by address: the phase that this warpgroup waits for next"""
+        self.compute_only = False
+        """inside a function that the memory role does not run"""
+        self.running: dict[int, str] = {}
+        """rings of the pipelines that this warpgroup is in, by counter (`chains.running`)"""
+        self.turn = 0
+        """the compute warpgroup that has the next loop's first tile (`turns`)"""
+        self.tickets: Any = None
+        """the ring of tickets, once a loop takes them (`tile_scheduler`)"""
+        self.dealing: str | None = None
+        """where the loop is written that takes tickets now"""
+
+    @property
+    def memory(self) -> bool:
+        return self.role == "memory"
+
+
+@op
+def axis_index(name: str) -> Any:
+    """Index of this CTA along a named axis of the grid or of its cluster, or of this warpgroup along theirs (`wg_axis`).
+
+    With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
+    memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
+    """
+    machine = current()
+    unit = machine.unit
+    if name == unit.wg_axis:  # reached from plain helpers; kernels are rewritten to `warpgroup_part`
+        return np.int32(unit.number(machine.warpgroup) % unit.tile_wgs)
+    if name in unit.cluster_axes:
+        axis = unit.cluster_axes.index(name)
+        return np.int32(machine.cta[axis] % unit.cluster[axis])
+    return np.int32(machine.cta[unit.axis(name)])
+
+
+@op
+def axis_size(name: str) -> Any:
+    """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis, the compute warpgroups that share
+    a tile. The last two are compile-time constants."""
+    machine = current()
+    unit = machine.unit
+    if name in unit.cluster_axes:
+        return np.int32(unit.cluster[unit.cluster_axes.index(name)])
+    return np.int32(unit.tile_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
+
+
+@op
+def warpgroup_part(np_: Context) -> Any:
+    """`axis_index(wg_axis)` in a kernel: which part of the tile is this compute warpgroup's."""
+    return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
+
+
+@op
+def counter(np_: Context, index: int) -> Any:
+    """Value of ring counter `index` of this warpgroup."""
+    return np.int32(np_.state[index])
+
+
+@op
+def set_counter(np_: Context, index: int, value: Any) -> None:
+    """Store ring counter `index`."""
+    np_.state[index] = int(value)

@@ -1,0 +1,151 @@
+"""The context as a Numba value; axes as link symbols that each kernel's entry module defines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core import numba as nb
+from ..core.inert_cuda import InertType
+from ..core.op import cuda_meaning
+from . import context as source
+from .cluster import Dims
+from .plans import PROFILE, STATE, TURN, WARPGROUP
+from .unit import Unit
+
+I32 = nb.types.int32
+
+
+class ContextType(nb.types.Type):  # type: ignore[misc]
+    def __init__(self, unit: Unit, role: str) -> None:
+        self.unit, self.role = unit, role
+        super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
+
+
+@nb.register_model(ContextType)
+class _ContextModel(nb.models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: ContextType) -> None:
+        super().__init__(manager, fe_type, nb.i32.as_pointer())
+
+
+def new_context(unit: Unit, role: str) -> Any:
+    """An operation that makes the context of a role: counters on the warpgroup's own stack (SROA keeps them in registers)."""
+    from ..core.op import Op
+
+    def make_context() -> None:
+        raise NotImplementedError("entry code only")
+
+    def typer(_context: Any) -> Any:
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
+                     TURN if unit.params.profile_space else PROFILE)
+            array = nb.ir.ArrayType(nb.i32, words)
+            state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
+            builder.store(nb.ir.Constant(array, [0] * words), state)
+            np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
+            if role == "compute":
+                own = uniform(builder, compute_warpgroup(builder, unit))
+                builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
+            return np_
+
+        return ContextType(unit, role)(), codegen
+
+    return Op(make_context, typer)
+
+
+def uniform(builder: Any, value: Any) -> Any:
+    """An int32 that all lanes of a warp have, so that ptxas can see it: lane 0's for all of them. In no branch that some take.
+
+    It computes with such values in uniform registers, which descriptors of wgmma have to be in, and it knows that loops and
+    branches which depend on them keep the warp together. Where it knows anyway it drops the shuffle (PTX ISA, "shfl.sync").
+    """
+    return nb.emit_asm(builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
+
+
+def own_warpgroup(builder: Any, context_value: Any) -> Any:
+    """`compute_warpgroup` of the compute role's context, `uniform`."""
+    return builder.load(counter_pointer(builder, context_value, nb.const(WARPGROUP)))
+
+
+def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
+    """Address of a ring counter; its name tells the role check that numpipe made the store."""
+    return builder.gep(context_value, [index], name="numpipe.counter")
+
+
+def _axis(prefix: str) -> Any:
+    def typer(_context: Any, name: Any) -> Any:
+        axis = nb.literal(name)
+
+        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            return nb.external(builder, f"{prefix}{axis}", nb.i32)
+
+        return I32(name), codegen
+
+    return typer
+
+
+cuda_meaning(source.axis_index)(_axis("np_axis_index_"))
+cuda_meaning(source.axis_size)(_axis("np_axis_size_"))
+
+
+def define_axes(module: Any, unit: Unit) -> None:
+    """Definitions of the axis symbols for this kernel, in its entry module."""
+    for dim, name in zip("xyz", unit.axes, strict=False):
+        for prefix, register in (("np_axis_index_", "ctaid"), ("np_axis_size_", "nctaid")):
+            with nb.define(module, prefix + name, nb.i32) as (builder, _):
+                builder.ret(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dim}", nb.i32))
+    for axis, name in enumerate(unit.cluster_axes):
+        with nb.define(module, "np_axis_index_" + name, nb.i32) as (builder, _):
+            builder.ret(cluster_place(builder, unit.cluster)[axis])
+        with nb.define(module, "np_axis_size_" + name, nb.i32) as (builder, _):
+            builder.ret(nb.const(unit.cluster[axis]))
+    with nb.define(module, "np_axis_index_" + unit.wg_axis, nb.i32) as (builder, _):
+        builder.ret(tile_part(builder, unit))
+    with nb.define(module, "np_axis_size_" + unit.wg_axis, nb.i32) as (builder, _):
+        builder.ret(nb.const(unit.tile_wgs))
+
+
+def cluster_place(builder: Any, dims: Dims) -> list[Any]:
+    """Where this CTA is in its cluster, along x, y and z: a grid is a whole number of clusters in each dimension."""
+    def along(dim: str, of: int) -> Any:
+        return builder.urem(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{dim}", nb.i32), nb.const(of))
+
+    return [nb.const(0) if of == 1 else along(dim, of) for dim, of in zip("xyz", dims, strict=True)]
+
+
+def compute_warpgroup(builder: Any, unit: Unit) -> Any:
+    """Number of the compute warpgroup that executes: 0, 1, …"""
+    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+    if unit.memory_warpgroup == unit.compute_wgs:
+        return warpgroup
+    behind = builder.icmp_unsigned(">", warpgroup, nb.const(unit.memory_warpgroup))
+    return builder.sub(warpgroup, builder.zext(behind, nb.i32))
+
+
+def tile_part(builder: Any, unit: Unit) -> Any:
+    """Which part of the tile is that warpgroup's: its number, or 0 where it has whole tiles."""
+    return nb.const(0) if unit.turns > 1 else compute_warpgroup(builder, unit)
+
+
+@cuda_meaning(source.warpgroup_part)
+def _warpgroup_part(_context: Any, np_: Any) -> Any:
+    if np_.role == "memory":
+        return InertType("the warpgroup axis")(np_), lambda context, builder, sig, args: nb.nothing(context)
+    shared = np_.unit.turns == 1
+    return I32(np_), lambda context, builder, sig, args: own_warpgroup(builder, args[0]) if shared else nb.const(0)
+
+
+@cuda_meaning(source.counter)
+def _counter(_context: Any, np_: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return builder.load(counter_pointer(builder, args[0], args[1]))
+
+    return I32(np_, I32), codegen
+
+
+@cuda_meaning(source.set_counter)
+def _set_counter(_context: Any, np_: Any, index: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        builder.store(args[2], counter_pointer(builder, args[0], args[1]))
+        return nb.nothing(context)
+
+    return nb.types.void(np_, I32, I32), codegen

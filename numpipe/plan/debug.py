@@ -1,0 +1,134 @@
+"""Looking into a running kernel: lines of text, and conditions that must hold. The same in both executions.
+
+>>> numpipe.debug_print("k={} x={:.2f}", k, x)          # doctest: +SKIP
+[matmul cta (0, 0, 0) compute 1] k=3 x=0.50
+>>> numpipe.device_assert(k < 4, "too many steps")          # doctest: +SKIP
+
+`breakpoint()` needs nothing of this file to stop in a simulated kernel; when it is compiled it is a CompileError.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ..core.inert import Inert
+from ..core.machine import current
+from ..core.op import op
+from ..diagnostics.errors import CompileError, SimulationError, SpecError
+from ..diagnostics.format import Field, fields, kind_of, missing, parse, render
+from .context import Context
+
+__all__ = ["debug_print", "device_assert"]
+
+INSIDE = "works inside a kernel only: call it from a @numpipe.kernel function"
+BREAKPOINT = ("breakpoint() stops in the simulator only: run the kernel with kernel.simulate(…) or target='sim', or use "
+              "numpipe.debug_print on the GPU")
+
+
+class SimulatedOnly(CompileError):
+    """The kernel has a breakpoint: it is for the simulator, and nothing is wrong with it there."""
+
+
+def debug_print(format: str, *values: Any) -> NoReturn:
+    """Print a line a warpgroup: ``[kernel cta (x, y, z) compute 1] k=3``, or ``… memory]`` by the memory role.
+
+    format   a compile-time string with a field for each value: ``{}``, or ``{:[<>][+ ][0][width][.precision][type]}`` with
+             type d, x, X, f, e, E, g or G. Without one, floats print 6 digits (``%g``).
+    values   bool, integer and float scalars, run-time or constant; constant strings. At most 28.
+
+    Simulated, the line goes to sys.stdout at once. On the GPU one lane of the warpgroup calls vprintf (CUDA C++
+    Programming Guide, "Formatted Output"): lines reach the C library's stdout when the kernel is synchronised with, in no
+    order between warpgroups, and the oldest are lost where a launch prints more than 1 MiB. What only the compute role has
+    (the warpgroup axis) prints as ``-`` in the memory role; the body of an innermost pipeline loop runs in the compute role
+    only, and so does what is printed there.
+
+    It is an aid and not for fast kernels: around the call ptxas serialises wgmma (note C7510 of ``kernel.inspect("gate", …)``)
+    and may use stack; the results stay right.
+
+    Raises SpecError for a format that the two executions would print differently, and for tiles: simulate the kernel and stop
+    in it with `breakpoint()` to look at those.
+    """
+    raise RuntimeError(f"numpipe.debug_print {INSIDE}")
+
+
+def device_assert(condition: Any, message: str = "") -> NoReturn:
+    """Stop the kernel where `condition`, a run-time scalar, is false. `message` is a compile-time string.
+
+    Simulated, it raises SimulationError at the line, with the kernel, role and CTA. On the GPU a line with them appears on
+    stderr, one for each warpgroup that saw it; the launch fails (LaunchError, CUDA_ERROR_ASSERT) at the next synchronisation,
+    and the process' CUDA context is lost. Conditions on what only the compute role has (the warpgroup axis) are not
+    checked in the memory role.
+
+    The check is always compiled in. ``assert condition, "message"`` says the same and is compiled in with
+    ``CompilerParams(asserts=True)`` only; the simulator checks both.
+    """
+    raise RuntimeError(f"numpipe.device_assert {INSIDE}")
+
+
+def prefix(kernel: str, role: str, cta: tuple[Any, Any, Any], warpgroup: Any) -> str:
+    """Whose line it is; arguments may be printf's conversions."""
+    who = "memory" if role == "memory" else f"compute {warpgroup}"
+    return f"[{kernel} cta ({cta[0]}, {cta[1]}, {cta[2]}) {who}] "
+
+
+def not_printed(number: int, what: str) -> str:
+    """Message for a value that is no scalar."""
+    return (f"debug_print: value {number} is {what}, and only bool, integer and float scalars are printed: to look at tiles and "
+            "arrays, simulate the kernel and stop in it with breakpoint(), where tile.value and array.array are NumPy arrays")
+
+
+def not_tested(what: str) -> str:
+    """Message for a condition that is no scalar."""
+    return f"an assertion tests a bool, integer or float scalar, got {what}"
+
+
+@op
+def simulated_only(function: Any) -> Any:
+    """`breakpoint` as the AST pass writes it: ``simulated_only(breakpoint)()``. Compiled, a CompileError.
+
+    Numba would make a trap of it, which without a debugger ends the kernel.
+    """
+    return function
+
+
+@op
+def print_line(np_: Context, format: str, *values: Any) -> None:
+    """`debug_print` as the AST pass writes it."""
+    parts = parse(format)
+    fields(parts, len(values))
+    machine = current()
+    text = [prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup))]
+    given = iter(values)
+    for part in parts:
+        if not isinstance(part, Field):
+            text.append(part)
+            continue
+        value = next(given)
+        if isinstance(value, Inert):
+            text.append(missing(part))
+        elif kind_of(value) is None:
+            raise SpecError(not_printed(part.number, described(value)))
+        else:
+            text.append(render(part, value))
+    if getattr(machine, "lane", 0) == 0:  # of a body that is code for each lane, lane 0 prints
+        print("".join(text))
+
+
+@op
+def check(np_: Context, condition: Any, message: str, statement: str, file: str, line: int, always: bool) -> None:
+    """`device_assert` (`always`) and `assert` as the AST pass writes them: with the source's text, file and line."""
+    if isinstance(condition, Inert):
+        return
+    if kind_of(condition) in (None, "text"):
+        raise SpecError(not_tested(described(condition)))
+    if not condition:
+        machine = current()
+        who = "the memory role" if np_.memory else f"compute warpgroup {np_.unit.number(machine.warpgroup)}"
+        who = who if getattr(machine, "lane", None) is None else f"lane {machine.lane} of {who}"  # type: ignore[attr-defined]
+        raise SimulationError(f"'{statement}' failed in {who} of CTA {machine.cta}" + (f": {message}" if message else ""))
+
+
+def described(value: Any) -> str:
+    """What a value is, for an error."""
+    name = {"Tile": "a register tile", "SmemTile": "a shared-memory tile", "GmemRef": "an array"}.get(type(value).__name__)
+    return name or f"a {type(value).__name__}"

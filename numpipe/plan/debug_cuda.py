@@ -1,0 +1,129 @@
+"""debug_print through vprintf, assertions through __assertfail: by one lane of the warpgroup, which all agree with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from ..core import numba as nb
+from ..core.inert_cuda import InertType
+from ..core.op import cuda_meaning, immediate
+from ..diagnostics.errors import SpecError
+from ..diagnostics.format import Field, Kind, fields, missing, parse, render
+from .context_cuda import compute_warpgroup
+from .debug import BREAKPOINT, SimulatedOnly, check, not_printed, not_tested, prefix, print_line, simulated_only
+from .params import LoweringSemantics
+
+
+def _kind(ty: Any) -> Kind | None:
+    """What a value of this type is printed as; None for what is no scalar."""
+    if isinstance(ty, nb.types.Boolean):
+        return "bool"
+    if isinstance(ty, nb.types.Integer):
+        return "int"
+    return "float" if isinstance(ty, nb.types.Float) else None
+
+
+def _described(ty: Any) -> str:
+    return getattr(ty, "what", None) or str(ty)
+
+
+def _conversion(field: Field, ty: Any) -> str:
+    """printf's conversion, lengths included: integers travel as 64 bits, floats as doubles."""
+    kind = _kind(ty)
+    assert kind is not None
+    text = field.conversion(kind)
+    letter = text[-1]
+    if letter == "d" and kind == "int" and not ty.signed:
+        letter = "u"
+    return text[:-1] + ("ll" if letter in "duxX" else "") + letter
+
+
+def _argument(context: Any, builder: Any, field: Field, ty: Any, value: Any) -> Any:
+    """A value as vprintf reads it from its argument buffer."""
+    letter = _conversion(field, ty)[-1]
+    if letter == "s":
+        words = [nb.c_string(context, builder, word) for word in ("True", "False")]
+        return builder.select(context.is_true(builder, ty, value), *words)
+    if letter in "dux" + "X":
+        wide = nb.types.uint64 if _kind(ty) == "int" and not ty.signed else nb.types.int64
+        number = context.cast(builder, value, ty, wide)
+        narrow = letter in "xX" and (_kind(ty) == "bool" or ty.bitwidth <= 32)
+        return builder.and_(number, nb.const(0xFFFFFFFF, nb.i64)) if narrow else number
+    number = context.cast(builder, value, ty, nb.types.float64)
+    nan = nb.ir.Constant(number.type, float("nan"))  # one NaN, whose sign printf would print
+    return builder.select(builder.fcmp_unordered("uno", number, number), nan, number)
+
+
+@contextlib.contextmanager
+def _speaker(builder: Any, np_: Any) -> Iterator[None]:
+    """Inside, one lane of the warpgroup runs; the memory role is one lane already.
+
+    By its number: what follows is no TMA, and elect.sync would wait for lanes that are elsewhere.
+    """
+    if np_.role == "memory":
+        yield
+        return
+    lane = builder.and_(nb.thread_index(builder), nb.const(127))
+    with builder.if_then(builder.icmp_unsigned("==", lane, nb.const(0)), likely=False):
+        yield
+
+
+@cuda_meaning(print_line)
+def _print_line(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
+    parts = parse(immediate("debug_print", "the format", format))
+    fields(parts, len(values))
+    text = [prefix(np_.unit.kernel, np_.role, ("%d", "%d", "%d"), "%d")]
+    printed: list[tuple[int, Field, Any]] = []
+    for part in parts:
+        if not isinstance(part, Field):
+            text.append(part.replace("%", "%%"))
+            continue
+        ty = values[part.number - 1]
+        if isinstance(ty, InertType):
+            text.append(missing(part))
+        elif hasattr(ty, "literal_value") and isinstance(ty.literal_value, (bool, int, str)):
+            text.append(render(part, ty.literal_value).replace("%", "%%"))
+        elif _kind(ty) is None:
+            raise SpecError(not_printed(part.number, _described(ty)))
+        else:
+            text.append(_conversion(part, ty))
+            printed.append((part.number, part, ty))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        with _speaker(builder, np_):
+            given = list(nb.block_index(builder))
+            if np_.role == "compute":
+                given.append(compute_warpgroup(builder, np_.unit))
+            given += [_argument(context, builder, field, ty, args[1 + number]) for number, field, ty in printed]
+            nb.vprintf(context, builder, "".join(text) + "\n", given)
+        return nb.nothing(context)
+
+    return nb.types.void(np_, format, *values), codegen
+
+
+@cuda_meaning(check)
+def _check(_context: Any, np_: Any, condition: Any, message: Any, statement: Any, file: Any, line: Any, always: Any) -> Any:
+    told, statement_, file_, line_, always_ = (immediate("device_assert", name, ty) for name, ty in (
+        ("message", message), ("statement", statement), ("file", file), ("line", line), ("always", always)))
+    inert = isinstance(condition, InertType)
+    if not inert and _kind(condition) is None:
+        raise SpecError(not_tested(_described(condition)))
+
+    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if not inert and (always_ or np_.unit.params.asserts):
+            holds = context.is_true(builder, condition, args[1])
+            by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane  # each lane's condition is its own
+            speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
+            with builder.if_then(builder.not_(holds), likely=False), speaker:
+                nb.assert_fail(context, builder, f"{statement_}: {told}" if told else statement_, file_, line_,
+                               f"kernel {np_.unit.kernel}, {np_.role} role")
+        return nb.nothing(context)
+
+    return nb.types.void(np_, condition, message, statement, file, line, always), codegen
+
+
+@cuda_meaning(simulated_only)
+def _simulated_only(_context: Any, function: Any) -> Any:
+    raise SimulatedOnly(BREAKPOINT)

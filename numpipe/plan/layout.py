@@ -1,0 +1,152 @@
+"""How a block lies in shared memory: panels of swizzled rows, and the wgmma descriptors that read them.
+
+A block is cut along its contiguous dimension into *panels* whose rows are `width` bytes: 128 when they divide the block's
+row, else 64, 32 or 16, unless its transforms say another width. A panel is what one TMA copy writes: row r of panel p starts
+at ``p * panel_stride + r * width``, and within aligned groups of 8 rows the 16-byte chunks are XOR-swizzled by the row (PTX
+ISA, "Tensor swizzling modes")::
+
+      block (128, 128) of float16              panel 0           panel 1
+      row 0  | 0 … 63 | 64 … 127 |     ->   row 0 | 128 B |   row 0 | 128 B |
+      row 1  |        |          |          row 1 | 128 B |   row 1 | 128 B |
+      …                                     …      (16 KB)    …      (16 KB)
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..diagnostics.errors import SpecError
+from .transforms import Transform, panel_bytes, row_width, transposes
+
+__all__ = ["ATOM", "Layout", "Operand", "block_layout", "operand", "row_width", "swizzle_of", "swizzled"]
+
+ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multiple of it
+
+
+def swizzle_of(width: int) -> int:
+    """Swizzle span in bytes of rows `width` bytes wide, as TMA and wgmma name it (0: none)."""
+    return 0 if width == 16 else width
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A 2-D block (or a view of one) in shared memory; all offsets are before swizzling.
+
+    shape         rows, columns in elements, in the order the user sees
+    itemsize      bytes of an element
+    inner         which axis is contiguous: 1 row-major, 0 column-major (an array whose first dimension is contiguous)
+    width         bytes of a panel's row
+    panel_stride  bytes from one panel to the next
+    """
+
+    shape: tuple[int, int]
+    itemsize: int
+    inner: int
+    width: int
+    panel_stride: int
+
+    @property
+    def per_panel(self) -> int:
+        """Elements along the contiguous axis in one panel."""
+        return self.width // self.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole block (views: of the part they show)."""
+        return self.shape[0] * self.shape[1] * self.itemsize
+
+    @property
+    def swizzle(self) -> int:
+        """Swizzle span in bytes as TMA and wgmma name it (0: none)."""
+        return swizzle_of(self.width)
+
+    @property
+    def panels(self) -> int:
+        return -(-self.shape[self.inner] // self.per_panel)
+
+    @property
+    def T(self) -> Layout:
+        return Layout((self.shape[1], self.shape[0]), self.itemsize, 1 - self.inner, self.width, self.panel_stride)
+
+    def offset(self, row: int, column: int) -> int:
+        """Byte offset of element (row, column)."""
+        at = (row, column)
+        inside = at[self.inner] * self.itemsize
+        return inside // self.width * self.panel_stride + at[1 - self.inner] * self.width + inside % self.width
+
+    def sliced(self, axis: int, size: int, what: str) -> tuple[Layout, int]:
+        """A view of `size` elements along `axis` -> (layout, bytes per element of start along that axis).
+
+        Starts must be multiples of 8 rows, or of a panel along the contiguous axis, for the swizzle to stay aligned.
+        """
+        unit = self.per_panel if axis == self.inner else 8
+        if size % unit or size > self.shape[axis]:
+            raise SpecError(f"{what}: ds(start, {size}) along axis {axis} of a tile {self.shape} must have a size that is "
+                            f"a multiple of {unit} and at most {self.shape[axis]} (the shared-memory layout has "
+                            f"{self.width}-byte rows, swizzled in groups of 8)")
+        shape = (size, self.shape[1]) if axis == 0 else (self.shape[0], size)
+        layout = Layout(shape, self.itemsize, self.inner, self.width, self.panel_stride)
+        return layout, (self.panel_stride // self.per_panel if axis == self.inner else self.width)
+
+
+def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
+                 transforms: tuple[Transform, ...] = ()) -> Layout:
+    """Layout of a fresh block whose axis `inner` is contiguous; raises SpecError when TMA or wgmma cannot take it.
+
+    `shape` and `inner` are those in the array: with a TransposeTransform the layout is the transposed view of the block.
+
+    `what` is "in_specs[0] for 'a': block (128, 64)", for messages.
+    """
+    nbytes = shape[inner] * dtype.itemsize
+    if nbytes % 16:
+        raise SpecError(f"{what} of {dtype} is {nbytes} B along its contiguous dimension {inner}, but TMA "
+                        f"moves multiples of 16 B: make that side a multiple of {16 // dtype.itemsize} elements")
+    if shape[1 - inner] % 8:
+        raise SpecError(f"{what} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
+                        "are swizzled in groups of 8: make that side a multiple of 8")
+    width = panel_bytes(transforms, nbytes, dtype.itemsize, f"{what} of {dtype}")
+    layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
+    return layout.T if transposes(transforms) else layout
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tile as a wgmma operand: descriptor fields, and byte offsets of the pieces instructions read.
+
+    `offsets[i][j]` is the piece at (64 i along M or all of N, 16 j along K).
+    """
+
+    major: Literal["k", "mn"]
+    leading: int
+    stride: int
+    swizzle: int
+    offsets: tuple[tuple[int, ...], ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def operand(layout: Layout, k_axis: int) -> Operand:
+    """The descriptor of a tile whose axis `k_axis` is K (1 for A, 0 for B), canonical layouts of PTX ISA "wgmma"."""
+    m, k = layout.shape[1 - k_axis], layout.shape[k_axis]
+    eight = 8 * layout.width
+    major: Literal["k", "mn"] = "k" if layout.inner == k_axis else "mn"
+    if layout.swizzle:
+        leading, stride = (16 if major == "k" else layout.panel_stride), eight
+    elif major == "k":
+        leading, stride = layout.panel_stride, eight
+    else:
+        leading, stride = eight, layout.panel_stride
+    rows = range(0, m, 64) if k_axis == 1 else (0,)
+    at = (lambda r, c: layout.offset(r, c)) if k_axis == 1 else (lambda r, c: layout.offset(c, r))
+    return Operand(major, leading, stride, layout.swizzle, tuple(tuple(at(r, c) for c in range(0, k, 16)) for r in rows))
+
+
+def swizzled(address: np.ndarray, width: int) -> np.ndarray:
+    """Absolute shared-memory addresses after the XOR swizzle of rows `width` bytes wide."""
+    if width == 16:
+        return address
+    bits = {32: 1, 64: 2, 128: 3}[width]
+    return np.asarray(address ^ ((address >> 7 & ((1 << bits) - 1)) << 4))

@@ -1,0 +1,241 @@
+"""Where the rings of a kernel are in shared memory, and which of its arguments' tensor maps they copy by: what a Unit hands out."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from ..diagnostics.errors import SpecError
+from .block import Block
+from .cluster import ALONE, Dims, freed_by
+from .layout import Layout
+
+COUNTERS = 16  # int32 state of rings, per warpgroup
+PHASES = 16  # int32 behind them: phases of the kernel's own barriers
+WARPGROUP = COUNTERS + PHASES  # int32 behind those: which compute warpgroup it is (`context_cuda`)
+PROFILE = WARPGROUP + 1  # int32 behind that: where its next event goes (`profiling_cuda`)
+TURN = PROFILE + 4  # int32 behind that: whose turn comes next (`turns`)
+SCHEDULER = TURN + 1  # int32 behind that: what a warpgroup knows of tickets (`tile_scheduler`)
+STATE = SCHEDULER + 9  # int32 in all
+
+
+@dataclass(frozen=True)
+class ArrayArg:
+    """A kernel parameter that is an array, as far as compilation depends on it.
+
+    order: "row" (last dimension contiguous) or "col" (first). tma: whether TMA can address it. tma_store: whether TMA may
+    also write it: it writes whole 16-byte chunks of a row (measured on an H200), so a row must end at a multiple of
+    16 bytes, or be followed by padding of ours.
+    """
+
+    name: str
+    dtype: np.dtype
+    ndim: int
+    order: str = "row"
+    tma: bool = True
+    tma_store: bool = True
+    output: bool = True
+    """whether the call treats it as one: checks that it is writable, copies it back to the host"""
+    workspace: bool = False
+    """whether it is the kernel's own, for partial sums (`partials`)"""
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes.
+
+    `written`: it is one of a store.
+    """
+
+    arg: int
+    box: tuple[int, ...]
+    swizzle: int
+    fill: Literal["zeros", "nan"] = "zeros"
+    written: bool = False
+
+
+class BarrierPlace(NamedTuple):
+    """Which of a kernel's mbarriers one is: "ready" or "consumed" of a slot of a ring, "own", of a `numpipe.Barrier`, or "sums", of
+    what CTAs of a cluster exchange (`reduce_scatter`)."""
+
+    kind: str
+    plan: RingPlan | None = None
+    slot: int | None = None
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's shared memory.
+
+    A slot is filled in `parts`: all operands together, or one after another where the body waits for each of them
+    (`manual_ready`) or releases each (`manual_consumed`). Then every part has a ready, or consumed, barrier of its own::
+
+        manual_ready   manual_consumed   ready barriers of a slot   consumed barriers of a slot
+        no             no                all operands               all operands
+        yes            no                one an operand             all operands
+        no             yes               all operands               one an operand
+        yes            yes               one an operand             one an operand
+
+    labels  how messages call the operands
+    dims    grid dimensions, counted from the first, whose indices say which block is loaded: a slot is filled when one of them
+            changes; None: all of the grid's
+    cluster  CTAs of the cluster along x, y, z, which may fill each other's slots
+    """
+
+    name: str
+    index: int
+    slots: int
+    delay: int
+    args: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    offsets: tuple[int, ...]
+    stage_bytes: int
+    stage_stride: int
+    base: int
+    ready: int
+    consumed: int
+    manual_ready: bool = False
+    manual_consumed: bool = False
+    private: int = 0
+    """compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one"""
+    labels: tuple[str, ...] = ()
+    dims: int | None = None
+    cluster: Dims = ALONE
+    written: ClassVar[bool] = False
+    """whether the body writes the tiles"""
+    numbers: ClassVar[bool] = False
+    """whether its slots hold numbers, not tiles"""
+
+    @functools.cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Of the tiles in shared memory."""
+        return tuple(block.layout for block in self.blocks)
+
+    @property
+    def end(self) -> int:
+        return self.base + max(1, self.private) * self.slots * self.stage_stride
+
+    @functools.cached_property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """Operands that are filled together, in the order they are filled."""
+        operands = tuple(range(len(self.args)))
+        return tuple((n,) for n in operands) if self.manual_ready or self.manual_consumed else (operands,)
+
+    @functools.cached_property
+    def ready_parts(self) -> tuple[int, ...]:
+        """The parts that begin a ready barrier's group of operands."""
+        return tuple(range(len(self.parts))) if self.manual_ready else (0,)
+
+    @functools.cached_property
+    def consumed_parts(self) -> tuple[int, ...]:
+        """The parts that begin a consumed barrier's group of operands."""
+        return tuple(range(len(self.parts))) if self.manual_consumed else (0,)
+
+    def chosen(self, parts: str, part: int, waited: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """The parts that `ring.each` goes through.
+
+        "all"       every part
+        "consumed"  one for each consumed barrier
+        "landing"   one for each ready barrier
+        "ready"     one for each ready barrier that nobody may have waited for, of the operands that the consumed barrier of
+                    `part` frees: the body does it, and it is not sure to (`waited`)
+        """
+        if parts == "all":
+            return tuple(range(len(self.parts)))
+        if parts == "consumed":
+            return self.consumed_parts
+        if parts == "landing":
+            return self.ready_parts
+        if not self.manual_ready:
+            return ()
+        return tuple(number for number in ((part,) if self.manual_consumed else self.ready_parts) if number not in waited)
+
+    def one_by_one(self, event: str) -> bool:
+        """Whether an event of the ring (`ring.note`) is of one operand, not of all that a step has."""
+        return {"fill": len(self.parts) > 1, "release": self.manual_consumed, "begin": False}.get(event, self.manual_ready)
+
+    def ready_at(self, part: int) -> int:
+        """Address of ready[0] of a part."""
+        return self.ready + 8 * self.slots * (part if self.manual_ready else 0)
+
+    def consumed_at(self, part: int) -> int:
+        """Address of consumed[0] of a part."""
+        return self.consumed + 8 * self.slots * (part if self.manual_consumed else 0)
+
+    def expected(self, part: int) -> int:
+        """Bytes that complete the ready barrier of a part."""
+        return sum(self.layouts[n].nbytes for n in self.parts[part]) if self.manual_ready else self.stage_bytes
+
+    def announces(self, part: int, loaded: bool) -> bool:
+        """Whether the bytes of a part's ready barrier are announced before (or after) it is loaded: see `ring.announces`."""
+        if len(self.ready_parts) == len(self.parts):
+            return not loaded
+        return loaded and part == len(self.parts) - 1
+
+    @functools.cached_property
+    def peers(self) -> tuple[tuple[Dims, ...], ...]:
+        """By part: from a CTA to those that fill its slots, and whose slots it fills: itself first, alone without multicast.
+
+        A part that shares its consumed barrier waits for, and is released to, the CTAs of all those that do.
+        """
+        return tuple(freed_by(self.cluster, [self.blocks[n] for n in (operands if self.manual_consumed else range(len(self.args)))])
+                     for operands in self.parts)
+
+    def check_shared(self, where: str, own: RingPlan, slots: int, manual: tuple[bool, bool]) -> None:
+        """Raise SpecError where another pipeline's ring, `own`, cannot use this one's slots and barriers."""
+        for what, have, want in (("slots", self.slots, slots), ("blocks in shared memory", spell(self.layouts), spell(own.layouts)),
+                                 ("barriers, which the body uses itself (ready, consumed),", self.manual, manual),
+                                 ("peers in the cluster (collective_axes)", self.peers, own.peers)):
+            if have != want:
+                raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {own.name}: {have}, "
+                                f"and it needs {want}; pipelines that share them have the same")
+
+    def step_at(self, slot: int, phase: int) -> int:
+        """The ring's step whose use of a slot is its phase number `phase`."""
+        return phase * self.slots + slot
+
+    @property
+    def manual(self) -> tuple[bool, bool]:
+        """Whether the body waits for, and whether it releases, each operand itself."""
+        return self.manual_ready, self.manual_consumed
+
+    @property
+    def barrier_bytes(self) -> int:
+        return max(1, self.private) * self.barrier_bytes_of_one
+
+    @property
+    def barrier_bytes_of_one(self) -> int:
+        """Bytes of the barriers, those of one copy where warpgroups have copies."""
+        return 8 * self.slots * (len(self.ready_parts) + len(self.consumed_parts))
+
+
+class OutPlan(RingPlan):
+    """An output ring: slots that the body writes, without mbarriers (`outputs`)."""
+
+    written = True
+
+    @functools.cached_property
+    def ready_parts(self) -> tuple[int, ...]:
+        return ()
+
+    @functools.cached_property
+    def consumed_parts(self) -> tuple[int, ...]:
+        return ()
+
+
+class NumberPlan(RingPlan):
+    """A ring of numbers (`number_ring`): an int32 a slot, behind the barriers; all compute warpgroups read each of them."""
+
+    numbers = True
+
+    @property
+    def barrier_bytes_of_one(self) -> int:
+        return 16 * self.slots + -(-4 * self.slots // 8) * 8
+
+
+def spell(layouts: tuple[Layout, ...]) -> str:
+    """Layouts in messages."""
+    return ", ".join(f"{layout.shape} of {layout.itemsize} B, rows of {layout.width} B along {layout.inner}" for layout in layouts)

@@ -1,0 +1,352 @@
+"""What the user says about blocks, arrays and compilation: frozen, validated where it is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ..core.op import constant, op
+from ..diagnostics.errors import SpecError
+from ..intrinsics.cp_async_bulk import check_policy
+from .params import CompilerParams as CompilerParams
+from .transforms import RECORDS as TRANSFORMS
+from .transforms import Transform
+from .transforms import check as check_transforms
+
+__all__ = ["GMEM", "ArrayType", "BlockSpec", "Element", "Static", "Workspace", "persistent"]
+
+
+@dataclass(frozen=True)
+class Element:
+    """A side of a block whose index map returns the *element* where the block starts, not a block index.
+
+    In a `BlockSpec`'s block_shape: ``BlockSpec((numpipe.Element(64), 64), lambda i, k: (i * 16, k))`` has blocks of 64 rows that
+    start 16 rows apart, so they overlap. A start may be negative or beyond the array, like any block's: what lies outside reads
+    as the BlockSpec's `oob_fill`. Along the contiguous dimension a block must start at a multiple of 16 bytes (TMA stops the SM
+    otherwise): constant starts are checked when the kernel is compiled, run-time ones by the simulator.
+
+    The block starts where the index map says and nowhere else: there is no padding before or behind the array, as `pl.Element`
+    of Pallas has it; subtract it in the index map instead.
+
+    Raises SpecError for a size outside 1…256 elements, the limit of a TMA box.
+
+    >>> Element(64).size
+    64
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.size) or not 1 <= self.size <= 256:
+            raise SpecError(f"Element: size must be an int of 1…256 elements, the limit of a TMA box, got {self.size!r}")
+
+
+MAX_RANK = 5  # of a tensor map (PTX ISA, "Tensor dimension")
+Side = int | None | Element
+"""of a block along one dimension of its array"""
+
+
+class MemorySpace:
+    """Where an operand of a pipeline is: `numpipe.GMEM`."""
+
+    def __init__(self, name: str) -> None:
+        self.memory_space = name
+
+    def __repr__(self) -> str:
+        return f"numpipe.{self.memory_space}"
+
+
+GMEM = MemorySpace("GMEM")
+"""Global memory: a `BlockSpec` with ``memory_space=numpipe.GMEM`` passes its array to the body as it is; nothing is loaded."""
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """How an array is cut into blocks, and which block a grid step needs.
+
+    block_shape    a side for each dimension of the array, in the array's order (2 to 5 dimensions, which is what TMA
+                   addresses):
+
+                   =================  ============  =====================================  ==================
+                   side               elements      the index map returns                  in the tile
+                   =================  ============  =====================================  ==================
+                   ``64``             64            a block index: block i starts at 64 i  a dimension of 64
+                   ``Element(64)``    64            the element where the block starts     a dimension of 64
+                   ``None``           1             the element                            left out: squeezed
+                   =================  ============  =====================================  ==================
+
+                   Two dimensions are left for the tile. Along the contiguous one a side is a multiple of 16 bytes, along the
+                   other one of 8 elements; no side exceeds 256 elements (the limit of a TMA box). The contiguous dimension
+                   cannot be squeezed. Sides are compile-time constants and shapes of arrays are not, so a block that is the
+                   whole array says its sides: ``BlockSpec((64, 128))`` is all of an array of up to 64 x 128 elements.
+    index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
+                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
+    memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
+                   is given the array itself (block_shape and index_map must be left out).
+    transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform, TransposeTransform; what is left
+                   out is inferred (see `transforms`).
+    delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).
+    oob_fill       what lies outside the array reads as: "zeros", or "nan" for float types.
+    buffer_count   slots of this operand (None: 1 where its block never changes, else the pipeline's max_concurrent_steps).
+    eviction_policy  what the L2 cache does with its lines: "evict_first", they are the first to make room, "evict_last", the
+                   last; None: neither. It changes no result.
+    collective_axes  name of an axis of the kernel's cluster, or a tuple of such: all CTAs along it load the same block. Each
+                   loads its share, rows across the contiguous dimension (a multiple of 8), and multicasts it to all of them.
+                   For these CTAs the index map returns the same, and they run the same steps (the simulator checks both).
+
+    An operand is loaded when its block changes, and only then. Which grid dimensions its index map reads is known from the map's
+    source, if it is a lambda or a nested function: ``lambda m, k: (m, 0)`` of a grid (M, K) has a new block every K steps, and
+    ``lambda m, k: (0, 0)`` one in all. Maps that are defined elsewhere are taken to read every index.
+
+    Raises SpecError for sides and options that cannot be; what depends on the array is checked where a pipeline is called.
+
+    >>> BlockSpec((128, 64), lambda k: (0, k)).block_shape
+    (128, 64)
+    >>> BlockSpec((None, 128, 64), lambda b, m, k: (b, m, k), oob_fill="nan").block_shape
+    (None, 128, 64)
+    """
+
+    block_shape: tuple[Side, ...] | None = None
+    index_map: Callable[..., Any] | None = None
+    _: KW_ONLY
+    memory_space: Any = None
+    transforms: tuple[Transform, ...] = ()
+    delay_release: int | None = None
+    oob_fill: Literal["zeros", "nan"] = "zeros"
+    buffer_count: int | None = None
+    eviction_policy: Literal["evict_first", "evict_last"] | None = None
+    collective_axes: str | tuple[str, ...] | None = None
+    _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
+    _depends: tuple[bool, ...] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it is copied to shared memory."""
+        return space_of(self.memory_space) == "SMEM"
+
+    @property
+    def depends(self) -> tuple[bool, ...] | None:
+        """Which grid indices the index map reads; None: not known, all of them."""
+        return () if self.index_map is None else self._depends
+
+    @property
+    def block(self) -> tuple[Any, ...]:
+        """What the plan of a ring depends on: all but the index map, of which only what it returns as a constant, and slots."""
+        return (self.block_shape, self.oob_fill, self._known, self.transforms, self.eviction_policy,
+                axis_names("BlockSpec", self.collective_axes))
+
+    def __post_init__(self) -> None:
+        shape = self.block_shape
+        if space_of(self.memory_space) is None:
+            raise SpecError(f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}")
+        check_transforms(self.transforms, "BlockSpec")
+        if self.buffer_count is not None and (not _is_int(self.buffer_count) or self.buffer_count < 1):
+            raise SpecError(f"BlockSpec: buffer_count must be an int >= 1, got {self.buffer_count!r}")
+        if not self.loaded:
+            self._check_passed_on()
+            return
+        if shape is None:
+            raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
+                            "are run-time values. Say sides as large as the array (literals, fields of a Static) and leave "
+                            "index_map out: the block at the origin, loaded once")
+        if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or _is_int(n) for n in shape):
+            raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
+                            f"got {shape!r}")
+        if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
+            raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
+                            "split the block")
+        self._check_tile(shape)
+        if self.delay_release is not None and (not _is_int(self.delay_release) or self.delay_release < 0):
+            raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
+        if self.index_map is not None and not callable(self.index_map):
+            raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
+        if self.oob_fill not in ("zeros", "nan"):
+            raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
+        check_policy("BlockSpec", self.eviction_policy)
+        axis_names("BlockSpec", self.collective_axes)
+
+    def _check_tile(self, shape: tuple[Side, ...]) -> None:
+        """Two dimensions are left for the tile, of an array that TMA can address."""
+        if len(shape) > MAX_RANK:
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
+                            f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
+        left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
+        if len(left) != 2:
+            mend = ("squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
+                    if len(shape) > 1 else "pass the array as one of two dimensions, x.reshape(rows, columns)")
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
+                            f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
+
+    def _check_passed_on(self) -> None:
+        """Nothing is loaded of an operand in global memory, so nothing may be said of how."""
+        for name, unsaid in (("block_shape", None), ("index_map", None), ("delay_release", None), ("buffer_count", None),
+                             ("transforms", ()), ("oob_fill", "zeros"), ("eviction_policy", None), ("collective_axes", None)):
+            if getattr(self, name) != unsaid:
+                raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
+                                f"out {name}={getattr(self, name)!r}")
+
+
+def axis_names(what: str, given: Any) -> tuple[str, ...]:
+    """`collective_axes` as a tuple of names; SpecError for what are none."""
+    names = () if given is None else given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or (given is not None and not names):
+        raise SpecError(f"{what}: collective_axes must be the name of an axis of the cluster (cluster_names= of the kernel), or a "
+                        f"tuple of different ones, got {given!r}")
+    return names
+
+
+def spelled(shape: tuple[Side, ...]) -> str:
+    """A block_shape as it is written in a kernel."""
+    sides = [f"Element({side.size})" if isinstance(side, Element) else str(side) for side in shape]
+    return f"({', '.join(sides)}{',' * (len(sides) == 1)})"
+
+
+def space_of(given: Any) -> str | None:
+    """"SMEM" or "GMEM" for what memory_space= may be, else None."""
+    named = isinstance(given, (MemorySpace, type))  # numpipe.SMEM is a class too: one of its values is an allocation, no space
+    name = "SMEM" if given is None else getattr(given, "memory_space", None) if named else None
+    return name if name in ("SMEM", "GMEM") else None
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+@op
+def block_spec(block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any, oob_fill: Any,
+               buffer_count: Any, eviction_policy: Any, collective_axes: Any, known: Any, depends: Any) -> BlockSpec:
+    """`BlockSpec(...)` inside a kernel.
+
+    `memory_space` is its name. `known`: what the index map returns, None where it is no constant; `depends`: which grid indices
+    it reads.
+    """
+    for name, value in (("block_shape", block_shape), ("delay_release", delay_release), ("oob_fill", oob_fill),
+                        ("buffer_count", buffer_count), ("eviction_policy", eviction_policy),
+                        ("collective_axes", collective_axes)):
+        constant("BlockSpec", name, value)
+    spec = BlockSpec(block_shape, index_map, memory_space=GMEM if memory_space == "GMEM" else None, transforms=transforms,
+                     delay_release=delay_release, oob_fill=oob_fill, buffer_count=buffer_count, eviction_policy=eviction_policy,
+                     collective_axes=collective_axes)
+    object.__setattr__(spec, "_known", known)
+    object.__setattr__(spec, "_depends", depends)
+    return spec
+
+
+@op
+def element(size: Any) -> Element:
+    """`Element(...)` inside a kernel."""
+    return Element(constant("Element", "size", size))
+
+
+RECORDS: dict[type, Any] = {Element: element, **TRANSFORMS}
+"""constants that a kernel makes again, each of its one field, by the operation that does it"""
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """Shape and dtype of an output that the call allocates (`out_type=` of a kernel)."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def __post_init__(self) -> None:
+        shape = self.shape
+        if not isinstance(shape, (tuple, list)) or not all(_is_int(n) and n >= 0 for n in shape):
+            raise SpecError(f"ArrayType: shape must be a tuple of non-negative ints, got {shape!r}")
+        object.__setattr__(self, "shape", tuple(int(n) for n in shape))
+        try:
+            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        except TypeError as error:
+            raise SpecError(f"ArrayType: dtype must be an element type, got {self.dtype!r} ({error})") from None
+
+
+FLAGS = 8
+"""words behind a slot of a workspace, one for each compute warpgroup that a CTA may have"""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its option `workspace=` says.
+
+    tile   (rows, columns) of a tile of the output, elements
+    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int so many for each tile of the last output. None,
+           or the name of an axis of the cluster: there is no workspace, and the parameter is None
+    slots  how many sums may be on their way, if not so many
+
+    numpipe allocates ``slots * (rows * columns + 8) * 4`` bytes on the GPU when a call is first made on a stream, and calls on that
+    stream share them. Raises SpecError for sizes that are not positive.
+
+    >>> Workspace((128, 256)).array(132, (512, 4096)).shape, Workspace((128, 256), 2).array(132, (512, 4096)).shape
+    ((132, 32776), (128, 32776))
+    """
+
+    tile: tuple[int, int]
+    split: int | str | None = "stream"
+    _: KW_ONLY
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        tile = self.tile
+        if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(_is_int(n) and n > 0 for n in tile):
+            raise SpecError(f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}")
+        if self.split is not None and not (isinstance(self.split, str) and self.split) and not (
+                _is_int(self.split) and int(self.split) > 0):
+            raise SpecError("Workspace: split must be \"stream\", the parts of a tile, the name of an axis of the cluster, or "
+                            f"None, got {self.split!r}")
+        if self.slots is not None and (not _is_int(self.slots) or self.slots < 1):
+            raise SpecError(f"Workspace: slots must be a count of partial sums, got {self.slots!r}")
+        object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
+
+    def exists(self, cluster_axes: tuple[str, ...]) -> bool:
+        """Whether a kernel whose cluster has these axes has a workspace at all; SpecError for an axis that it has not."""
+        if not isinstance(self.split, str) or self.split == "stream":
+            return self.split is not None
+        if self.split not in cluster_axes:
+            raise SpecError(f"Workspace: split={self.split!r} is neither \"stream\" nor an axis of the cluster: cluster_names of "
+                            f"the kernel are {cluster_axes}")
+        return False
+
+    def array(self, ctas: int, output: tuple[int, ...]) -> ArrayType:
+        """Its shape and type, for so many CTAs and an output of this shape. SpecError for one that has no tiles."""
+        slots = self.slots
+        if slots is None and isinstance(self.split, str):
+            slots = ctas
+        elif slots is None:
+            if len(output) < 2:
+                raise SpecError(f"Workspace: split={self.split} is of the tiles of the last output, which has shape {output}: say "
+                                "how many partial sums there may be, slots=")
+            across = [-(-size // side) for size, side in zip(output[-2:], self.tile, strict=True)]
+            slots = math.prod([*output[:-2], *across, int(self.split or 1)])
+        return ArrayType((max(1, slots), self.tile[0] * self.tile[1] + FLAGS), np.float32)
+
+
+class Static:
+    """Annotation of a keyword-only kernel parameter that is a compile-time constant (hashable; often a frozen dataclass).
+
+    Arithmetic on it and on its fields is folded before compilation, one compile per value::
+
+        def matmul(a, b, c, *, cfg: numpipe.Static = Config()): ...
+    """
+
+
+@dataclass(frozen=True)
+class Persistent:
+    """A grid of one CTA per SM; see `persistent`."""
+
+    ctas: int | None = None
+
+
+def persistent(ctas: int | None = None) -> Persistent:
+    """Grid of a persistent kernel: as many CTAs as the GPU has SMs (or `ctas`), each looping over `numpipe.tiles`.
+
+    In clusters it is as many CTAs as whole clusters run at once, which the driver is asked at the first call. The simulated grid
+    has 2 CTAs unless `ctas` says otherwise, or 2 clusters where the kernel names their axes: enough for tiles to be shared out.
+    """
+    if ctas is not None and (not _is_int(ctas) or ctas < 1):
+        raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")
+    return Persistent(ctas)

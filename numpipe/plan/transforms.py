@@ -1,0 +1,159 @@
+"""Transforms of a block on its way into shared memory: how wide its rows lie there, how they are swizzled, which side comes first.
+
+A block lies in shared memory as *panels*: `n` elements of its contiguous dimension, for all of its lines (see `_layout`). Eight
+lines of a panel are the unit that swizzling permutes and that wgmma reads, so a panel is a column of (8, n) tiles::
+
+    BlockSpec((64, 128), index_map, transforms=(TilingTransform((8, 32)), SwizzleTransform(64)))      # float16
+
+                     n = 32 elements = 64 bytes, the swizzle's span
+                   | tile | tile | tile | tile |
+      8 lines ->   | tile | tile | tile | tile |     4 panels: 4 TMA copies of boxes (64, 32)
+                   | …    |      |      |      |
+
+Without transforms a block has the widest panels that divide it: 128, 64, 32 or (not swizzled) 16 bytes. The widest are the
+fastest: narrower ones are more copies, and more bank conflicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.op import constant, op
+from ..diagnostics.errors import SpecError
+
+__all__ = ["SwizzleTransform", "TilingTransform", "TransposeTransform"]
+
+WIDTHS = (32, 64, 128)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class TilingTransform:
+    """Panels of `tiling[1]` elements along the contiguous dimension, whichever that is; `tiling[0]` is 8, the lines of a tile.
+
+    Raises SpecError for other tilings. The panel's bytes must be the swizzle's span, or 16, which is not swizzled.
+
+    >>> TilingTransform((8, 64)).tiling
+    (8, 64)
+    """
+
+    tiling: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        tiling = self.tiling
+        if not isinstance(tiling, tuple) or len(tiling) != 2 or not all(map(_is_int, tiling)) or tiling[0] != 8 or tiling[1] < 1:
+            raise SpecError("TilingTransform: tiling must be (8, n): 8 lines, the group that is swizzled, of n elements along the "
+                            f"contiguous dimension, got {tiling!r}")
+
+
+@dataclass(frozen=True)
+class SwizzleTransform:
+    """Rows of `swizzle` bytes (32, 64 or 128), whose 16-byte chunks are XORed with the row (PTX ISA, "Tensor swizzling modes").
+
+    Raises SpecError for other spans.
+
+    >>> SwizzleTransform(64).swizzle
+    64
+    """
+
+    swizzle: int
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.swizzle) or self.swizzle not in WIDTHS:
+            raise SpecError(f"SwizzleTransform: swizzle must be 32, 64 or 128 bytes, got {self.swizzle!r}")
+
+
+@dataclass(frozen=True)
+class TransposeTransform:
+    """The tile is handed over transposed: (columns, rows). A view, as ``tile.T`` is: nothing moves.
+
+    Raises SpecError for another permutation than (1, 0), the only one that changes a tile of two dimensions.
+
+    >>> TransposeTransform().permutation
+    (1, 0)
+    """
+
+    permutation: tuple[int, int] = (1, 0)
+
+    def __post_init__(self) -> None:
+        if self.permutation != (1, 0) or not isinstance(self.permutation, tuple):
+            raise SpecError(f"TransposeTransform: permutation must be (1, 0), a tile has two dimensions, got {self.permutation!r}")
+
+
+Transform = TilingTransform | SwizzleTransform | TransposeTransform
+
+
+def check(transforms: Any, what: str) -> None:
+    """SpecError for what is no tuple of transforms, each kind at most once."""
+    if not isinstance(transforms, tuple) or not all(isinstance(t, Transform) for t in transforms):
+        raise SpecError(f"{what}: transforms must be a tuple of TilingTransform, SwizzleTransform and TransposeTransform, got "
+                        f"{transforms!r}" + (f": write ({transforms!r},)" if isinstance(transforms, Transform) else ""))
+    kinds = [type(t) for t in transforms]
+    twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
+    if twice is not None:
+        raise SpecError(f"{what}: transforms has {kinds.count(twice)} {twice.__name__}s, at most one is meant: {transforms!r}")
+
+
+def transposes(transforms: tuple[Transform, ...]) -> bool:
+    """Whether the tile is handed over transposed."""
+    return any(isinstance(t, TransposeTransform) for t in transforms)
+
+
+def row_width(nbytes: int) -> int:
+    """Bytes of a panel's row where nothing is said: the widest of 128, 64, 32 and 16 that divides a row of `nbytes`."""
+    return next(width for width in (128, 64, 32, 16) if nbytes % width == 0)
+
+
+def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, what: str) -> int:
+    """Bytes of a panel's row, for a block whose contiguous side has `nbytes`; SpecError where transforms and block disagree."""
+    widest = row_width(nbytes)
+    swizzle = next((t.swizzle for t in transforms if isinstance(t, SwizzleTransform)), None)
+    tiling = next((t.tiling[1] for t in transforms if isinstance(t, TilingTransform)), None)
+    left_out = f"left out, the transforms are {spelled(widest, itemsize)}"
+    tiled = None if tiling is None else tiling * itemsize
+    if tiled is not None and tiled not in (16, *WIDTHS):
+        raise SpecError(f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but rows have 16 B, not swizzled, or 32, "
+                        f"64 or 128 B, a swizzle's span; {left_out}")
+    if tiled is not None and swizzle is not None and tiled != swizzle:
+        raise SpecError(f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but SwizzleTransform({swizzle}) ones of "
+                        f"{swizzle} B: write TilingTransform((8, {swizzle // itemsize})), or leave one of them out")
+    width = swizzle or tiled or widest
+    if nbytes % width:
+        raise SpecError(f"{what} is {nbytes} B along its contiguous dimension, which "
+                        f"{f'SwizzleTransform({width})' if swizzle else f'TilingTransform((8, {tiling}))'} does not cut into rows "
+                        f"of {width} B: use a multiple of {width // itemsize} elements; {left_out}")
+    return width
+
+
+def spelled(width: int, itemsize: int) -> str:
+    """The transforms of panels of `width` bytes, as they are written."""
+    tiling = f"TilingTransform((8, {width // itemsize}))"
+    return f"({tiling}, SwizzleTransform({width}))" if width > 16 else f"({tiling},)"
+
+
+@op
+def tiling_transform(tiling: Any) -> TilingTransform:
+    """`TilingTransform(...)` inside a kernel."""
+    return TilingTransform(constant("TilingTransform", "tiling", tiling))
+
+
+@op
+def swizzle_transform(swizzle: Any) -> SwizzleTransform:
+    """`SwizzleTransform(...)` inside a kernel."""
+    return SwizzleTransform(constant("SwizzleTransform", "swizzle", swizzle))
+
+
+@op
+def transpose_transform(permutation: Any) -> TransposeTransform:
+    """`TransposeTransform(...)` inside a kernel."""
+    return TransposeTransform(constant("TransposeTransform", "permutation", permutation))
+
+
+RECORDS = {TilingTransform: tiling_transform, SwizzleTransform: swizzle_transform, TransposeTransform: transpose_transform}
+"""what makes each of them inside a kernel, of its one field"""

@@ -1,0 +1,59 @@
+"""``python -m numpipe.bench``: result files as a table, a picture, or beside each other.
+
+    python -m numpipe.bench show result.json
+    python -m numpipe.bench plot result.json [more.json] --out result.svg [--protocols burst,alone]
+    python -m numpipe.bench compare before.json after.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ...diagnostics.errors import NumpipeError
+from .files import changes, spelled
+from .picture import plot
+from .protocols import PROTOCOLS
+from .report import Result, read, table
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0, or 2 for what cannot be read, drawn or compared."""
+    parser = argparse.ArgumentParser("python -m numpipe.bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("show", help="the table of a file").add_argument("files", nargs=1, type=Path)
+    drawing = commands.add_parser("plot", help="a picture of files of one model of GPU")
+    drawing.add_argument("files", nargs="+", type=Path)
+    drawing.add_argument("--out", type=Path, help="an .svg or .png file (default: the first file's name, as .svg)")
+    drawing.add_argument("--protocols", default="", help="comma-separated, of: " + ", ".join(PROTOCOLS))
+    commands.add_parser("compare", help="what changed from one file to another").add_argument("files", nargs=2, type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        results = [(file.name, _read(file)) for file in options.files]
+        if options.command == "show":
+            print(table(results[0][1].rows))
+        elif options.command == "compare":
+            (before, first), (after, second) = results
+            print(spelled(changes(first, second, (before, after))))
+        else:
+            out = options.out or options.files[0].with_suffix(".svg")
+            plot(results, out, protocols=[name for name in options.protocols.split(",") if name])
+            print(f"written to {out}")
+    except (NumpipeError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _read(file: Path) -> Result:
+    """A result file; ValueError for another file."""
+    try:
+        return read(file)
+    except (KeyError, AttributeError) as error:
+        raise ValueError(f"{file}: not a result file of numpipe.bench: {error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

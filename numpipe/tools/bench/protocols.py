@@ -1,0 +1,219 @@
+"""The three ways to hold a kernel against a reference.
+
+A Hopper card is limited by its power: after a second of matrix products its clock settles where the power meets the
+cap, and a kernel that draws less then runs at a higher clock. So one number does not say which kernel is faster:
+
+===========  ===================================================  ========================================
+protocol     what happens                                         what the ratio says
+===========  ===================================================  ========================================
+burst        8 measurements after 1.5 s without work              both at the boost clock, power to spare
+interleaved  2 s of load, then rounds of all competitors          both at one clock: a ratio of cycles
+alone        each under its own load, the reference first and     each at the clock its own power allows
+             again last
+===========  ===================================================  ========================================
+
+The reference always runs twice. Its second time over its first is the noise of the very measurement that the ratio
+comes from; a competitor is compared with the mean of the two.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ...diagnostics.errors import SpecError
+from .timer import Competitor, EventTimer, Timer, launch
+
+Protocol = Literal["burst", "interleaved", "alone"]
+PROTOCOLS: tuple[Protocol, ...] = ("burst", "interleaved", "alone")
+AGAIN = " again"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Durations (seconds) and counts of the protocols; the defaults are the ones results are published with."""
+
+    idle: float = 1.5
+    burst_count: int = 8
+    load: float = 2.0
+    rounds: int = 30
+    alone_load: float = 1.1
+    alone_count: int = 20
+    work: float = 0.4e-3
+    """GPU time between two events: shorter kernels are launched several times between them"""
+
+    def __post_init__(self) -> None:
+        for name in ("burst_count", "rounds", "alone_count"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"Plan({name}={getattr(self, name)}): at least one measurement is needed")
+        for name in ("idle", "load", "alone_load", "work"):
+            if getattr(self, name) < 0:
+                raise SpecError(f"Plan({name}={getattr(self, name)}): a duration in seconds cannot be negative")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One protocol in one process. Times are seconds per call, as measured; `sensors` were read under load.
+
+    `sensors` has readings by competitor, or under "all" those of a time when all ran in turn. ``clock_mhz`` among them is no
+    reading: it is the SMs' clock during the measurements of the times, where the timer knows it (`Timer.megahertz`).
+    """
+
+    protocol: Protocol
+    reference: str
+    calls: int
+    """launches between two events"""
+    times: dict[str, list[float]]
+    """raw measurements; the reference's second turn is under its name + " again" """
+    sensors: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def seconds(self, name: str) -> float:
+        return statistics.median(self.times[name])
+
+    def sensed(self, name: str) -> dict[str, float]:
+        """What is known of the card while a competitor ran."""
+        return {**self.sensors.get("all", {}), **self.sensors.get(name, {})}
+
+    @property
+    def reference_seconds(self) -> float:
+        """Mean of the medians of the reference's turns next to the competitors."""
+        turns = [statistics.median(t) for n, t in self.times.items() if n.startswith(self.reference)
+                 and n in (self.reference, self.reference + AGAIN)]
+        return statistics.fmean(turns)
+
+    def ratio(self, name: str) -> float:
+        """Speed of `name` over the reference's: more than 1 is faster."""
+        return self.reference_seconds / self.seconds(name)
+
+    @property
+    def noise(self) -> float:
+        """The reference's first turn over its second: what the ratio of equals looks like."""
+        return self.seconds(self.reference) / self.seconds(self.reference + AGAIN)
+
+
+def compare(competitors: Mapping[str, Competitor], *, reference: str, protocols: tuple[Protocol, ...] = PROTOCOLS,
+            plan: Plan | None = None, timer: Timer | None = None, sensors: Callable[[], dict[str, float]] | None = None,
+            poison: Callable[[], None] | None = None, check: Callable[[Protocol], None] | None = None) -> list[Sample]:
+    """Measure the competitors against one of them, in this process.
+
+    competitors  name -> function of a call count that launches the work once; use the count to rotate buffers
+                 (`rotation_sets`), so that no call finds its inputs in the L2
+    reference    the competitor that the others are compared with, measured twice
+    plan         durations and counts
+    timer        CUDA events unless given
+    sensors      called while the GPU is under the protocol's load -> e.g. ``{"sm_mhz": …, "watts": …}``
+    poison       called before each protocol: fill the outputs with NaN
+    check        called with the protocol's name after it: raise if an output is wrong
+
+    Raises SpecError if `reference` is not a competitor or a protocol is unknown, TargetError where there is no GPU to measure on.
+    """
+    if reference not in competitors:
+        raise SpecError(f"reference={reference!r} is not among the competitors {list(competitors)}: name one of them")
+    if unknown := set(protocols) - set(PROTOCOLS):
+        raise SpecError(f"protocols: {sorted(unknown)} unknown, choose from {list(PROTOCOLS)}")
+    session = _Session(dict(competitors), reference, plan or Plan(), timer or EventTimer(), sensors or dict)
+    session.warm_up()
+    samples = []
+    for protocol in protocols:
+        if poison:
+            poison()
+        samples.append({"burst": session.burst, "interleaved": session.interleaved, "alone": session.alone}[protocol]())
+        if check:
+            check(protocol)
+    return samples
+
+
+def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
+    """Sets of buffers to rotate over, so that 2 x L2 of other data pass between two uses of one set.
+
+    >>> rotation_sets(bytes_per_call=100 << 20, l2_bytes=60 << 20)
+    3
+    """
+    return 1 + math.ceil(2 * l2_bytes / bytes_per_call) if bytes_per_call < 2 * l2_bytes else 1
+
+
+class _Session:
+    def __init__(self, competitors: dict[str, Competitor], reference: str, plan: Plan, timer: Timer,
+                 sensors: Callable[[], dict[str, float]]) -> None:
+        others = [name for name in competitors if name != reference]
+        self.turns = [reference, *others, reference + AGAIN]
+        self.functions = competitors | {reference + AGAIN: competitors[reference]}
+        self.others, self.reference, self.plan, self.timer, self.sensors = others, reference, plan, timer, sensors
+        self.count = 0
+        self.calls = 1
+
+    def measure(self, name: str) -> Any:
+        return self._measure(name, self.calls)
+
+    def _measure(self, name: str, calls: int) -> Any:
+        handle = self.timer.measure(self.functions[name], calls, self.count)
+        self.count += calls
+        return handle
+
+    def warm_up(self) -> None:
+        """First calls (compiles, plans) outside all measurements; then how many calls make `plan.work` of GPU time."""
+        for name in self.turns:
+            self.timer.seconds(self._measure(name, 3))
+        each = [self.timer.seconds(self._measure(name, 3)) for name in self.turns]
+        self.calls = max(1, round(self.plan.work / max(statistics.fmean(each), 1e-7)))
+        for name in self.turns:  # who makes a program of many calls compiles it now, not under the load
+            launch(self.functions[name], self.count, 4 * self.calls)
+            self.count += 4 * self.calls
+            self.timer.seconds(self.measure(name))
+
+    def sample(self, protocol: Protocol, times: dict[str, list[float]], read: dict[str, dict[str, float]]) -> Sample:
+        return Sample(protocol, self.reference, self.calls, times, read)
+
+    def taken(self, name: str, handles: list[Any], times: dict[str, list[float]], read: dict[str, dict[str, float]]) -> None:
+        """Note the times of a competitor's measurements, and the clock in them."""
+        times[name] = [self.timer.seconds(h) for h in handles]
+        clocks = [mhz for h in handles if (mhz := self.timer.megahertz(h)) is not None]
+        if clocks:
+            read[name] = {**read.get(name, {}), "clock_mhz": statistics.median(clocks)}
+
+    def load(self, names: list[str], seconds: float) -> None:
+        """Keep the GPU busy with `names` in turn. Every round is waited for, so that the queue stays short."""
+        end = self.timer.now() + seconds
+        while self.timer.now() < end:
+            for name in names:
+                launch(self.functions[name], self.count, 4 * self.calls)
+                self.count += 4 * self.calls
+            self.timer.synchronize()
+
+    def burst(self) -> Sample:
+        times: dict[str, list[float]] = {}
+        read: dict[str, dict[str, float]] = {}
+        for name in self.turns:
+            self.timer.synchronize()
+            self.timer.sleep(self.plan.idle)
+            handles = [self.measure(name) for _ in range(self.plan.burst_count)]
+            read[name] = self.sensors()
+            self.taken(name, handles, times, read)
+        return self.sample("burst", times, read)
+
+    def interleaved(self) -> Sample:
+        self.load(self.turns, self.plan.load)
+        handles: dict[str, list[Any]] = {name: [] for name in self.turns}
+        draw = random.Random(0)
+        for _ in range(self.plan.rounds):
+            for name in draw.sample(self.turns, len(self.turns)):  # after milliseconds of one that draws less the clock is higher
+                handles[name].append(self.measure(name))
+        times: dict[str, list[float]] = {}
+        read = {"all": self.sensors()}
+        for name in self.turns:
+            self.taken(name, handles[name], times, read)
+        return self.sample("interleaved", times, read)
+
+    def alone(self) -> Sample:
+        times: dict[str, list[float]] = {}
+        read: dict[str, dict[str, float]] = {}
+        for name in self.turns:
+            self.load([name], self.plan.alone_load)
+            handles = [self.measure(name) for _ in range(self.plan.alone_count)]
+            read[name] = self.sensors()
+            self.taken(name, handles, times, read)
+        return self.sample("alone", times, read)

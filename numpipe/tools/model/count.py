@@ -1,0 +1,288 @@
+"""One CTA of a kernel, counted: its control flow runs, and nothing is moved or multiplied.
+
+`Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So a warpgroup runs to its end alone, one after
+another; what it would load, store and multiply is added up. Numbers that would come from memory are zeros.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import io
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ...core import machine as _machine
+from ...core.machine import InFlight, Lanes, Mma, Role, TensorMap
+from ...plan.cluster import place_of, rank_of
+from ...sim.deal import Deal
+
+Work = collections.Counter[tuple[Any, ...]]
+"""What CTAs do. Keys, and what is counted::
+
+    ("load", array)      bytes that TMA loads of it, inside the array
+    ("copied",)          bytes that TMA brings to shared memory
+    ("store", array)     bytes that are stored to it
+    ("flop",)            of wgmma
+    ("tensor", wg)       cycles of the tensor cores, of a warpgroup's products
+    ("products", wg)     wgmma instructions
+    ("read", wg), ("written", wg)     bytes of its ordinary shared-memory accesses
+    ("steps", wg)        slots that it waited for
+    ("fills", ring)      slots that were filled
+    ("tiles",)           tiles of tile loops
+    ("handed",)          partial sums given to other CTAs and taken from them
+    ("sent", wg)         times that it sends some to another CTA of its cluster, and waits for some
+"""
+
+
+class Accumulator:
+    """Registers that a product writes; `taken`: a later one has them."""
+
+    def __init__(self, machine: Counter, shape: tuple[int, int]) -> None:
+        self.machine, self.shape, self.taken = machine, shape, False
+        self.registers = shape[0] * shape[1] // 128
+
+    def read(self) -> np.ndarray:
+        return np.broadcast_to(np.float32(0), self.shape)
+
+    def __del__(self) -> None:
+        if not self.taken:
+            self.machine.live -= self.registers
+
+
+class Counter:
+    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean)."""
+
+    def __init__(self, work: Work, unit: Any, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
+        self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
+        self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
+        self.role: Role = "compute"
+        self.lanes: Lanes = "all"
+        self.live = self.accumulators = 0
+        """registers a lane of accumulators, now and at most"""
+        self._maps: dict[TensorMap, tuple[int, int]] = {}
+        self.deal, self._told = (Deal(grid[0] * grid[1] * grid[2]) for _ in range(2))
+        self._number = cta[0] + grid[0] * (cta[1] + grid[1] * cta[2])
+
+    def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+        outer, self.lanes = self.lanes, lanes
+        try:
+            return function(*args)
+        finally:
+            self.lanes = outer
+
+    # ---- what never blocks
+    def mbar_init(self, address: int, count: int, name: str = "") -> None: ...
+
+    def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None: ...
+
+    def mbar_inval(self, address: int) -> None: ...
+
+    def mbar_arrive(self, address: int, count: int = 1) -> None: ...
+
+    def mbar_arrive_remote(self, address: int) -> None: ...
+
+    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None: ...
+
+    def map_shared(self, address: int, rank: int) -> int:
+        return address
+
+    def cluster_arrive(self) -> None: ...
+
+    def cluster_wait(self) -> None: ...
+
+    def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None: ...
+
+    def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None: ...
+
+    def mbar_test(self, address: int, parity: int) -> bool:
+        return True
+
+    def mbar_wait(self, address: int, phase: int, step: int = -1) -> None: ...
+
+    def fence_mbarrier_init(self) -> None: ...
+
+    def fence_proxy_async(self) -> None: ...
+
+    def grid_dependency_wait(self) -> None: ...
+
+    def collective(self, operation: str) -> None: ...
+
+    def bar_sync(self, barrier: int, threads: int) -> None: ...
+
+    def bar_arrive(self, barrier: int, threads: int) -> None: ...
+
+    def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
+        return bool(values.any() if operation == "any" else values.all())
+
+    def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None: ...
+
+    def bulk_commit(self) -> None: ...
+
+    def bulk_wait(self, pending: int, *, read: bool) -> None: ...
+
+    def wgmma_fence(self) -> None: ...
+
+    def wgmma_commit(self) -> None: ...
+
+    def wgmma_wait(self, pending: int) -> None: ...
+
+    # ---- what is counted
+    def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
+        """Bytes of a box that lie inside its array."""
+        size, whole = self._maps.get(tensor) or self._maps.setdefault(tensor, (tensor.array.dtype.itemsize, tensor.nbytes))
+        if all(0 <= at <= n - box for at, box, n in zip(coords, tensor.box, tensor.array.shape, strict=True)):
+            return whole
+        inside: int = size * math.prod(max(0, min(at + box, n) - max(at, 0))
+                                       for at, box, n in zip(coords, tensor.box, tensor.array.shape, strict=True))
+        return inside
+
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
+        self.work["load", tensor.name] += self._inside(tensor, coords)
+        self.work["copied",] += self._maps[tensor][1]
+
+    def tma_multicast(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int) -> None:
+        """As much comes to this CTA as goes out from it."""
+        self.tma_load(dst, tensor, coords, mbar)
+        self.work["copied",] += self._maps[tensor][1] * (bin(ctas).count("1") - 1) if tensor in self._maps else 0
+
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
+        self.work["store", tensor.name] += self._inside(tensor, coords)
+
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> Accumulator:
+        count = len(mma.steps) * len(mma.steps[0])
+        self.work["flop",] += 2 * 64 * mma.n * 16 * count
+        # N/2 cycles, or what A and B take to be read: 2 KiB and 32 N bytes, 128 a cycle
+        self.work["tensor", self.warpgroup] += round(count * max(mma.n / 2, 16 + mma.n / 4))
+        self.work["products", self.warpgroup] += count
+        result = Accumulator(self, (64 * len(mma.steps), mma.n))
+        if isinstance(accumulator, Accumulator):
+            accumulator.taken = True
+        else:
+            self.live += result.registers
+            self.accumulators = max(self.accumulators, self.live)
+        return result
+
+    def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
+        self.work["written", self.warpgroup] += values.nbytes
+
+    def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
+        self.work["read", self.warpgroup] += 16 * chunks.size
+        return np.zeros((*chunks.shape, 16), np.uint8)
+
+    def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
+        self.work["written", self.warpgroup] += values.nbytes
+        self.work["sent", self.warpgroup] += 1
+
+    def store_word(self, address: int, value: int) -> None: ...
+
+    def load_word(self, address: int) -> int:
+        """0, or the next ticket: CTAs are taken to be equally fast."""
+        plan = self.unit.tickets
+        return self._told.draw(self._number) if plan is not None and plan.base <= address < plan.end else 0
+
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        if not self._in_l2(what):
+            self.work["store", what.rpartition(" ")[2]] += values.nbytes
+        self.work["written", self.warpgroup] += values.nbytes
+
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        if self._in_l2(what):
+            self.work["read", self.warpgroup] += array[index].nbytes
+        else:
+            self.work["load", what] += array[index].nbytes
+        return np.zeros(array[index].shape, array.dtype)
+
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
+        self.work["handed",] += 1
+
+    gmem_await = gmem_signal
+
+    def _in_l2(self, what: str) -> bool:
+        """Whether an array is the workspace, whose lines are written and read again before they leave L2."""
+        return any(array.workspace and array.name == what for array in self.unit.arrays)
+
+    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Lane 0 stands for all of them."""
+        lane: Any = Lane(self)
+        _machine.enter(lane)
+        try:
+            return [function(*arguments[0])] * len(arguments)
+        finally:
+            _machine.enter(self)
+
+    def note(self, event: str, **details: Any) -> None:
+        if event == "compute":
+            self.work["steps", self.warpgroup] += 1
+        elif event == "fill":
+            self.work["fills", details["ring"]] += 1
+        elif event == "tile begin" and (self.role == "compute" if self.unit.turns > 1 else
+                                        self.warpgroup == self.unit.first_compute):
+            self.work["tiles",] += 1
+
+
+class Lane:
+    """A lane with code of its own: what it loads is 0, what it is given by others is its own."""
+
+    lane = 0
+
+    def __init__(self, who: Counter) -> None:
+        self.who = who
+        self.warpgroup, self.role, self.cta, self.grid, self.unit = who.warpgroup, who.role, who.cta, who.grid, who.unit
+
+    def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+        self.who.work["read", self.warpgroup] += 128 * dtype.itemsize
+        return np.zeros((), dtype)[()]
+
+    def store(self, address: int, value: Any, what: str) -> None:
+        self.who.work["written", self.warpgroup] += 128 * value.dtype.itemsize
+
+    def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
+        return value
+
+    def syncwarp(self, mask: int) -> None: ...
+
+
+class Sampler(Counter):
+    """Stops at the first loads: which boxes they are of."""
+
+    LOADS, FILLS = 64, 2
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.boxes: dict[tuple[Any, ...], int] = {}
+        """bytes by array, coordinates and box"""
+
+    def note(self, event: str, **details: Any) -> None:
+        super().note(event, **details)
+        if event == "fill" and self.work["fills", details["ring"]] > self.FILLS:
+            raise Enough
+
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
+        if len(self.boxes) == self.LOADS:
+            raise Enough
+        self.boxes[tensor.name, tuple(map(int, coords)), tensor.box] = self._inside(tensor, coords)
+
+
+class Enough(Exception):
+    """A sample has been taken."""
+
+
+def run(machine: Any, body: Callable[[Any], None]) -> None:
+    """Run a warpgroup, or until it raises `Enough`; what it prints is dropped, and it passes by its breakpoints."""
+
+    def inside() -> None:
+        _machine.enter(machine)
+        with contextlib.suppress(Enough), contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+            body(machine)
+
+    hook, sys.breakpointhook = sys.breakpointhook, lambda *_, **__: None
+    try:
+        contextvars.copy_context().run(inside)
+    finally:
+        sys.breakpointhook = hook

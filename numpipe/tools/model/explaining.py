@@ -1,0 +1,157 @@
+"""`numpipe.explain`: bytes, FLOP, shared memory, registers, slots, waves and time of a call, from source and arguments alone."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ... import launch
+from ...compile.check import blame
+from ...diagnostics.errors import SpecError
+from ...diagnostics.frames import brief
+from ...kernels.calls import Described
+from ...kernels.kernels import Kernel
+from ...kernels.simulate import run_role
+from ...plan.budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows
+from ...plan.specs import Persistent
+from ...plan.unit import Unit
+from ...sim import Trace
+from .count import Work
+from .device import H200, Clock, DeviceModel
+from .explanation import Explanation, Measured, Registers, Slots
+from .limits import Facts, Prediction, RingFacts, predict
+from .work import KernelWork, count
+
+__all__ = ["explain"]
+
+OTHERS = 32
+"""registers a lane of a compute warpgroup needs beside its accumulators: addresses, counters, what is being stored"""
+
+
+@brief
+def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200,
+            clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, **named: Any) -> Explanation:
+    """What a call of a kernel would move and multiply, how long it would take on a GPU, and what limits it. Needs no GPU.
+
+    args, named, out   the call's; a `numpipe.ArrayType` may stand for an array, and nothing is allocated for it
+    measured           of a run: its seconds, or its trace (`numpipe.last_profile`), to stand beside the prediction
+    device             the GPU (`numpipe.model.DeviceModel`)
+    clock              of its SMs while its tensor cores work: "burst", as in the first milliseconds after a pause, "settled",
+                       at its power cap after seconds of load, or MHz
+    compiled           whether to compile the kernel, for its registers; None: where the toolchain is installed. If not, they
+                       are those of the budget
+
+    ::
+
+        x = numpipe.ArrayType((8192, 8192), np.float16)
+        print(numpipe.explain(matmul, x, x))
+
+    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros: see `numpipe.model.count`. A host table
+    (``tiles(…, order=table)``) is read if it is a NumPy array, else its rows count as zeros.
+
+    Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these arguments raises.
+    """
+    if not isinstance(kernel, Kernel):
+        raise SpecError(f"explain: a kernel is expected, as @numpipe.kernel makes it, got a {type(kernel).__name__}")
+    device.tensor_busy_clock(clock)
+    asked = kernel.described(args, named, out, shapes=True)
+    grid = asked.grid(launch.Device(0, device.name, (9, 0), device.sms, 0, SMEM_BYTES))
+    if 0 in grid:
+        raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
+    built = kernel.compiled(*args, out=out, **named) if _compiles(compiled) else None
+    unit = kernel.unit(asked.unit_key, asked.obstacles, simulated=True)
+    placed = built.unit if built else unit
+    entry = built.resources.registers if built else min(255, unit.register_pool // unit.warpgroups)
+    work = _count(kernel, unit, asked, grid, lambda: device.sms * _resident(placed, entry, device))
+    resident = _resident(placed, entry, device)
+    registers = _registers(unit, entry, work, built)
+    persistent = isinstance(kernel.options.grid, Persistent)
+    prediction = predict(work, Facts(
+        tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.load_rings), resident,
+        unit.params.drain, registers.spill_bytes, bool(built.resources.notes if built else registers.spill_bytes), unit.turns > 1),
+        device, clock)
+    tiles = work.total["tiles",] or work.ctas
+    return Explanation(
+        kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
+        copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
+        loaded=_arrays(work.total, "load"), stored=_arrays(work.total, "store"),
+        smem=tuple(rows(placed, HEADER, placed.compute_wgs * placed.store_slots * PANEL_BYTES)), smem_limit=SMEM_BYTES,
+        registers=registers, slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
+        waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
+        steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
+        limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter,
+        measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
+
+
+def _compiles(asked: bool | None) -> bool:
+    if asked is not None:
+        return asked
+    from ...compile.build import toolchain
+
+    return os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
+
+
+def _count(kernel: Kernel, unit: Unit, asked: Described, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
+    lifted = kernel.lifted(asked.unit_key)
+    infos = list(asked.infos)
+    if (workspace := kernel.workspace_of(asked.unit_key)) is not None:
+        infos.append(launch.imagined(workspace(grid, infos), np.dtype(np.float32)))
+    arrays = [np.broadcast_to(np.zeros((), info.dtype), info.shape) if info.array is None else info.array for info in infos]
+    values = asked.values()
+    nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
+    try:
+        return count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes)
+    except Exception as error:
+        told = blame.simulated(error, unit, lifted)
+        if told is error:
+            raise
+        raise told from error
+
+
+def _resident(unit: Unit, entry: int, device: DeviceModel) -> int:
+    """CTAs that an SM holds: by shared memory, registers (`entry` a lane) and threads."""
+    return max(1, min(device.smem_bytes // (unit.smem_bytes + 1024), device.registers // (unit.threads * entry),
+                      2048 // unit.threads))
+
+
+def _registers(unit: Unit, entry: int, work: KernelWork, built: Any) -> Registers:
+    memory, compute = (unit.memory_registers, unit.compute_registers) if unit.warp_specialized else (0, entry)
+    missing = max(0, work.accumulators + OTHERS - unit.compute_registers)
+    spilled = built.resources.spill_bytes if built else 2 * 4 * missing
+    return Registers(entry, memory, compute, work.accumulators, spilled, built is not None)
+
+
+def _slots(unit: Unit, work: KernelWork) -> tuple[Slots, ...]:
+    loads = (Slots(plan.name, plan.slots, plan.stage_bytes, work.total["fills", plan.name]) for plan in unit.load_rings)
+    return (*loads, *(Slots(plan.name, plan.slots, plan.stage_bytes, 0, "store") for plan in unit.outputs.values()))
+
+
+def _arrays(work: Work, kind: str) -> dict[str, int]:
+    return {key[1]: n for key, n in work.items() if key[0] == kind}
+
+
+def _measured(given: float | Trace, flop: int, prediction: Prediction) -> Measured:
+    waiting: dict[str, float] = {}
+    if isinstance(given, Trace):
+        if given.clock != "ns" or not given.events:
+            raise SpecError("explain: measured= takes the trace of a run on a GPU (numpipe.last_profile), got "
+                            + ("an empty one" if not given.events else "a simulated one, whose cycles are no seconds"))
+        seconds = 1e-9 * (max(e.end for e in given.events) - min(e.start for e in given.events))
+        for role in ("memory", "compute"):
+            mine = [e for e in given.events if e.role == role]
+            spans: dict[tuple[Any, ...], tuple[int, int]] = {}
+            for e in mine:
+                start, end = spans.get((e.cta, e.warpgroup), (e.start, e.end))
+                spans[e.cta, e.warpgroup] = min(start, e.start), max(end, e.end)
+            whole = sum(end - start for start, end in spans.values())
+            if whole:
+                waiting[role] = sum(e.end - e.start for e in mine if e.kind == "wait") / whole
+    elif isinstance(given, (int, float)) and not isinstance(given, bool) and given > 0:
+        seconds = float(given)
+    else:
+        raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {given!r}")
+    return Measured(seconds, 1e-12 * flop / seconds, 1e-12 * prediction.hbm_bytes / seconds, seconds / prediction.seconds, waiting)

@@ -1,0 +1,139 @@
+"""The candidates' kernels, compiled in worker processes: each compile keeps some 4 MiB, which ends with the worker."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+from ... import launch
+from ...diagnostics.errors import CompileError, SpecError
+from ...kernels.calls import Described
+from ...kernels.kernels import Kernel
+from .space import Factory
+
+
+@dataclass
+class Code:
+    """A compiled kernel without its compiler: what a launch needs (`numpipe.launch.Compiled`), in a form that can be pickled."""
+
+    name: str
+    cubin: bytes
+    entry: str
+    threads: int
+    smem_bytes: int
+    maps: tuple[launch.MapRequest, ...]
+    arrays: tuple[str, ...]
+    majors: tuple[Any, ...]
+    debug: bool = False
+    profiled: bool = False
+    dynamic: bool = False
+
+    @classmethod
+    def of(cls, built: Any) -> Code:
+        return cls(built.name, built.cubin, built.entry, built.threads, built.smem_bytes, built.maps, built.arrays, built.majors,
+                   dynamic=built.dynamic)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config, its kernel, and what the call would compile."""
+
+    name: str
+    config: Any
+    kernel: Kernel
+    asked: Described
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a candidate cannot run: the error's kind and its text."""
+
+    kind: str
+    text: str
+
+    @classmethod
+    def by(cls, error: Exception) -> Refused:
+        return cls(type(error).__name__, str(error))
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[
+        list[Candidate], dict[str, Refused]]:
+    """The candidates that take such a call, and the others."""
+    found, refused = [], {}
+    for name, config in space.items():
+        try:
+            kernel = factory(config)
+            if not isinstance(kernel, Kernel):
+                raise TypeError(f"autotune: {factory.__name__}({config!r}) returned a {type(kernel).__name__}: a factory returns a "
+                                "kernel, as @numpipe.kernel makes it")
+            params = kernel.options.compiler_params
+            if params.debug or params.profile_space:
+                raise SpecError(f"kernel {kernel.name}: built with debug=True or profile_space, it has another speed")
+            found.append(Candidate(name, config, kernel, kernel.described(args, dict(named), shapes=True)))
+        except (SpecError, CompileError) as error:
+            refused[name] = Refused.by(error)
+    return found, refused
+
+
+def compiled(factory: Factory, candidates: list[Candidate], workers: int | None, told: Callable[[str], None]) -> tuple[
+        dict[str, Code], dict[str, Refused]]:
+    """Machine code of the candidates, and why others have none; `told` hears of each that is done.
+
+    workers  processes; None: as many as there are CPUs; 0: this process compiles
+    """
+    codes: dict[str, Code] = {}
+    refused: dict[str, Refused] = {}
+
+    def done(name: str, result: Code | Refused) -> None:
+        if isinstance(result, Code):
+            codes[name] = result
+        else:
+            refused[name] = result
+        told(name)
+
+    if workers == 0:
+        for candidate in candidates:
+            done(candidate.name, _build(candidate.kernel, candidate.asked.unit_key, candidate.asked.obstacles))
+        return codes, refused
+    for one in candidates:
+        try:
+            pickle.dumps((factory, one.config, one.asked.unit_key))
+        except Exception as error:
+            raise SpecError(f"autotune: candidate {one.name!r} cannot be sent to a worker process: {error}: use configs of a class "
+                            "at module level, or workers=0") from error
+    most = min(workers or os.cpu_count() or 1, max(1, len(candidates)))
+    with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(_compile, factory, one.config, one.asked.unit_key, one.asked.obstacles): one.name
+                   for one in candidates}
+        try:
+            for future in concurrent.futures.as_completed(waiting):
+                done(waiting[future], future.result())
+        except BrokenProcessPool as error:
+            raise CompileError(
+                f"autotune: a process that compiles candidates of {factory.__name__} died: can {factory.__module__} be imported by "
+                "another process, and does a script start its work under 'if __name__ == \"__main__\":'? workers=0 compiles in "
+                "this one") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return codes, refused
+
+
+def _compile(factory: Factory, config: Any, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Code | Refused:
+    """One candidate, in a worker."""
+    return _build(factory(config), unit_key, obstacles)
+
+
+def _build(kernel: Kernel, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Code | Refused:
+    try:
+        return Code.of(kernel.built(unit_key, obstacles))
+    except (SpecError, CompileError) as error:
+        return Refused.by(error)

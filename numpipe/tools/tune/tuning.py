@@ -1,0 +1,168 @@
+"""`numpipe.autotune`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ... import launch
+from ...compile.build import toolchain
+from ...diagnostics.errors import SpecError, TargetError
+from ...diagnostics.frames import brief
+from ...kernels.kernels import Kernel
+from .. import bench
+from . import candidates, contest, winners
+from .space import Factory, identity
+from .space import named as by_name
+
+__all__ = ["autotune"]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The fastest candidate: call `kernel` as often as you like. Times are seconds a call.
+
+    name, config  of the winner
+    kernel        ``factory(config)``
+    seconds       of all that were measured, by name
+    skipped       why others cannot run, by name
+    file          where the winner is kept; None: it could not be written
+    measured      whether this call measured it; if not, the file knew
+    """
+
+    name: str
+    config: Any
+    kernel: Kernel
+    seconds: dict[str, float]
+    skipped: dict[str, str]
+    file: Path | None
+    measured: bool
+
+    def __str__(self) -> str:
+        count = f"{len(self.seconds)} measured" + (f", {len(self.skipped)} skipped" if self.skipped else "")
+        lines = [f"kernel {self.kernel.name}: {self.name} is the fastest of {len(self.seconds) + len(self.skipped)} candidates "
+                 f"({count}{'' if self.measured else '; remembered'})"]
+        best = self.seconds[self.name]
+        width = max(map(len, [*self.seconds, *self.skipped]))
+        for name, seconds in sorted(self.seconds.items(), key=lambda item: item[1]):
+            lines.append(f"    {name:<{width}}  {1e6 * seconds:>10.1f} us  {best / seconds:>5.2f}")
+        lines += [f"    {name:<{width}}  skipped: {why.splitlines()[0]}" for name, why in self.skipped.items()]
+        return "\n".join(lines)
+
+
+@brief
+def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *args: Any, key: Any = None,
+             measure: contest.Measure | None = None, plan: bench.Plan | None = None, workers: int | None = None,
+             again: bool = False, progress: bool = True, **named: Any) -> Tuned:
+    """Find the fastest of a kernel's configurations for a call, by measuring, once: the winner is kept on disk.
+
+    factory      a function at module level, ``config -> kernel``; it may be wrapped by functools.cache
+    space        candidates: ``{name: config}``, or configs, whose names are their repr
+    args, named  of the call, arrays included. They are copied: the kernel's outputs go elsewhere
+    key          the bucket that the answer is for: a string, numbers, a tuple, or a function of the arguments that returns one
+                 (``lambda a, b: (a.shape[1], a.dtype.name)``); default: all shapes, types and scalars. A later call in the same
+                 bucket takes the winner without measuring
+    measure      what times the candidates: a function from calls by name to seconds by name. Default: `numpipe.bench`, all in
+                 turn under load, on buffers that L2 does not hold. With one of your own no GPU is needed; then candidates
+                 are compiled where the toolchain is installed, unless NUMPIPE_COMPILE_CHECK is 0
+    plan         durations of the default measurement (`numpipe.bench.Plan`)
+    workers      processes that compile; default: a CPU each; 0: none, this process compiles
+    again        measure even where the winner is known
+    progress     whether stderr shows how far it is (by tqdm where that is installed) and what was skipped
+
+    ::
+
+        tuned = numpipe.autotune(kernel, CONFIGS, a, b)
+        c = tuned.kernel(a, b)
+
+    A candidate that cannot be (too much shared memory, no such wgmma shape, a source that does not compile) is skipped; how many,
+    and why, is printed and in the result. An answer holds for one GPU model, driver, version of numpipe and numba-cuda, source file
+    of the factory, and space; ``NUMPIPE_CACHE_DIR`` says where answers are kept. A corrupt file is measured again, with a
+    RuntimeWarning.
+
+    Raises TargetError where there is no GPU and no `measure`, SpecError for a factory that cannot be imported and where all
+    candidates are refused, CompileError where a worker dies, LaunchError where a candidate's launch fails: after that the CUDA
+    context cannot be used.
+    """
+    configs = by_name(space)
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+        raise SpecError(f"autotune: workers is a number of processes, 0 for none, got {workers!r}")
+    choice = launch.choose_target()
+    on_gpu = choice.target == "gpu"
+    if measure is None and not on_gpu:
+        raise TargetError(f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. Without one "
+                          "numpipe.explain predicts the time of a candidate; or pass measure=")
+    question = identity(factory, configs, key, args, named, measure, choice.device)
+    file = winners.path(winners.directory(), question)
+    known = None if again else winners.load(file, question)
+    if known is not None:
+        name = known["winner"]
+        return Tuned(name, configs[name], factory(configs[name]), known["seconds"], known["skipped"], file, measured=False)
+
+    given = contest.buffers(args, named, on_gpu)
+    chosen, refused = candidates.describe(factory, configs, *given.sets[0])
+    if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
+        with _Bar(len(chosen), "compile", progress) as bar:
+            codes, more = candidates.compiled(factory, chosen, workers, bar.done)
+        refused |= more
+        chosen = [one for one in chosen if one.name in codes]
+        for one in chosen if on_gpu else ():
+            one.kernel.adopt(codes[one.name], one.asked)
+    if on_gpu:
+        chosen, more = contest.tried(chosen, given)
+        refused |= more
+    skipped = {name: str(refused[name]) for name in configs if name in refused}
+    if not chosen:
+        raise SpecError("autotune: none of the candidates can run:\n" + "\n".join(f"    {n}: {why}" for n, why in skipped.items()))
+
+    calls = contest.competitors(chosen, given)
+    times = measure(calls) if measure is not None else contest.interleaved(calls, plan)
+    seconds = _checked(times, calls)
+    name = min(seconds, key=lambda candidate: seconds[candidate])
+    kept = winners.save(file, question, name, seconds, skipped)
+    tuned = Tuned(name, configs[name], factory(configs[name]), seconds, skipped, file if kept else None, measured=True)
+    if progress:
+        print(f"numpipe autotune: {tuned}", file=sys.stderr, flush=True)
+    return tuned
+
+
+def _checked(times: Mapping[str, float], calls: contest.Competitors) -> dict[str, float]:
+    if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
+        raise SpecError(f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each of {list(calls)} is "
+                        "expected")
+    return {name: float(times[name]) for name in calls}
+
+
+class _Bar:
+    """How far it is, on stderr."""
+
+    def __init__(self, total: int, what: str, shown: bool) -> None:
+        self._count, self._total, self._what, self._bar, self._shown = 0, total, what, None, shown
+        if shown:
+            try:
+                from tqdm.auto import tqdm
+            except ImportError:
+                return
+            self._bar = tqdm(total=total, desc=f"autotune: {what}", leave=False)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif self._shown and sys.stderr.isatty():
+            print(file=sys.stderr)
+
+    def done(self, name: str) -> None:
+        self._count += 1
+        if self._bar is not None:
+            self._bar.update()
+        elif self._shown and sys.stderr.isatty():
+            print(f"\r\033[Kautotune: {self._what} {self._count}/{self._total}  {name}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,97 @@
+"""Copies of a call's arguments, for calls that shall leave the caller's arrays as they are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import launch
+from ...kernels.results import is_array
+from ...launch.overlap import byte_bounds
+
+if TYPE_CHECKING:
+    from ...kernels.kernels import Kernel
+
+_ALIGN = 1024
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class Arguments:
+    """The arguments of one call of `kernel`; `run` makes the call on copies of the host arrays among them.
+
+    A copy has the strides of its array and its alignment, and arrays that overlap have copies that overlap: an array that is
+    passed as input and output is one array again. Arrays on a GPU and whatever else there is are passed as they are.
+    """
+
+    def __init__(self, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any) -> None:
+        self.kernel = kernel
+        self._args, self._named = list(args), dict(named)
+        self._outs = None if out is None else self._name(out)
+        given = dict(zip(kernel.parameters, args, strict=False)) | dict(self._outs or ()) | {
+            name: value for name, value in named.items() if name not in kernel.statics}
+        infos = {name: launch.describe(value, name, kernel.name) for name, value in given.items() if is_array(value)}
+        self.arrays: Arrays = {name: info.array for name, info in infos.items() if info.array is not None}
+        """the host arrays by parameter name, as they were passed"""
+
+    def _name(self, out: Any) -> list[tuple[str, Any]]:
+        """out= as pairs: the parameters that the call leaves out are for it; one too many has no name."""
+        outs = list(out) if isinstance(out, (tuple, list)) else [out]
+        names = [p for p in self.kernel.parameters[len(self._args):] if p not in self._named]
+        return list(zip([*names, *[""] * len(outs)], outs, strict=False))
+
+    def run(self, call: Callable[..., Any], **options: Any) -> Arrays:
+        """Call ``call(*args, **named, **options)`` on fresh copies -> all its arrays by name, those it allocated included."""
+        copies = dict(zip(self.arrays, duplicates(list(self.arrays.values())), strict=True))
+        args = [copies.get(name, arg) for name, arg in zip(self.kernel.parameters, self._args, strict=False)]
+        args += self._args[len(args):]
+        named = {name: copies.get(name, value) for name, value in self._named.items()}
+        if self._outs is not None:
+            options["out"] = tuple(copies.get(name, value) for name, value in self._outs)
+        results = call(*args, **named, **options)
+        if self._outs is None and results is not None:
+            results = results if isinstance(results, tuple) else (results,)
+            copies |= zip(self.kernel.parameters[-len(results):], results, strict=True)
+        return copies
+
+
+def duplicates(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Copies of arrays in memory that is laid out as theirs.
+
+    >>> a = np.arange(4); b = a[1:]
+    >>> c, d = duplicates([a, b])
+    >>> c[1] = 7
+    >>> int(d[0]), int(b[0])
+    (7, 1)
+    """
+    regions: list[list[int]] = []  # [first byte, past the last one], not overlapping
+    for lo, hi in sorted(map(_extent, arrays)):
+        if regions and lo < regions[-1][1]:
+            regions[-1][1] = max(regions[-1][1], hi)
+        else:
+            regions.append([lo, hi])
+    copies = [(lo, hi, *_copy(lo, hi)) for lo, hi in regions]
+    made = []
+    for array in arrays:
+        low, high = _extent(array)
+        lo, memory, start = next((lo, memory, start) for lo, hi, memory, start in copies if lo <= low and high <= hi)
+        copy = np.ndarray(array.shape, array.dtype, memory, start + array.ctypes.data - lo, array.strides)
+        copy.flags.writeable = array.flags.writeable
+        made.append(copy)
+    return made
+
+
+def _extent(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Addresses of the first byte and past the last one."""
+    return byte_bounds(array.ctypes.data, array.shape, array.strides, array.itemsize)
+
+
+def _copy(lo: int, hi: int) -> tuple[np.ndarray[Any, Any], int]:
+    """Bytes with a copy of [lo, hi), and where in them it starts."""
+    memory = np.empty(hi - lo + _ALIGN, np.uint8)
+    start = (lo - memory.ctypes.data) % _ALIGN
+    if hi > lo:
+        memory[start:start + hi - lo] = np.frombuffer(ctypes.string_at(lo, hi - lo), np.uint8)
+    return memory, start

@@ -1,0 +1,148 @@
+"""`numpipe.testing.check`: a kernel against a reference, under many schedules, and on the GPU, in one line of a test.
+
+    import numpipe.testing
+
+    def test_matmul():
+        numpipe.testing.check(matmul, a, b, reference=lambda a, b: a @ b.T)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import launch
+from ...diagnostics.errors import SimulationError, SpecError
+from ...launch.arrays import ArrayInfo
+from .fresh import Arrays
+from .verification import Verification, own, verified
+
+if TYPE_CHECKING:
+    from ...kernels.kernels import Kernel
+
+OWN = ("reference", "schedules", "rtol", "atol", "gpu")
+LEAST = 2e-5
+"""relative error that sums in float32 on a tensor core are allowed"""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `check` compared: the largest error of each output, by where it ran ("sim", "gpu"), and the verification."""
+
+    errors: dict[str, dict[str, float]]
+    verification: Verification
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(self.errors)
+
+
+def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, seed: int = 0, rtol: float | None = None,
+          atol: float | None = None, gpu: bool | None = None, out: Any = None, **named: Any) -> Checked:
+    """Assert that `kernel` computes what `reference` does, that no schedule shows a hazard, and the same result on the GPU.
+
+    args, out, named   what a call of the kernel takes: host arrays, which are not changed
+    reference          a function, called with the arguments that its parameters name (``lambda a, b: a @ b.T``), arrays of floats
+                       as float64; it returns the expected output, or a tuple of them. Or the expected array or arrays
+    schedules, seed    of `numpipe.verify`
+    rtol, atol         ``|got - expected| <= atol + rtol * |expected|`` for every element. Default: rtol is two units in the last
+                       place of the output's type, at least 2e-5 (float64: 1e-12), atol is rtol times the root mean square of
+                       what is expected; integers and booleans are equal. Infinities and NaNs are where they are expected
+    gpu                None: where there is one (NUMPIPE_TARGET=sim: not), True: always, False: never
+
+    Returns the errors and the Verification. Raises AssertionError: with the report of the first hazard, or the largest error and
+    where it is. A kernel that fails simulated is not launched. Raises SpecError for arguments that do not fit, and on the GPU
+    what the launch raises.
+
+    >>> import numpipe
+    >>> @numpipe.kernel(num_compute_wgs=1)
+    ... def halves(x):
+    ...     x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 0.5
+    >>> check(halves, np.zeros((64, 64), np.float32), reference=lambda: np.full((64, 64), 0.5), schedules=2, gpu=False).errors
+    {'sim': {'x': 0.0}}
+    """
+    __tracebackhide__ = True  # pytest shows the test
+    arguments = own(kernel, args, named, out, OWN)
+    expected = _expected(kernel, args, named, reference)
+    verification, arrays = verified(kernel, arguments, schedules, seed)
+    errors: dict[str, dict[str, float]] = {}
+    wrong: list[str] = []
+
+    def compare(where: str, got: Arrays) -> None:
+        errors[where] = {}
+        for name, want in expected.items():
+            errors[where][name], text = _compare(got[name], want, rtol, atol)
+            if text:
+                wrong.append(f"kernel {kernel.name}, {'simulated' if where == 'sim' else 'on the GPU'}: {name} {text}")
+
+    if arrays is not None:
+        compare("sim", arrays)
+    try:
+        verification.raise_if_failed()
+    except SimulationError as error:
+        raise AssertionError("\n".join([str(error), *wrong])) from None
+    if not wrong and (launch.choose_target().target == "gpu" if gpu is None else gpu):
+        compare("gpu", arguments.run(kernel, target="gpu"))
+    if wrong:
+        raise AssertionError("\n".join(wrong))
+    return Checked(errors, verification)
+
+
+def _expected(kernel: Kernel, args: Any, named: dict[str, Any], reference: Any) -> Arrays:
+    """What is expected of each output, by name."""
+    names = kernel.outputs(*args, **named)
+    values = kernel.ask(reference, "reference", _view, *args, **named) if callable(reference) else reference
+    values = values if isinstance(values, (tuple, list)) else (values,)
+    if len(values) != len(names):
+        raise SpecError(f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has {len(names)} outputs "
+                        f"({', '.join(names)})")
+    return dict(zip(names, map(np.asarray, values), strict=True))
+
+
+def _view(info: ArrayInfo) -> np.ndarray[Any, Any]:
+    """An argument as a reference sees it: a copy, floats of any size as float64."""
+    if info.array is None:
+        raise SpecError("a reference is given arrays of the host: pass NumPy arrays, check copies them to the GPU itself")
+    return info.array.copy() if info.dtype.kind in "iub" else info.array.astype(np.float64)
+
+
+def _compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any], rtol: float | None, atol: float | None) -> tuple[float, str]:
+    """The largest error, and what to say if it is too large."""
+    if got.shape != want.shape:
+        return float("inf"), f"has the shape {got.shape}, the reference {want.shape}"
+    if not got.size:
+        return 0.0, ""
+    exact = got.dtype.kind in "iub"
+    left, right = (x if exact and x.dtype.kind in "iub" else x.astype(np.float64) for x in (got, want))
+    with np.errstate(all="ignore"):
+        by = np.abs(left.astype(np.float64) - right.astype(np.float64))
+        same = (left == right) | (np.isnan(left) & np.isnan(right))
+        by = np.where(same, 0.0, np.where(np.isnan(by), np.inf, by))
+        if rtol is None:
+            rtol = 0.0 if exact else tolerance(got.dtype)
+        finite = right[np.isfinite(right)].astype(np.float64)
+        if atol is None:
+            atol = 0.0 if not finite.size else rtol * float(np.sqrt(np.mean(finite * finite)))
+        bad = ~same & ~(by <= atol + rtol * np.where(np.isfinite(right), np.abs(right), 0.0))
+    worst = float(by.max())
+    if not bad.any():
+        return worst, ""
+    index = tuple(map(int, np.unravel_index(int(np.where(bad, by, -1.0).argmax()), by.shape)))
+    return worst, (f"differs from the reference in {int(bad.sum())} of {got.size} elements, most at {index}: got {got[index]}, "
+                   f"expected {want[index]}, error {by[index]:.3g}; allowed rtol={rtol:.3g}, atol={atol:.3g}")
+
+
+def tolerance(dtype: Any) -> float:
+    """The relative error that `check` allows outputs of a type, where none is said.
+
+    >>> [round(tolerance(t), 6) for t in (np.float16, np.float32)]
+    [0.001953, 2e-05]
+    """
+    import ml_dtypes
+
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iub":
+        return 0.0
+    return 1e-12 if dtype == np.float64 else max(LEAST, 2 * float(ml_dtypes.finfo(dtype).eps))

@@ -1,0 +1,273 @@
+"""`numpipe.verify`: a kernel on the simulated SM under many schedules, and what they found.
+
+The clocks of the simulated SM find a race in any schedule that executes both accesses. What depends on the schedule is what is
+executed at all: which way a polling loop goes, who comes first to a barrier, which deadlock is met. So a kernel is run under
+the order of the virtual-time model and under random ones of three kinds (`numpipe.sim.schedule`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...diagnostics.errors import SimulationError, SpecError
+from ...diagnostics.frames import brief
+from ...diagnostics.reports import Line, Report
+from .fresh import Arguments, Arrays
+
+if TYPE_CHECKING:
+    from ...kernels.kernels import Kernel
+
+__all__ = ["Verification", "verify"]
+
+_PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One hazard at one place, in however many schedules.
+
+    hazard      its name in `numpipe.hazards.HAZARDS`; of an error of the kernel's own (an assertion, an overflow) the error's type
+    lines       of the user: where it was met, and where the other side was
+    schedules   how many showed it
+    seed        of the first of them (None: the virtual-time order)
+    error       that one's PipelineRace, PipelineDeadlock or SimulationError
+    """
+
+    hazard: str
+    lines: tuple[Line, ...]
+    schedules: int
+    seed: int | None
+    error: SimulationError
+
+    @property
+    def text(self) -> str:
+        """The report, as the error says it."""
+        return str(self.error)
+
+    @property
+    def report(self) -> Report | None:
+        return self.error.report
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"hazard": self.hazard, "lines": [vars(line) for line in self.lines], "schedules": self.schedules, "seed": self.seed,
+                "error": type(self.error).__name__, "text": self.text,
+                "report": None if self.report is None else self.report.as_dict()}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An array that is not the same, bit for bit, after every schedule.
+
+    schedules   how many left another one than the first schedule that came to its end
+    seed        of the first of them
+    elements    that differ there, of `size`; the largest difference, and its index
+    summed      TMA adds floats to this array: the order of the sums may show, and nothing is wrong with that
+    """
+
+    array: str
+    schedules: int
+    seed: int | None
+    elements: int
+    size: int
+    largest: float
+    index: tuple[int, ...]
+    summed: bool
+
+    def __str__(self) -> str:
+        return (f"{self.array}: {self.elements} of {self.size} elements differ, by up to {self.largest:.3g}, at {self.index}"
+                + ("; sums of floats in different orders" if self.summed else ""))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found; true if nothing. ``print`` shows a table, and the report of each failure below it."""
+
+    kernel: str
+    seeds: tuple[int | None, ...]
+    """one schedule each"""
+    failures: tuple[Failure, ...]
+    differences: tuple[Difference, ...]
+    seconds: float
+
+    @property
+    def schedules(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def ok(self) -> bool:
+        """No schedule failed, and outputs differ at most by the order in which TMA added floats."""
+        return not self.failures and all(difference.summed for difference in self.differences)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def raise_if_failed(self) -> None:
+        """Raise the first failure: its PipelineRace, PipelineDeadlock or SimulationError, with `report`.
+
+        Outputs that differ without a report are a SimulationError.
+        """
+        if self.failures:
+            failure = self.failures[0]
+            more = f"; {len(self.failures) - 1} more in the table" if len(self.failures) > 1 else ""
+            error = type(failure.error)(f"{failure.text}\n  found:  in {failure.schedules} of {self.schedules} schedules; "
+                                        f"{self.replay(failure.seed)} shows it again{more}")
+            error.report = failure.report
+            raise error from None
+        for difference in self.differences:
+            if not difference.summed:
+                raise SimulationError(f"kernel {self.kernel}: outputs depend on the schedule although no race was reported: "
+                                      f"{difference}, after {difference.schedules} of {self.schedules} schedules; compare "
+                                      f"{self.replay(None)} with {self.replay(difference.seed)}")
+
+    def replay(self, seed: int | None) -> str:
+        """The call that runs one of the schedules again."""
+        return f"{self.kernel}.simulate(…{'' if seed is None else f', seed={seed}'})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in dicts, lists, strings and numbers."""
+        return {"kernel": self.kernel, "ok": self.ok, "seeds": list(self.seeds), "seconds": self.seconds,
+                "failures": [failure.as_dict() for failure in self.failures],
+                "differences": [vars(difference) | {"index": list(difference.index)} for difference in self.differences]}
+
+    def __str__(self) -> str:
+        from ...sim.schedule import kind
+
+        kinds = ", ".join(f"{n} {name}" for name, n in Counter(map(kind, self.seeds)).items())
+        rows = [(f.hazard, f.schedules, f.seed, " / ".join(map(_place, f.lines)) or "-") for f in self.failures]
+        rows += [("outputs differ", d.schedules, d.seed, str(d)) for d in self.differences]
+        head = f"kernel {self.kernel}: {self.schedules} schedules ({kinds}) in {self.seconds:.2f} s: "
+        if not rows:
+            return head + "no hazard, outputs equal bit for bit"
+        width = max(len(name) for name, *_ in rows)
+        lines = [head + ("passed" if self.ok else "failed"), f"  {'hazard':{width}}  schedules  seed  where"]
+        lines += [f"  {name:{width}}  {f'{n} of {self.schedules}':>9}  {'-' if seed is None else seed:>4}  {where}"
+                  for name, n, seed, where in rows]
+        for failure in self.failures:
+            lines += ["", f"{failure.hazard}, {self.replay(failure.seed)}:", failure.text]
+        return "\n".join(lines)
+
+
+@brief
+def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, out: Any = None, **named: Any) -> Verification:
+    """Run `kernel` on the simulated SM under so many schedules, each on fresh copies of the arguments.
+
+    args, out, named   what a call ``kernel(*args, out=out, **named)`` takes; the caller's arrays are not changed
+    schedules          how many: the deterministic virtual-time order first, then the schedules of `seed`, `seed` + 1, …, a
+                       third of which each are uniform, by priorities, and jittered
+    seed               any int. ``kernel.simulate(*args, seed=s)`` runs the schedule of seed s again, and fails again
+
+    Hazards do not stop it: the Verification that it returns groups them by name and lines. Outputs are compared bit for bit
+    between schedules. Raises SpecError for arguments that do not fit, and whatever else a kernel's Python raises, with the seed
+    in a note.
+
+    >>> import numpipe
+    >>> @numpipe.kernel(num_compute_wgs=1)
+    ... def ones(x):
+    ...     x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1
+    >>> result = numpipe.verify(ones, np.zeros((64, 64), np.float32), schedules=4)
+    >>> result.ok, result.schedules, result.failures
+    (True, 4, ())
+    """
+    return verified(kernel, own(kernel, args, named, out, ("schedules",)), schedules, seed)[0]
+
+
+def own(kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any, options: Sequence[str]) -> Arguments:
+    """The arguments of a call, where the caller takes `options` of its own besides."""
+    for name in options:
+        if kernel.takes(name):
+            raise SpecError(f"kernel {kernel.name}: its parameter '{name}' has the name of an option of this function: rename it")
+    return Arguments(kernel, args, named, out)
+
+
+def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int) -> tuple[Verification, Arrays | None]:
+    """What was found, and the arrays of the first schedule that came to its end."""
+    if schedules < 1:
+        raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules}; at least 1")
+    seeds = (None, *range(seed, seed + schedules - 1))
+    found: dict[Any, list[tuple[int | None, SimulationError]]] = {}
+    compare = _Compare()
+    begun = time.perf_counter()
+    for s in seeds:
+        try:
+            arrays = arguments.run(kernel.simulate, seed=s)
+        except SimulationError as error:
+            found.setdefault(_key(error), []).append((s, error))
+        except Exception as error:
+            if s is not None and hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"raised in the schedule of {kernel.name}.simulate(…, seed={s})")
+            raise
+        else:
+            compare.add(s, arrays)
+    failures = tuple(Failure(hazard, lines, len(cases), *cases[0]) for (hazard, lines), cases in found.items())
+    differences = compare.differences(lambda s: _summed(kernel, arguments, s))
+    seconds = time.perf_counter() - begun
+    return Verification(kernel.name, seeds, failures, differences, seconds), compare.first
+
+
+# ---- failures -----------------------------------------------------------------------------------------------------
+def _key(error: SimulationError) -> tuple[str, tuple[Line, ...]]:
+    """Hazard and lines: what makes two failures one."""
+    report = error.report
+    if report is None:
+        match = _PLACE.match(str(error))
+        return type(error).__name__, () if match is None else (Line(match["file"], int(match["line"]), ""),)
+    parties = [party for party in (report.now, report.before, *report.waiting) if party is not None]
+    return report.hazard, tuple(dict.fromkeys(party.lines[0] for party in parties if party.lines))
+
+
+def _place(line: Line) -> str:
+    return str(line) if line.function else f"{PurePath(line.filename).name}:{line.line}"
+
+
+# ---- outputs ------------------------------------------------------------------------------------------------------
+class _Compare:
+    """The arrays of the first schedule, and what others left instead."""
+
+    def __init__(self) -> None:
+        self.first: Arrays | None = None
+        self._others: dict[str, list[tuple[int | None, np.ndarray[Any, Any]]]] = {}
+
+    def add(self, seed: int | None, arrays: Arrays) -> None:
+        if self.first is None:
+            self.first = arrays
+            return
+        for name, array in arrays.items():
+            if array.tobytes() != self.first[name].tobytes():
+                self._others.setdefault(name, []).append((seed, array))
+
+    def differences(self, summed: Callable[[int | None], set[str]]) -> tuple[Difference, ...]:
+        return tuple(self._difference(name, others, summed) for name, others in self._others.items())
+
+    def _difference(self, name: str, others: list[tuple[int | None, np.ndarray[Any, Any]]],
+                    summed: Callable[[int | None], set[str]]) -> Difference:
+        assert self.first is not None
+        seed, array = others[0]
+        differ = _bits(array) != _bits(self.first[name])
+        with np.errstate(all="ignore"):
+            by = np.where(differ, np.abs(array.astype(np.float64) - self.first[name].astype(np.float64)), -1.0)
+        by[np.isnan(by)] = np.inf
+        index = np.unravel_index(int(by.argmax()), by.shape)
+        return Difference(name, len(others), seed, int(differ.sum()), array.size, float(by[index]), tuple(map(int, index)),
+                          name in summed(seed))
+
+
+def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}").reshape(array.shape)
+
+
+def _summed(kernel: Kernel, arguments: Arguments, seed: int | None) -> set[str]:
+    """The arrays of floats that TMA adds to in this schedule."""
+    from ...sim import Trace
+
+    trace = Trace()
+    arrays = arguments.run(kernel.simulate, seed=seed, trace=trace)
+    names = {event.details["tensor"] for event in trace.of("store") if event.details.get("reduction") == "add"}
+    return {name for name in names if name in arrays and arrays[name].dtype.kind not in "iub"}
