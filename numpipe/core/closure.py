@@ -9,40 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from .op import Helper, Op
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the AST pass knows of a function of a kernel.
-
-    parameters  how many it takes, captures not counted
-    products    wgmmas that every call is sure to issue
-    pipelines   whether it holds a pipeline, or calls a function that does
-    returns     whether it returns a value
-    coroutine   whether it was written with `yield`
-    turns       whether it goes through blocks of `numpipe.turn`, or calls a function that does
-    misuse      why it cannot be a compute_context, or "": it must call its only parameter once, unconditionally
-    """
-
-    name: str
-    parameters: int
-    products: int = 0
-    pipelines: bool = False
-    returns: bool = False
-    coroutine: bool = False
-    misuse: str = ""
-    turns: bool = False
-
-
-def facts_of(function: Any) -> Facts | None:
-    """The facts of a callable value, None for what is no function of a kernel."""
-    if isinstance(function, functools.partial):
-        function = function.func
-    return getattr(getattr(function, "function", function), "__facts__", None)
 
 
 def bind(operation: Op[..., Any], value: Any) -> Callable[..., Any]:

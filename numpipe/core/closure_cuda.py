@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from . import numba as nb
-from .closure import Facts, facts_of
+from .facts import Facts, facts_of
 from .op import Op
 
 _serials = itertools.count()

@@ -6,7 +6,7 @@ import ast
 import inspect
 from typing import Any
 
-from ...core.closure import Facts
+from ...core.facts import Facts
 from ...core.functions import Function
 from ...diagnostics.errors import SpecError
 from ...language.memory import shared

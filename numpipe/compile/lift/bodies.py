@@ -6,7 +6,7 @@ import ast
 import inspect
 from typing import Any
 
-from ...core.closure import Facts
+from ...core.facts import Facts
 from ...language.pipeline import emit, emit_single, pipelines
 from ...language.pipeline.barriers import MANUAL
 from .calls import Calls

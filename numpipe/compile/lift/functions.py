@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from ...core.closure import Facts
+from ...core.facts import Facts
 from ...core.functions import Function
 from ...core.op import Op
 from ...diagnostics.errors import NumpipeError

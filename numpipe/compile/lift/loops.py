@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...core import arith
-from ...core.closure import Facts
+from ...core.facts import Facts
 from ...language.grid import splits, tile_loop
 from ...language.pipeline import barriers, emit, pipelines
 from ...language.tiles import mma

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from ...core.closure import Facts
+from ...core.facts import Facts
 from ...core.functions import function
 from ...language.pipeline import emit
 from .bodies import misuse, own_yields, without_yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from ...core.closure import Facts
+from ...core.facts import Facts
 from .nodes import walk
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.closure import Facts
+from ...core.facts import Facts
 from ...core.op import Op
 from ...diagnostics.errors import CompileError
 from ...plan import specs

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ...core.closure import Facts
+from ...core.facts import Facts
 from ...language.pipeline import turns
 from .nodes import children, walk
 from .rewriter import Rewriter

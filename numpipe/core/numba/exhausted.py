@@ -15,7 +15,7 @@ from numba.cuda import types
 from numba.cuda.core import analysis, ir
 from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 
-from ..op import Helper, Op
+from .operations import MEANINGS
 
 _unknown: weakref.WeakSet[Any] = weakref.WeakSet()
 """Python functions that call, somewhere, what is not numpipe's"""
@@ -36,9 +36,9 @@ def _functions(ty: Any) -> Iterator[Any]:
 
 def _known(called: Any) -> bool:
     """Whether a function, and all that it calls, are numpipe's, or Python's own."""
-    if isinstance(called, Helper):
-        return called.function not in _unknown
-    return isinstance(called, (Op, types.NumberClass)) or getattr(called, "__module__", "") == "builtins"
+    if called in MEANINGS:
+        return MEANINGS[called] not in _unknown
+    return isinstance(called, types.NumberClass) or getattr(called, "__module__", "") == "builtins"
 
 
 def _all_known(blocks: Any, typemap: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from numba.cuda.typing.templates import (
 from .emit import const, i64, nothing
 
 Typer = Callable[..., Any]
+MEANINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any] | None] = weakref.WeakKeyDictionary()
+"""what numpipe has given Numba a meaning of: of a helper the function that is compiled, of an operation None"""
 
 
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
@@ -34,6 +37,7 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
             return None if sig is None else sig.replace(pysig=None)
 
         template.generic = generic
+    MEANINGS[key] = None
     return types.Function(template)
 
 
@@ -43,6 +47,7 @@ def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
     def same(*args: Any) -> Any:
         return implementation
 
+    MEANINGS[key] = implementation
     return types.Function(make_overload_template(key, same, {}, False, "never", prefer_literal=True))
 
 

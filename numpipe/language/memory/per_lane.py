@@ -33,7 +33,7 @@ import ml_dtypes
 import numpy as np
 
 from ...core import arith
-from ...core.closure import Facts
+from ...core.facts import Facts
 from ...core.machine import Lane, current, failure
 from ...core.op import op
 from ...diagnostics.errors import SimulationError, SpecError

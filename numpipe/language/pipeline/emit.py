@@ -27,7 +27,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.closure import Facts, bind, facts_of
+from ...core.closure import bind
+from ...core.facts import Facts, facts_of
 from ...core.op import constant, helper, op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.trees import leaves

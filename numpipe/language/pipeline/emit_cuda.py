@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...core import numba as nb
-from ...core.closure import Facts
 from ...core.closure_cuda import BoundType, bound_type, bound_value
+from ...core.facts import Facts
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError

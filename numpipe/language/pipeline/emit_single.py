@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ...core.closure import bind, facts_of
+from ...core.closure import bind
+from ...core.facts import facts_of
 from ...core.inert import Inert
 from ...core.op import op
 from ..tiles.tile import Tile

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.closure import Facts, facts_of
+from ...core.facts import Facts, facts_of
 from ...core.inert import Inert
 from ...core.machine import current
 from ...core.op import constant, op

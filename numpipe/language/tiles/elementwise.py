@@ -174,6 +174,27 @@ def power(tile: Any, n: Any) -> Any:
     return result
 
 
+def expansion(parts: Sequence[str]) -> str:
+    """":, None" or "None, :"; SpecError for any other index of a register tile."""
+    written = ", ".join(parts)
+    if written not in (":, None", "None, :"):
+        raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "
+                        "parts of a tile in shared memory, or of an array")
+    return written
+
+
+def expanded(tile: Tile, index: Any) -> Tile:
+    """``v[:, None]``, ``v[None, :]``"""
+    parts = index if isinstance(index, tuple) else (index,)
+    written = expansion([":" if isinstance(p, All) or p is ALL or p == slice(None) else "None" if p is None else repr(p)
+                         for p in parts])
+    shape, layout = turned(tile.form, written)
+    return Tile(None if tile.inert else tile.value.reshape(shape), shape, tile.dtype, layout)
+
+
+PYTHON: dict[str, Any] = {name: getattr(operator, name) for name in (*BINARY, *COMPARISONS)}
+
+
 def _define_operators() -> None:
     def binary(symbol: str, function: Callable[..., Any], takes: str, compares: bool, swap: bool) -> Callable[..., Any]:
         return lambda self, other: apply(symbol, (other, self) if swap else (self, other), function, takes=takes, compares=compares)
@@ -184,7 +205,8 @@ def _define_operators() -> None:
         setattr(Tile, f"__r{stem}__", binary(symbol, function, takes, False, True))
     for name, (symbol, function) in COMPARISONS.items():
         setattr(Tile, f"__{name}__", binary(symbol, function, "fhib" if name in ("eq", "ne") else "fhi", True, False))
-    for name, own in (("neg", negated), ("invert", inverted), ("abs", magnitude), ("pow", power), ("pos", lambda tile: tile)):
+    for name, own in (("neg", negated), ("invert", inverted), ("abs", magnitude), ("pow", power), ("pos", lambda tile: tile),
+                      ("getitem", expanded)):
         setattr(Tile, f"__{name}__", own)
     Tile.__hash__ = None  # type: ignore[assignment]
 
@@ -325,24 +347,3 @@ def _inert() -> bool:
     from ...core.machine import current
 
     return current().role == "memory"
-
-
-def expansion(parts: Sequence[str]) -> str:
-    """":, None" or "None, :"; SpecError for any other index of a register tile."""
-    written = ", ".join(parts)
-    if written not in (":, None", "None, :"):
-        raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "
-                        "parts of a tile in shared memory, or of an array")
-    return written
-
-
-def expanded(tile: Tile, index: Any) -> Tile:
-    """``v[:, None]``, ``v[None, :]``"""
-    parts = index if isinstance(index, tuple) else (index,)
-    written = expansion([":" if isinstance(p, All) or p is ALL or p == slice(None) else "None" if p is None else repr(p)
-                         for p in parts])
-    shape, layout = turned(tile.form, written)
-    return Tile(None if tile.inert else tile.value.reshape(shape), shape, tile.dtype, layout)
-
-
-PYTHON: dict[str, Any] = {name: getattr(operator, name) for name in (*BINARY, *COMPARISONS)}

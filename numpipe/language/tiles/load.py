@@ -31,7 +31,7 @@ from ...core.machine import current, failure
 from ...core.op import constant, op
 from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
-from .refs import All, Ds, GmemRef
+from .refs import All, Ds, GmemRef, method_of, whole_slices
 from .tile import INT32, Tile, check_dtype, check_form
 from .views import GmemView, block_axes
 
@@ -116,6 +116,11 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
     value = np.zeros(form.shape, form.dtype)
     _read_block(view.ref, view.axes, view.start, value)
     return Tile(value, form.shape, form.dtype, form.layout)
+
+
+@method_of(GmemRef, "__getitem__")
+def _read(ref: GmemRef, index: Any) -> Any:
+    return load(ref, whole_slices(index))
 
 
 @op

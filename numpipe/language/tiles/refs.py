@@ -12,8 +12,9 @@ start, compile-time size) or ``:``::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -25,13 +26,22 @@ from ...plan.layout import Layout
 from ...plan.plans import MapRequest
 from ...plan.unit import Unit
 
-if TYPE_CHECKING:
-    from .tile import Tile
-
 __all__ = ["ds"]
 
 ASSIGNED = "tile.at[…] is a view, and is not assigned to: tile[…] = value stores"
 READ_ONLY = "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead"
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def method_of(kind: type, name: str) -> Callable[[_F], _F]:
+    """Make a function a method of a reference: what references hold stands here, loads, stores and views in files above."""
+    def attach(function: _F) -> _F:
+        setattr(kind, name, function)
+        return function
+
+    return attach
 
 
 class Ds:
@@ -106,16 +116,6 @@ class SmemTile:
     def T(self) -> SmemTile:
         """The transposed view."""
         return SmemTile(self.address, self.layout.T, self.dtype, self.memory, self.writable)
-
-    def __getitem__(self, index: Any) -> Tile:
-        from .shared import load_tile
-
-        return load_tile(self.at[index])
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        from .shared import store_shared
-
-        store_shared(self.at[index], value)
 
     def _steers(self, *_: Any) -> NoReturn:
         raise CompileError(f"a shared-memory tile {REASON}")
@@ -193,23 +193,6 @@ class GmemRef:
     @property
     def name(self) -> str:
         return self.unit.arrays[self.index].name
-
-    @property
-    def at(self) -> Any:
-        """``array.at[rows, columns]``: a view, for copies."""
-        from .views import GmemAt
-
-        return GmemAt(self)
-
-    def __getitem__(self, index: Any) -> Any:
-        from .load import load
-
-        return load(self, whole_slices(index))
-
-    def __setitem__(self, index: Any, tile: Any) -> None:
-        from .store import store_tile
-
-        store_tile(self, whole_slices(index), tile)
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:

@@ -19,7 +19,7 @@ from ...diagnostics.errors import SpecError
 from ...plan.layout import Layout, swizzled
 from .layouts import Form, only_accumulator
 from .order import before_access
-from .refs import READ_ONLY, SmemTile
+from .refs import READ_ONLY, SmemTile, method_of
 from .tile import Tile, check_shape
 
 
@@ -77,6 +77,16 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
     warps[...] = found.reshape(warps.shape)
     value = lines.reshape(len(lines), -1).view(dtype)
     return value if layout.inner == 1 else np.ascontiguousarray(value.T)
+
+
+@method_of(SmemTile, "__getitem__")
+def _load_part(tile: SmemTile, index: Any) -> Tile:
+    return load_tile(tile.at[index])
+
+
+@method_of(SmemTile, "__setitem__")
+def _store_part(tile: SmemTile, index: Any, value: Any) -> None:
+    store_shared(tile.at[index], value)
 
 
 @op

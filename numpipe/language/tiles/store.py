@@ -29,7 +29,7 @@ from ...core.op import op
 from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import ACCUMULATOR, Form
 from .panel import Batch, batches, panel_columns
-from .refs import All, Ds, GmemRef
+from .refs import All, Ds, GmemRef, method_of, whole_slices
 from .store_ring import put
 from .tile import BOOL, Tile
 from .views import block_axes
@@ -66,6 +66,11 @@ def _is_slice(part: Any) -> bool | None:
         return True
     integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
     return False if integer or isinstance(part, Inert) else None
+
+
+@method_of(GmemRef, "__setitem__")
+def _write(ref: GmemRef, index: Any, tile: Any) -> None:
+    store_tile(ref, whole_slices(index), tile)
 
 
 @op

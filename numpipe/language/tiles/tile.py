@@ -92,11 +92,6 @@ class Tile:
         """Converted to float32, float16, bfloat16 or int32."""
         return astype(self, dtype)
 
-    def __getitem__(self, index: Any) -> Tile:
-        from .elementwise import expanded
-
-        return expanded(self, index)
-
     def _steers(self, *_: Any) -> NoReturn:
         raise CompileError(f"{MASK if self.dtype == BOOL else 'a register tile'} {REASON}")
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.inert import Inert
 from ...diagnostics.errors import SpecError
-from .refs import All, Ds, GmemRef, whole_slices
+from .refs import All, Ds, GmemRef, method_of, whole_slices
 
 
 class GmemView:
@@ -32,7 +32,7 @@ class GmemView:
 
 
 class GmemAt:
-    """Indexing with it gives a view."""
+    """Indexing with it gives a view: ``array.at[rows, columns]``."""
 
     def __init__(self, ref: GmemRef) -> None:
         self.ref = ref
@@ -42,6 +42,9 @@ class GmemAt:
         axes = view_axes(self.ref.name, self.ref.ndim, [_kind(part) for part in parts], parts)
         start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
         return GmemView(self.ref, start, axes, tuple(parts[axis].size for axis in axes))
+
+
+method_of(GmemRef, "at")(property(GmemAt))
 
 
 def _kind(part: Any) -> str:
