@@ -40,7 +40,7 @@ from .core.paths import PublicPaths
 __version__ = "0.1.0"
 
 _HOMES = (
-    "diagnostics.errors", "kernels.kernels",
+    "diagnostics.errors", "kernels.decorator", "kernels.kernels",
     "plan.specs", "plan.params", "plan.transforms", "plan.allocations", "plan.context", "plan.debug", "plan.profiling",
     "plan.budget",
     "core.functions", "core.arith",
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .core.arith import *
     from .core.functions import *
     from .diagnostics.errors import *
+    from .kernels.decorator import *
     from .kernels.kernels import *
     from .language.grid.partials import *
     from .language.grid.programs import *

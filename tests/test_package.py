@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import numpipe
+
 ROOT = Path(__file__).parent.parent
 CUDA = {"numba-cuda", "cuda-core", "cuda-bindings"}
 MACHINES = {
@@ -95,83 +97,51 @@ def test_import_is_lazy() -> None:
     assert python(f"import sys, numpipe; print({heavy} & sys.modules.keys())") == "set()"
 
 
-def test_only_one_package_imports_numba_and_llvmlite() -> None:
-    """A change of numpipe's backend is a change of one folder; siblings named _cuda reach Numba through it."""
-    importers = set()
-    for file in [*(ROOT / "numpipe").rglob("*.py"), *(ROOT / "intrinsics").rglob("*.py")]:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else \
-                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            if any(name.split(".")[0] in ("numba", "llvmlite") for name in names):
-                importers.add(str(file.relative_to(ROOT).parent))
-    assert importers == {"numpipe/_numba"}
+def test_naming_the_decorator_imports_next_to_nothing() -> None:
+    """0.02 s with NumPy loaded, and without it: what makes a kernel is imported with the first kernel."""
+    loaded = python("import sys, numpipe; numpipe.kernel; print(*sorted(m for m in sys.modules if m.startswith('numpipe')))").split()
+    assert len(loaded) < 10, loaded
 
 
-# ---- layers
-LAYERS = (
-    {"hazards", "reports"}, {"deadlocks"}, {"errors", "_frames", "_source"}, {"_log"}, {"_machine", "_op", "_numba"},
-    {"intrinsics"},
-    {"specs", "trees", "params", "transforms", "_layout", "_block", "_cluster", "_format"}, {"allocations", "_budget"},
-    {"_plans", "_schedule", "_axes", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division", "approximate"}, {"arith"},
-    {"refs", "numbers", "lanes", "multicast", "debug", "profiling", "functions", "closure",
-     "order_tokens"}, {"fragment"}, {"schedule_fences"},
-    {"ring", "chains", "turns", "orders"}, {"store_ring", "steps", "outputs", "number_ring"}, {"tile_scheduler"},
-    {"shared", "views", "boxes", "programs", "snake"}, {"phases", "registers"}, {"copies"},
-    {"barriers", "single"}, {"store", "load", "atomics", "pipelines", "tile_loop", "per_lane"}, {"splits"},
-    {"partials", "reduce_scatter"}, {"emit"}, {"emit_single"}, {"traces"},
-    {"sim", "compile"}, {"simulate", "launch", "shapes", "arguments"}, {"options", "tiled"},
-    {"results", "targets", "repeats", "bound"}, {"definition"}, {"variants"}, {"calls"}, {"kernels"},
-    {"_fresh"}, {"verification"}, {"testing"}, {"model"}, {"bench"}, {"tune"}, {"__init__", "__main__"},
-)
+# ---- public names and paths
+PATHS = ("bench", "errors", "hazards", "intrinsics", "kernels", "launch", "model", "orders", "reports", "sim", "testing", "traces",
+         "tune")
 
 
-def layer(module: str) -> int:
-    top = module.removesuffix("_cuda")
-    found = [i for i, names in enumerate(LAYERS) if top in names]
-    assert found, f"numpipe.{module} has no place in the layers: docs/architecture.md, LAYERS"
-    return found[0]
+def test_every_public_name_is_found_and_listed_once() -> None:
+    assert len(numpipe.__all__) == len(set(numpipe.__all__)) > 90
+    assert all(hasattr(numpipe, name) for name in numpipe.__all__)
+    assert {*numpipe.__all__, *PATHS} <= set(dir(numpipe))
+    assert python("from numpipe import *; print(kernel.__name__, BlockSpec.__name__, zeros.__name__)") == "kernel BlockSpec zeros"
 
 
-def imports(file: Path) -> set[str]:
-    """Top-level modules of numpipe that a file imports when it is imported itself."""
-    relative = file.relative_to(ROOT)
-    package = list(relative.parent.parts) if relative.parts[0] == "numpipe" else ["numpipe", *relative.parent.parts]
-    found: set[str] = set()
-    for node in ast.parse(file.read_text(encoding="utf8")).body:
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[:len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
-            found |= {base[1]} if len(base) > 1 else {alias.name for alias in node.names}
-    return found
+def test_the_modules_of_public_names_are_the_same_for_type_checkers() -> None:
+    tree = ast.parse((ROOT / "numpipe" / "__init__.py").read_text(encoding="utf8"))
+    typed = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"}
+    assert typed == set(numpipe._HOMES)
 
 
-def modules() -> dict[str, list[Path]]:
-    """Top-level modules and packages of numpipe and their files; a module's CUDA meaning belongs to it."""
-    found: dict[str, list[Path]] = {"intrinsics": list((ROOT / "intrinsics").glob("*.py"))}
-    for file in (ROOT / "numpipe").rglob("*.py"):
-        found.setdefault(file.relative_to(ROOT / "numpipe").parts[0].removesuffix(".py").removesuffix("_cuda"), []).append(file)
-    return {name: files for name, files in found.items() if not name.startswith("__")}
+@pytest.mark.parametrize("path", PATHS)
+def test_a_public_path_is_an_attribute_and_can_be_imported(path: str) -> None:
+    told = python(f"import numpipe; a = numpipe.{path}; import numpipe.{path} as b; from numpipe import {path} as c; "
+                  "print(a is b is c, a.__spec__.name == a.__name__)")
+    assert told == "True True"
+    assert python(f"from numpipe.{path} import *; print('imported')") == "imported"
 
 
-def test_the_page_of_the_architecture_lists_every_module_and_imports_go_up_its_list() -> None:
-    block = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8").partition("## Layers")[2].partition("\n## ")[0]
-    known, rows = modules(), {}
-    for number, line in enumerate(block.splitlines()):
-        if line.startswith("    ") and not line.startswith("     "):
-            rows |= {name: number for name in re.split("/? {2,}|/$", line.strip()) if name in known}
-    assert rows.keys() == known.keys()
-    below = {(name, used) for name, files in known.items() for file in files for used in map(plain, imports(file))
-             if rows.get(used, 0) > rows[name]}
-    assert not below
+def test_a_module_behind_a_public_path_is_the_same_by_both_of_its_names() -> None:
+    told = python("import numpipe.bench.report as a, numpipe.tools.bench.report as b; from numpipe.bench import report as c; "
+                  "print(a is b is c, a.__name__)")
+    assert told == "True numpipe.tools.bench.report"
 
 
-def plain(module: str) -> str:
-    return module.removesuffix("_cuda")
+def test_a_public_path_runs_as_a_program() -> None:
+    for path in ("numpipe.bench", "numpipe"):
+        told = subprocess.run([sys.executable, "-m", path, "--help"], capture_output=True, text=True)
+        assert told.returncode == 0 and f"python -m {path}" in told.stdout, told.stderr
 
 
-def test_imports_go_up_the_layers_only() -> None:
-    wrong = []
-    for file in [*(ROOT / "numpipe").rglob("*.py"), *(ROOT / "intrinsics").glob("*.py")]:
-        parts = file.relative_to(ROOT).with_suffix("").parts
-        own = parts[1] if parts[0] == "numpipe" else "intrinsics"
-        wrong += [f"{'/'.join(parts)} imports {name}" for name in imports(file) - {own} if layer(name) > layer(own)]
-    assert not wrong
+@pytest.mark.parametrize("name", ["boxes", "_op", "ring", "specs", "nothing", "kernel_"])
+def test_what_is_not_public_is_no_attribute(name: str) -> None:
+    told = python(f"import numpipe\ntry: numpipe.{name}\nexcept AttributeError as error: print(error)")
+    assert told == f"module 'numpipe' has no attribute '{name}'"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .check.in_flight import Seen
 
 #: the modules that hold the CUDA meanings of types (operations find theirs themselves)
-_SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
+SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
              "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.mma_cuda",
              "language.pipeline.ring_cuda", "language.tiles.store_cuda", "language.tiles.load_cuda",
              "language.tiles.shared_cuda", "language.memory.shared_cuda", "language.tiles.views_cuda",
@@ -191,7 +191,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
                           "x86_64 or aarch64), or use target='sim'")
     from ..core import numba as nb
 
-    for sibling in _SIBLINGS:
+    for sibling in SIBLINGS:
         importlib.import_module(f"..{sibling}", __package__)
     from ..language.grid import programs_cuda
     from . import entry_cuda

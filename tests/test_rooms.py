@@ -1,0 +1,245 @@
+"""The tree as its own files tell it: rooms on floors, imports that go up only, no circles, Numba in one folder."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from numpipe.compile.build import SIBLINGS
+
+ROOT = Path(__file__).parent.parent
+WITHIN = {"language": ("tiles", "memory", "pipeline", "grid")}
+"""folders of a room that import from those named before them only"""
+MOST_ROOMS, MOST_FLOORS, MOST_LINES, LONGEST_FILE = 13, 10, 43_000, 400
+BY_NAME = {
+    "numpipe.__init__": "public names and paths, when they are first used",
+    "numpipe.core.paths": "public paths",
+    "numpipe.intrinsics.__init__": "families of instructions, when they are first used",
+    "numpipe.core.op": "an operation's CUDA sibling",
+    "numpipe.compile.build": "the CUDA siblings that hold meanings of types",
+}
+"""modules that import others by name, and which"""
+
+
+@dataclass(frozen=True)
+class Import:
+    source: str
+    target: str
+    typing: bool = False
+    """for type checkers only"""
+
+
+def floors() -> dict[str, int]:
+    """The floor of each room, as docs/architecture.md declares it."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8").partition("## Rooms")[2].partition("\n## ")[0]
+    return {room: int(floor) for floor, room in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.M)}
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """The files of numpipe by the name they are imported by, packages as ``name.__init__``."""
+    found = {".".join(file.relative_to(root).with_suffix("").parts): file for file in (root / "numpipe").rglob("*.py")}
+    return found | {f"numpipe.intrinsics.{file.stem}": file for file in (root / "intrinsics").glob("*.py")}
+
+
+def is_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def statements(node: ast.AST, typing: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """All nodes below one, and whether only a type checker sees them."""
+    for child in ast.iter_child_nodes(node):
+        below = typing or (is_typing(node) and child in getattr(node, "body", ()))
+        yield child, below
+        yield from statements(child, below)
+
+
+def imports(known: dict[str, Path]) -> list[Import]:
+    """The imports of numpipe's own modules: at the top, inside functions, for types."""
+    found = []
+
+    def file_of(name: str) -> str | None:
+        return name if name in known else f"{name}.__init__" if f"{name}.__init__" in known else None
+
+    for source, file in known.items():
+        for node, typing in statements(ast.parse(file.read_text(encoding="utf8"))):
+            names: Iterable[str] = ()
+            if isinstance(node, ast.ImportFrom):
+                package = source.split(".")[:-node.level] if node.level else []
+                base = ".".join([*package, *(node.module.split(".") if node.module else [])])
+                names = [f"{base}.{alias.name}" if file_of(f"{base}.{alias.name}") else base for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                target = file_of(name)
+                if target is not None and target != source:
+                    found.append(Import(source, target, typing))
+    return found
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 2 else parts[0]
+
+
+def circles(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
+    """Sets of nodes that all lead to each other (Tarjan 1972)."""
+    graph: dict[str, set[str]] = defaultdict(set)
+    for source, target in edges:
+        graph[source].add(target)
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == number[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(set(stack[at:]))
+            del stack[at:]
+
+    for node in list(graph):
+        if node not in number:
+            visit(node)
+    return found
+
+
+def not_upwards(found: Iterable[Import], floor: dict[str, int]) -> list[str]:
+    """Imports from a floor that is not below their own, and between the folders of a room against their order."""
+    wrong = []
+    for one in found:
+        source, target = room(one.source), room(one.target)
+        if target == "numpipe" or source == "numpipe":
+            if target == "numpipe" and source != "numpipe":
+                wrong.append(f"{one.source} imports {one.target}")
+        elif source != target and floor[target] >= floor[source]:
+            wrong.append(f"{one.source} (floor {floor[source]}) imports {one.target} (floor {floor[target]})")
+        elif source == target and source in WITHIN:
+            inner = [WITHIN[source].index(name.split(".")[2]) for name in (one.source, one.target) if name.count(".") > 2]
+            if len(inner) == 2 and inner[1] > inner[0]:
+                wrong.append(f"{one.source} imports {one.target}")
+    return wrong
+
+
+def by_name(known: dict[str, Path]) -> set[str]:
+    """Modules that call ``importlib.import_module`` or ``__import__``."""
+    return {name for name, file in known.items() for node, _ in statements(ast.parse(file.read_text(encoding="utf8")))
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")}
+
+
+def height(edges: Iterable[tuple[str, str]]) -> int:
+    """Nodes on the longest path."""
+    graph: dict[str, set[str]] = defaultdict(set)
+    for source, target in edges:
+        graph[source].add(target)
+
+    def of(node: str) -> int:
+        return 1 + max(map(of, graph.get(node, ())), default=0)
+
+    return max(map(of, list(graph)))
+
+
+KNOWN = modules()
+IMPORTS = imports(KNOWN)
+
+
+# ---- the tree
+def test_each_folder_is_a_room_with_a_floor_and_nothing_else_lies_beside_them():
+    assert {room(name) for name in KNOWN} == floors().keys()
+    assert {name for name in KNOWN if name.count(".") == 1} == {"numpipe.__init__", "numpipe.__main__"}
+    assert len(floors()) <= MOST_ROOMS
+    assert not [name for name in KNOWN if any(part.startswith("_") and part not in ("__init__", "__main__") for part in name.split("."))]
+
+
+def test_imports_come_from_lower_floors_only():
+    assert not_upwards(IMPORTS, floors()) == []
+
+
+def test_rooms_have_no_circle_and_few_floors():
+    edges = {(room(one.source), room(one.target)) for one in IMPORTS if room(one.source) != room(one.target)}
+    assert not circles(edges)
+    assert height(edges) <= MOST_FLOORS
+
+
+def test_no_module_needs_itself_to_be_imported():
+    assert not circles({(one.source, one.target) for one in IMPORTS})
+
+
+def test_imports_by_name_are_the_known_ones():
+    assert by_name(KNOWN) == BY_NAME.keys()
+    assert all(f"numpipe.{sibling}" in KNOWN and sibling.endswith("_cuda") for sibling in SIBLINGS)
+
+
+def test_a_cuda_meaning_is_imported_by_those_that_compile_only():
+    importers = {one.source for one in IMPORTS if one.target.endswith("_cuda") and not one.source.endswith("_cuda")}
+    assert {room(source) for source in importers - {"numpipe.core.closure"}} == {"compile"}
+
+
+def test_numba_and_llvmlite_are_imported_by_one_folder():
+    importers = set()
+    for name, file in KNOWN.items():
+        for node, _ in statements(ast.parse(file.read_text(encoding="utf8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else \
+                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            if any(found.split(".")[0] in ("numba", "llvmlite") for found in names):
+                importers.add(name.rpartition(".")[0])
+    assert importers == {"numpipe.core.numba"}
+
+
+def test_files_are_short_and_the_tree_too():
+    lines = {name: len(file.read_text(encoding="utf8").splitlines()) for name, file in KNOWN.items()}
+    assert {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
+    assert sum(count for name, count in lines.items() if room(name) != "intrinsics") <= MOST_LINES
+
+
+# ---- the checks see what they look for
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    files = {
+        "numpipe/__init__.py": "",
+        "numpipe/low/__init__.py": "",
+        "numpipe/low/a.py": "def f():\n    from ..high.b import g\n",
+        "numpipe/high/__init__.py": "",
+        "numpipe/high/b.py": """
+            from typing import TYPE_CHECKING
+            import importlib
+            if TYPE_CHECKING:
+                from .c import C
+            importlib.import_module("numpipe.low.a")
+            """,
+        "numpipe/high/c.py": "from . import b\nfrom ..low import a\n",
+        "intrinsics/__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    return tmp_path
+
+
+def test_an_import_inside_a_function_is_seen_to_go_up(tree):
+    assert not_upwards(imports(modules(tree)), {"low": 1, "high": 2, "numpipe": 9}) == [
+        "numpipe.low.a (floor 1) imports numpipe.high.b (floor 2)"]
+
+
+def test_a_circle_through_an_import_for_types_is_seen(tree):
+    found = imports(modules(tree))
+    assert any({"numpipe.high.b", "numpipe.high.c"} <= circle for circle in circles({(one.source, one.target) for one in found}))
+    assert {"low", "high"} in circles({(room(one.source), room(one.target)) for one in found})
+
+
+def test_an_import_by_name_is_seen(tree):
+    assert by_name(modules(tree)) == {"numpipe.high.b"}
