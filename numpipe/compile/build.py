@@ -14,6 +14,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import importlib.util
 import itertools
 import re
 import time

@@ -32,7 +32,7 @@ ASSIGNED = "tile.at[…] is a view, and is not assigned to: tile[…] = value st
 READ_ONLY = "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead"
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F = TypeVar("_F")
 
 
 def method_of(kind: type, name: str) -> Callable[[_F], _F]:
