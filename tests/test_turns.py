@@ -27,7 +27,8 @@ from numpipe.compile.lift.turns import _Skips
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
 from numpipe.language.pipeline import steps, turns
 from numpipe.plan.plans import ArrayArg, BarrierPlace
-from numpipe.plan.schedule import SCHEDULES, Scheduled
+from numpipe.plan.shape import SCHEDULES
+from numpipe.plan.shared_memory import SharedMemory
 from numpipe.plan.unit import Unit
 from numpipe.sim.port import Warpgroup
 from numpipe.tools.model import explaining, limits
@@ -223,15 +224,15 @@ class _Plain:
 
 
 def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scheduled, "consumed_arrivals", property(lambda unit: 4 * unit.compute_wgs))
+    monkeypatch.setattr(SharedMemory, "consumed_arrivals", property(lambda unit: 4 * unit.compute_wgs))
     for seed in (None, *range(3)):
         with pytest.raises(PipelineDeadlock, match=r"consumed\[0\]"):
             run(cases()["gemm"], seed=seed)
 
 
 def test_one_word_for_all_warpgroups_is_written_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Scheduled.turn_word
-    monkeypatch.setattr(Scheduled, "turn_word", lambda unit, warpgroup, index: own(unit, 0, index))
+    own = SharedMemory.turn_word
+    monkeypatch.setattr(SharedMemory, "turn_word", lambda unit, warpgroup, index: own(unit, 0, index))
     for seed in (None, *range(3)):
         with pytest.raises(SimulationError, match="load_word"):
             run(cases()["trip counts"], seed=seed)  # where there are no products, nothing else orders the warps of a warpgroup

@@ -33,7 +33,7 @@ class PublicPaths(MetaPathFinder):
         if found is None:
             return None
         run = inner.rpartition(".")[2] == "__main__"  # by ``python -m``: its relative imports start where the module really stands
-        spec = ModuleSpec(real if run else name, _SameModule(found), origin=found.origin, is_package=found.submodule_search_locations is not None)
+        spec = ModuleSpec(real if run else name, _SameModule(found), origin=found.origin)
         spec.submodule_search_locations = found.submodule_search_locations
         return spec
 

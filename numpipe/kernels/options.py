@@ -13,9 +13,8 @@ import numpy as np
 from ..compile.lift.asked import Said, Split
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import PLAIN, Attributes
-from ..plan.schedule import SCHEDULES
+from ..plan.shape import SCHEDULES, KernelShape
 from ..plan.specs import CompilerParams, Persistent, Workspace
-from ..plan.unit import Unit
 from .shapes import Signature
 
 TARGETS = ("auto", "gpu", "sim")
@@ -89,8 +88,8 @@ class Options:
                             f"one, got {self.workspace!r}")
         self._check_schedule(kernel)
         least = LEAST.given(self.split)
-        Unit(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,  # warpgroups, registers
-             warp_specialized=self.warp_specialized, **self.cluster)
+        KernelShape(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,
+                    warp_specialized=self.warp_specialized, **self.cluster)
         if not callable(self.grid):
             dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
             self.check_names(dims, kernel)

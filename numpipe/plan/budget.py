@@ -1,18 +1,15 @@
-"""The shared memory of a CTA: how many slots fit, and operand by operand what the error says where it is more than there is."""
+"""The shared memory of a CTA: how much there is, and how many slots of a ring fit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ..diagnostics.errors import SpecError
 from .layout import ATOM
-
-if TYPE_CHECKING:
-    from .unit import Unit
 
 __all__ = ["fit_slots"]
 
@@ -49,50 +46,3 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
                         f"barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) "
                         f"and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots")
     return room // stage
-
-
-def too_much(unit: Unit, header: int, staging: int) -> SpecError:
-    """The error, with a table: bytes, whose, and of how many slots.
-
-    `header` and `staging` are the bytes of barriers and of the store ring.
-    """
-    found = rows(unit, header, staging)
-    total = sum(size for size, _ in found)
-    width = len(str(total))
-    return SpecError("\n".join([
-        f"kernel {unit.kernel}: shared memory: {total} B, but a CTA has {SMEM_BYTES} B: use fewer slots (max_concurrent_steps, "
-        "buffer_count), smaller blocks or fewer store_slots"
-        + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(unit.scratch),
-        *(f"  {size:>{width}} B  {what}" for size, what in found)]))
-
-
-def rows(unit: Unit, header: int, staging: int) -> list[tuple[int, str]]:
-    """(bytes, whose, and of how many slots) of all that a CTA has in shared memory, without what is left over between."""
-    found = [(header, "barriers"), *_rings(unit), *_scratch(unit)]
-    if staging:
-        slots = staging // unit.compute_wgs // PANEL_BYTES
-        warpgroups = f"{unit.compute_wgs} warpgroup{'s' * (unit.compute_wgs > 1)}"
-        found.append((staging, f"'array[…] = tile': {warpgroups} x {slots} store slots x {PANEL_BYTES} B"))
-    if unit.exchange_bytes:
-        what = "reductions and layout casts" if unit.casts else "reductions"
-        each = f" for each of {unit.compute_wgs} warpgroups" * (unit.compute_wgs > 1)
-        found.append((unit.compute_wgs * unit.exchange_bytes, f"{what} of register tiles: {unit.exchange_bytes} B{each}"))
-    return found
-
-
-def _rings(unit: Unit) -> Iterator[tuple[int, str]]:
-    for plan in (*unit.load_rings, *unit.outputs.values()):
-        copies = max(1, plan.private)
-        site = plan.name.rsplit(" @ ", 1)[1]
-        ends = (*plan.offsets[1:], plan.stage_stride)
-        for arg, label, start, end in zip(plan.args, plan.labels, plan.offsets, ends, strict=True):
-            yield copies * plan.slots * (end - start), (
-                f"{label} for '{unit.arrays[arg].name}': {f'{copies} warpgroups x ' * (copies > 1)}{plan.slots} "
-                f"{'output ' * plan.written}slot{'s' * (plan.slots > 1)} x {end - start} B, pipeline at {site}")
-
-
-def _scratch(unit: Unit) -> Iterator[tuple[int, str]]:
-    for part in unit.scratch.values():
-        if part.nbytes:
-            each = f": {part.copies} warpgroups x {part.nbytes} B" if part.copies > 1 else ""
-            yield part.copies * part.nbytes, f"{part.name}{each}"

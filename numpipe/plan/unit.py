@@ -3,14 +3,6 @@
 Rings, staging and tensor maps are discovered while the kernel's source is compiled (or first run): each pipeline asks its
 Unit for a plan, and the Unit hands out shared memory, barriers and counters. A new Unit per compile: it is part of the
 types of everything the kernel touches, so no code generated for an earlier compile can be picked up again.
-
-Shared memory of a CTA::
-
-    0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each
-                               at its end, with schedule="pingpong", the rings' counters on their way (`turns`)
-    1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
-    ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its mbarriers at the header's end
-    ............. staging      compute warpgroups x store_slots x 8192, the store ring
 """
 
 from __future__ import annotations
@@ -23,45 +15,25 @@ from typing import Any
 
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
-from .axes import Axes
 from .block import Block, cut
-from .budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows, too_much
-from .cluster import ALONE, Dims
+from .budget import PANEL_BYTES, SMEM_BYTES
 from .layout import ATOM
-from .plans import COUNTERS, PHASES, ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
-from .specs import CompilerParams
+from .plans import COUNTERS, PHASES, BarrierPlace, MapRequest, NumberPlan, OutPlan, RingPlan
+from .shared_memory import SharedMemory
 
 _serials = itertools.count()
 
 
 @dataclass
-class Unit(Axes):
+class Unit(SharedMemory):
     """One compile or one simulation of one kernel."""
 
-    kernel: str
-    arrays: tuple[ArrayArg, ...]
-    axes: tuple[str, ...]
-    wg_axis: str
-    compute_wgs: int
-    memory_registers: int
-    params: CompilerParams = field(default_factory=CompilerParams)
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
-    rings: dict[str, RingPlan] = field(default_factory=dict)
     met: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
     """names of the rings that each role's compiled code has"""
     running: dict[int, str] = field(default_factory=dict)
     """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
-    simulated: bool = False
-    outputs: dict[str, OutPlan] = field(default_factory=dict)
-    store_slots: int = 0
-    """staging panels of each compute warpgroup, once a store asked for them"""
-    staging_base: int = 0
-    scratch: dict[str, Scratch] = field(default_factory=dict)
-    """what the kernel allocates itself"""
-    exchange_bytes: int = 0
-    """that the warps of each compute warpgroup exchange values through, in reductions and layout casts of register tiles"""
-    casts: dict[tuple[str, str], int] = field(default_factory=dict)  # (line, from what to what) -> bytes, of those that move data
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
     sharing: list[RingPlan] = field(default_factory=list)
@@ -70,132 +42,21 @@ class Unit(Axes):
     """names of regions (`profiling`), by number"""
     obstacles: dict[int, str] = field(default_factory=dict)
     """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
-    memory_thread: int = -1
-    """the warpgroup of the CTA that is the memory role, if it is one of its; else the last one is"""
-    warp_specialized: bool = True
-    """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
-    schedule: str = "cooperative"
-    """whether the compute warpgroups share a tile, or have whole tiles in turn: one of SCHEDULES"""
-    cluster: Dims = ALONE
-    """CTAs of a cluster along x, y, z, where the kernel names its axes; else (1, 1, 1): they share nothing then"""
-    cluster_axes: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
     """the kernel's order tokens, by number (`order_tokens`)"""
     handed: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """simulated: the counters that were handed to each compute warpgroup, which may be those of rings met so far"""
-
-    def __post_init__(self) -> None:
-        if self.wg_axis in self.axes:
-            raise SpecError(f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}")
-        most = 8 - self.warp_specialized
-        if not 1 <= self.compute_wgs <= most:
-            memory = " and one warpgroup is the memory role" * self.warp_specialized
-            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
-                            f"got {self.compute_wgs}")
-        self.check_schedule()
-        self.check_cluster()
-        if not self.warp_specialized:
-            return
-        if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
-            raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
-                            f"got {self.memory_registers}")
-        if self.compute_registers < 24:
-            raise SpecError(f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) "
-                            f"leaves {self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute "
-                            f"warpgroups, {self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs")
-
-    # ---- threads and registers
-    @property
-    def warpgroups(self) -> int:
-        return self.compute_wgs + self.warp_specialized
-
-    @property
-    def threads(self) -> int:
-        return 128 * self.warpgroups
-
-    @property
-    def compute_registers(self) -> int:
-        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8.
-
-        Without a memory role those of the launch, of which an instruction can name 255.
-        """
-        if not self.warp_specialized:
-            return min(255, self.register_pool // self.warpgroups)
-        return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
-
-    @property
-    def register_pool(self) -> int:
-        """Registers the CTA holds at launch, per lane summed over its warpgroups: setmaxnreg moves these about.
-
-        The kernel starts with floor8(65536 / threads) registers a lane, so 3 warpgroups hold 504 of the SM's 512.
-        """
-        return self.warpgroups * (65536 // self.threads // 8 * 8)
-
-    @property
-    def first_compute(self) -> int:
-        """The first compute warpgroup, as the CTA numbers them."""
-        return int(self.memory_warpgroup == 0)
-
-    @property
-    def memory_warpgroup(self) -> int:
-        """The memory role, as the CTA numbers its warpgroups; without one a number that none has."""
-        return self.memory_thread if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs else self.compute_wgs
-
-    def number(self, warpgroup: int) -> int:
-        """Number of a compute warpgroup among these, of that in the CTA: the memory role is not counted."""
-        return warpgroup - (warpgroup > self.memory_warpgroup)
-
-    # ---- shared memory
-    @property
-    def smem_bytes(self) -> int:
-        return self.exchange_base + self.compute_wgs * self.exchange_bytes
-
-    @property
-    def exchange_base(self) -> int:
-        """Behind all else, known when all of the kernel is."""
-        if self.simulated or not self.store_slots:
-            return self._rings_end + self._staging_bytes
-        return max(self._rings_end, self.staging_base + self._staging_bytes)  # rings that were met later lie behind it
-
-    def plan_exchange(self, nbytes: int, *cast: tuple[str, str]) -> None:
-        """Let the warps of a warpgroup exchange so many bytes at a time; `cast`: (line, from what to what) of a layout cast."""
-        self.casts.update(dict.fromkeys(cast, nbytes))
-        self.exchange_bytes = max(self.exchange_bytes, nbytes)
-        self._budget()
-
-    @property
-    def _rings_end(self) -> int:
-        ends = [plan.end for plan in (*self.rings.values(), *self.outputs.values())]
-        return max([HEADER, *ends, *(part.end for part in self.scratch.values())])
-
-    def region(self, name: str) -> int:
-        """Number of a region (`profiling`)."""
-        if name not in self.regions:
-            self.regions.append(name)
-        return self.regions.index(name)
 
     @property
     def stores(self) -> bool:
         """Whether TMA stores are issued, which the kernel's end must drain."""
         return self.store_slots > 0 or self.copies_out or bool(self.outputs)
 
-    @property
-    def _staging_bytes(self) -> int:
-        return self.compute_wgs * self.store_slots * PANEL_BYTES
-
-    @property
-    def shares(self) -> tuple[tuple[str, int], ...]:
-        """(what for, bytes) of the shared memory of a CTA, but for what is left over between."""
-        return tuple((what, size) for size, what in rows(self, HEADER, self._staging_bytes))
-
-    def _budget(self) -> None:
-        staging = self._staging_bytes
-        if self.simulated and not self.params.store_slots:
-            # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
-            staging = min(staging, self.compute_wgs * PANEL_BYTES)
-        simulated = self._rings_end + staging + self.compute_wgs * self.exchange_bytes
-        if (simulated if self.simulated else self.smem_bytes) > SMEM_BYTES:
-            raise too_much(self, HEADER, staging)
+    def region(self, name: str) -> int:
+        """Number of a region (`profiling`)."""
+        if name not in self.regions:
+            self.regions.append(name)
+        return self.regions.index(name)
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
@@ -343,9 +204,37 @@ class Unit(Axes):
             self._budget()
         return self.store_slots
 
+    def plan_tickets(self, site: str) -> NumberPlan:
+        """The ring of tickets, one for all loops; `site`: where the first of them is written. SpecError where no room is left.
+
+        A warpgroup reads the tickets of a turn when it has ended its own tile: as many as the others have at the same time, and
+        those that the memory role is ahead, should have slots.
+        """
+        if self.tickets is not None:
+            return self.tickets
+        slots, ready = self.turns + 3, sum(plan.barrier_bytes for plan in self.rings.values())
+        plan = NumberPlan(name=f"tile numbers @ {site}", index=len(self.rings), slots=slots, delay=0, args=(), blocks=(),
+                          offsets=(), stage_bytes=0, stage_stride=4, base=ready + 16 * slots, ready=ready,
+                          consumed=ready + 8 * slots)
+        if ready + plan.barrier_bytes > self.barrier_room - self.scratch_barrier_bytes or plan.index >= COUNTERS:
+            raise SpecError(f"kernel {self.kernel}, tiles(dynamic=True) at {site}: more rings or slots than the "
+                            f"{self.barrier_room} bytes of barriers hold")
+        self.rings[plan.name] = plan
+        return plan
+
     def map_slot(self, request: MapRequest) -> int:
         """Number of the tensor map in the kernel's packed parameter."""
         return self.maps.setdefault(request, len(self.maps))
+
+    @property
+    def counter_at(self) -> int:
+        """Where the packed parameter has the address of the launch's counter (`tile_scheduler`): behind the maps, at least one."""
+        return 128 * max(1, len(self.maps))
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the packed parameter."""
+        return self.counter_at + 128 * (self.tickets is not None)
 
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of a ring's mbarriers."""

@@ -33,8 +33,9 @@ from .in_flight import Held, Seen, needed
 
 MOST = 8
 """groups that a wait can tell apart: 0…7 left, or all"""
-_QUIET = ("numpipe.language.tiles.", "numpipe.core.arith", "numpipe.core.numbers", "numpipe.division", "numpipe.language.tiles.refs", "numpipe.language.tiles.views")
-"""modules whose operations wait for no product"""
+_QUIET = ("numpipe.language.tiles.", "numpipe.core.arith", "numpipe.core.numbers")
+_WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load", "store"))
+"""beginnings of the names of modules whose operations wait for no product, and of those among them whose may"""
 
 
 class Watch:
@@ -124,7 +125,7 @@ class _Function:
         if operation is None:
             return False
         module = getattr(operation, "__module__", "") or ""
-        return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or module.startswith(_QUIET)
+        return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or module.startswith(_QUIET) and not module.startswith(_WAITING)
                     or module in ("builtins", "_operator"))
 
     def states(self) -> dict[int, State]:

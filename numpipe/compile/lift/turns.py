@@ -1,4 +1,4 @@
-"""Turns on tiles, placed: `take_turn` before the first pipeline of a tile, `pass_turn` behind the last (`numpipe.language.pipeline.turns`).
+"""Turns on tiles, placed: `take_turn` before the first pipeline of a tile, `pass_turn` behind the last (`language.pipeline.turns`).
 
 Statically, so that nothing of it is asked at run time: a statement of the tile's body that runs a pipeline, however deep inside,
 is what the turn is taken for. Where the last such statement is a pipeline loop of the tile's body itself, or calls a pipeline that

@@ -34,7 +34,7 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = Fal
     group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; 1000 to 2000 rows of the output are
             a good size
     dynamic True: a CTA takes the next tile of the order when it has ended one, from a counter that all CTAs of the launch share, so
-            that quicker CTAs compute more tiles (see `numpipe.language.grid.tile_scheduler`); a compile-time constant. All CTAs run the same
+            that quicker CTAs compute more tiles (see `tile_scheduler`); a compile-time constant. All CTAs run the same
             loops, with the same counts, to their ends.
 
     "row" takes one to three counts, the other orders two, or three: planes one after the other. With a host table the counts are

@@ -27,7 +27,7 @@ from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier, cp_async_bulk, fence, special
 from ...plan.plans import MapRequest, RingPlan
-from ...plan.schedule import OUTPUTS_BARRIER
+from ...plan.shape import OUTPUTS_BARRIER
 from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel
 
 if TYPE_CHECKING:

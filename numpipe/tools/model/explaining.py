@@ -16,7 +16,8 @@ from ...diagnostics.frames import brief
 from ...kernels.calls import Described
 from ...kernels.kernels import Kernel
 from ...kernels.simulate import run_role
-from ...plan.budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows
+from ...plan.budget import PANEL_BYTES, SMEM_BYTES
+from ...plan.shared_memory import rows
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
 from ...sim import Trace
@@ -79,7 +80,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
         loaded=_arrays(work.total, "load"), stored=_arrays(work.total, "store"),
-        smem=tuple(rows(placed, HEADER, placed.compute_wgs * placed.store_slots * PANEL_BYTES)), smem_limit=SMEM_BYTES,
+        smem=tuple(rows(placed, placed.compute_wgs * placed.store_slots * PANEL_BYTES)), smem_limit=SMEM_BYTES,
         registers=registers, slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
         waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,

@@ -1,0 +1,192 @@
+"""What a kernel is before its source is read: its arrays, roles, registers, named axes and cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+from ..diagnostics.errors import SpecError
+from .allocations import Barrier, ClusterBarrier
+from .block import Block
+from .cluster import ALONE, ROWS, Dims
+from .params import CompilerParams
+from .plans import ArrayArg
+
+SCHEDULES = "cooperative", "pingpong"
+OUTPUTS_BARRIER = 15
+"""named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w that of warpgroup w"""
+
+
+@dataclass
+class KernelShape:
+    """The warpgroups of a CTA and their registers, the axes of the grid, of the cluster and of the warpgroups.
+
+    Raises SpecError where there are too many warpgroups or too few registers, and where two axes have one name.
+    """
+
+    kernel: str
+    arrays: tuple[ArrayArg, ...]
+    axes: tuple[str, ...]
+    wg_axis: str
+    compute_wgs: int
+    memory_registers: int
+    params: CompilerParams = field(default_factory=CompilerParams)
+    memory_thread: int = -1
+    """the warpgroup of the CTA that is the memory role, if it is one of its; else the last one is"""
+    warp_specialized: bool = True
+    """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
+    schedule: str = "cooperative"
+    """whether the compute warpgroups share a tile, or have whole tiles in turn: one of SCHEDULES"""
+    cluster: Dims = ALONE
+    """CTAs of a cluster along x, y, z, where the kernel names its axes; else (1, 1, 1): they share nothing then"""
+    cluster_axes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.wg_axis in self.axes:
+            raise SpecError(f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}")
+        most = 8 - self.warp_specialized
+        if not 1 <= self.compute_wgs <= most:
+            memory = " and one warpgroup is the memory role" * self.warp_specialized
+            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
+                            f"got {self.compute_wgs}")
+        if self.schedule == "pingpong" and self.compute_wgs < 2:
+            raise SpecError(f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
+                            f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2")
+        self._check_cluster()
+        if not self.warp_specialized:
+            return
+        if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
+            raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
+                            f"got {self.memory_registers}")
+        if self.compute_registers < 24:
+            raise SpecError(f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) "
+                            f"leaves {self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute "
+                            f"warpgroups, {self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs")
+
+    # ---- threads and registers
+    @property
+    def warpgroups(self) -> int:
+        return self.compute_wgs + self.warp_specialized
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.warpgroups
+
+    @property
+    def compute_registers(self) -> int:
+        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8.
+
+        Without a memory role those of the launch, of which an instruction can name 255.
+        """
+        if not self.warp_specialized:
+            return min(255, self.register_pool // self.warpgroups)
+        return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
+
+    @property
+    def register_pool(self) -> int:
+        """Registers the CTA holds at launch, per lane summed over its warpgroups: setmaxnreg moves these about.
+
+        The kernel starts with floor8(65536 / threads) registers a lane, so 3 warpgroups hold 504 of the SM's 512.
+        """
+        return self.warpgroups * (65536 // self.threads // 8 * 8)
+
+    @property
+    def first_compute(self) -> int:
+        """The first compute warpgroup, as the CTA numbers them."""
+        return int(self.memory_warpgroup == 0)
+
+    @property
+    def memory_warpgroup(self) -> int:
+        """The memory role, as the CTA numbers its warpgroups; without one a number that none has."""
+        return self.memory_thread if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs else self.compute_wgs
+
+    def number(self, warpgroup: int) -> int:
+        """Number of a compute warpgroup among these, of that in the CTA: the memory role is not counted."""
+        return warpgroup - (warpgroup > self.memory_warpgroup)
+
+    # ---- how the compute warpgroups divide tiles
+    @property
+    def turns(self) -> int:
+        """Compute warpgroups that take turns on tiles (`turns`); 1: they share each tile."""
+        return self.compute_wgs if self.schedule == "pingpong" else 1
+
+    @property
+    def tile_wgs(self) -> int:
+        """Compute warpgroups that share a tile: the size of the warpgroup axis."""
+        return self.compute_wgs // self.turns
+
+    @property
+    def consumed_arrivals(self) -> int:
+        """Arrivals that free a slot: lane 0 of each warp of each warpgroup that uses it (wgmma.wait_group is per warp)."""
+        return 4 * self.tile_wgs
+
+    @property
+    def default_delay(self) -> int:
+        """Steps a slot is kept after use where nothing says how many: nobody else's products fill the gap of a full wait."""
+        return int(self.turns > 1)
+
+    # ---- order tokens
+    def token_barrier(self, number: int) -> int:
+        """The named barrier of the first compute warpgroup for an order token; the others' follow (`order_tokens`)."""
+        return 1 + self.compute_wgs + self.warp_specialized + number * self.compute_wgs
+
+    @property
+    def token_room(self) -> int:
+        """How many order tokens there are named barriers for."""
+        return max(0, OUTPUTS_BARRIER - self.token_barrier(0)) // self.compute_wgs
+
+    # ---- axes
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The axes whose sizes are known when the kernel is compiled."""
+        return {self.wg_axis: self.tile_wgs, **dict(zip(self.cluster_axes, self.cluster, strict=False))}
+
+    @property
+    def clustered(self) -> bool:
+        """Whether CTAs reach into each other's shared memory, and so begin and end together."""
+        return self.cluster != ALONE
+
+    def _check_cluster(self) -> None:
+        """SpecError where a name stands for two axes."""
+        for name in self.cluster_axes:
+            if name in self.axes or name == self.wg_axis:
+                other = "a grid axis" if name in self.axes else "the warpgroup axis"
+                raise SpecError(f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: "
+                                "give each axis a name of its own")
+
+    def axis(self, name: str) -> int:
+        """Grid dimension (0, 1, 2) of a named axis."""
+        if name not in self.axes:
+            cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
+            raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} "
+                            f"and the warpgroup axis is {self.wg_axis!r}")
+        return self.axes.index(name)
+
+    def cluster_dims(self, names: tuple[str, ...], what: str) -> tuple[int, ...]:
+        """The cluster's dimensions of these names; SpecError for a name that it has not."""
+        for name in names:
+            if name not in self.cluster_axes:
+                known = (f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}" if self.cluster_axes else
+                         "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))")
+                raise SpecError(f"{what}: collective_axes has {name!r}, which is no axis of the cluster: {known}")
+        return tuple(sorted(self.cluster_axes.index(name) for name in names))
+
+    def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
+        """The dimensions of the cluster along which CTAs arrive on each other's barriers: none of a plain Barrier."""
+        axes = self.cluster_dims(barrier.axes, what) if isinstance(barrier, ClusterBarrier) else ()
+        return tuple((axis,) for axis in axes if self.cluster[axis] > 1)
+
+    def shared_block(self, block: Block, names: tuple[str, ...], what: str) -> Block:
+        """The block, cut into shares, of an operand with these `collective_axes`."""
+        along = tuple(axis for axis in self.cluster_dims(names, what) if self.cluster[axis] > 1)
+        if not along:
+            return block
+        shares = math.prod(self.cluster[axis] for axis in along)
+        outer = 1 - block.layout.inner
+        rows = block.layout.shape[outer]
+        if rows % (ROWS * shares):
+            raise SpecError(f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} rows (of dimension "
+                            f"{block.axes[outer]}, the one that is not contiguous), and a share is a multiple of {ROWS} rows: make "
+                            f"that side a multiple of {ROWS * shares}, or the cluster smaller")
+        return dataclasses.replace(block, along=along, shares=shares)
