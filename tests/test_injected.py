@@ -1,6 +1,6 @@
 """Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent in every one.
 
-A bug is an edit of `language.pipeline.ring`, `language.pipeline.steps` or `language.tiles.store_ring`: a line left out, a number changed. The edited function
+A bug is an edit of `ring`, `steps` or `store_ring`: a line left out, a number changed. The edited function
 keeps its file name, so that reports still name the user's line: the kernel's.
 """
 

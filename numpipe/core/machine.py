@@ -1,6 +1,6 @@
 """The machine a kernel runs on when it runs in CPython: what one warpgroup of a Hopper SM can do.
 
-Operations (`_op`) call ``current()`` and act on it. The simulated SM implements `Machine` once per warpgroup; nothing
+Operations (`op`) call ``current()`` and act on it. The simulated SM implements `Machine` once per warpgroup; nothing
 below the simulator knows more of it than this file. Addresses are byte offsets in the CTA's dynamic shared memory.
 
 A thread of control is a warpgroup: four warps, 128 lanes. `lanes` says who executes the next operations:

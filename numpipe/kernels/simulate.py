@@ -36,7 +36,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
     try:
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
                      cluster=unit.cluster,
-                     staging_bytes=SMEM_BYTES + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, fragment.exchange
+                     staging_bytes=SMEM_BYTES + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays))
     finally:
         if trace is not None:  # a simulated kernel meets its rings as it runs

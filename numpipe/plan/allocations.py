@@ -43,7 +43,7 @@ class SMEM:
 
     shape       compile-time ints. Dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a
                 tile. A row is a multiple of 16 bytes, and there is a multiple of 8 of them (the layout is that of a pipeline's
-                blocks: `_layout`); a tile begins at a multiple of 1024 bytes.
+                blocks: `layout`); a tile begins at a multiple of 1024 bytes.
     dtype       of the elements
     transforms  how a tile lies in shared memory, as for `BlockSpec`; what is left out is inferred
 

@@ -1,7 +1,7 @@
 """How an array of any rank is cut into 2-D tiles: what a TMA copy of a block moves, and where it starts.
 
 A `BlockSpec` has a side for each dimension of its array. Squeezed dimensions (None) have one element in a block and are left
-out of the tile; the two others are its rows and columns, and lie in shared memory as `_layout` says::
+out of the tile; the two others are its rows and columns, and lie in shared memory as `layout` says::
 
     array (B, M, K), row-major, block_shape (None, 128, 64)
 
@@ -43,7 +43,7 @@ class Block:
     fill      what lies outside the array reads as
     policy    eviction policy of its copies' lines in L2 (`intrinsics.cp_async_bulk`), or None
     along     dimensions of the cluster along which CTAs load the same block, each a share of it: its n-th part in `shares`, cut
-              across the dimension that is not contiguous (`_cluster`)
+              across the dimension that is not contiguous (`cluster`)
     """
 
     layout: Layout

@@ -38,7 +38,7 @@ class CompilerParams:
     approx_math           divide float32 tiles and numbers by ``div.approx.f32`` (PTX ISA): within 2 ulp for divisors of magnitude
                           2^-126 to 2^126, beyond 2^126 the quotient is 0. By default ``/`` is rounded correctly. ``//`` and ``%``
                           stay exact, other types too, and so does the simulator. ``np.exp`` and its like take the approximate
-                          instructions as well (`fragment.mathematics` has their errors).
+                          instructions as well (`tiles.mathematics` has their errors).
     dimension_semantics   for each dimension of a kernel's own grid "parallel", which makes it one of CTAs, or "sequential", which
                           makes it one of the kernel's pipeline; None: all parallel.
     max_concurrent_steps  slots of pipelines that do not say it themselves; None: the pipeline's own default.

@@ -1,6 +1,6 @@
 """Transforms of a block on its way into shared memory: how wide its rows lie there, how they are swizzled, which side comes first.
 
-A block lies in shared memory as *panels*: `n` elements of its contiguous dimension, for all of its lines (see `_layout`). Eight
+A block lies in shared memory as *panels*: `n` elements of its contiguous dimension, for all of its lines (see `layout`). Eight
 lines of a panel are the unit that swizzling permutes and that wgmma reads, so a panel is a column of (8, n) tiles::
 
     BlockSpec((64, 128), index_map, transforms=(TilingTransform((8, 32)), SwizzleTransform(64)))      # float16

@@ -5,7 +5,7 @@ A flag is set by a release (st.release.gpu), which takes with it what its lane k
 barriers pass it on to the other warps. A load of what another CTA stored is ordered when the loading warps know such a counter, and
 what was released under it covers the store.
 
-CTAs run one after the other, in the order of their indices where kernels hand over (`language.grid.splits`: an owner waits for CTAs of a
+CTAs run one after the other, in the order of their indices where kernels hand over (`grid.splits`: an owner waits for CTAs of a
 smaller index only). So a flag that is not set when a CTA asks for it can be set by that CTA alone; else it is a deadlock.
 
 PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".

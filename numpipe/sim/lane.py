@@ -46,7 +46,7 @@ class _Stop:
 
 
 class Lane:
-    """The `Lane` protocol of `_machine`."""
+    """The `Lane` protocol of `core.machine`."""
 
     def __init__(self, warp: _Warp, lane: int) -> None:
         self.lane = lane

@@ -4,7 +4,7 @@ A wait that is given up falls through, so that its warp comes to the kernel's en
 mbarrier: named barriers, barriers of the cluster, flags in global memory. But what it does on its way is no longer ordered by the
 protocol, and the hardware traps at an arrival that a phase does not miss (on an H200 an illegal instruction, and the context is
 lost): the memory role would announce its next copy while the bytes of the last one are on their way. So a given-up wait first sets
-a word of its CTA (`_watch`), and every arrival, announcement, copy and ``st.async`` of the kernel is predicated on it.
+a word of its CTA (`plan.watch`), and every arrival, announcement, copy and ``st.async`` of the kernel is predicated on it.
 
 Why nothing can trap then:
 

@@ -125,8 +125,8 @@ class _Function:
         if operation is None:
             return False
         module = getattr(operation, "__module__", "") or ""
-        return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or module.startswith(_QUIET) and not module.startswith(_WAITING)
-                    or module in ("builtins", "_operator"))
+        quiet = module.startswith(_QUIET) and not module.startswith(_WAITING)
+        return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or quiet or module in ("builtins", "_operator"))
 
     def states(self) -> dict[int, State]:
         """What is in flight where each block begins: on some way to it."""

@@ -1,4 +1,4 @@
-"""Loops over tiles that a CTA takes from the launch's counter, ``numpipe.tiles(…, dynamic=True)``: `language.grid.tile_scheduler`."""
+"""Loops over tiles that a CTA takes from the launch's counter, ``numpipe.tiles(…, dynamic=True)`` (`grid.tile_scheduler`)."""
 
 from __future__ import annotations
 

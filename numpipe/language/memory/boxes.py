@@ -1,7 +1,7 @@
 """The boxes of a copy: which TMA instructions move a tile between a view of an array and shared memory.
 
 A TMA instruction moves one box of the array, of at most 256 elements a side, to or from contiguous shared memory (PTX ISA,
-"Tensors: Box"). A tile takes one for each of its panels (`_layout`), and more where it has more rows than a box may have.
+"Tensors: Box"). A tile takes one for each of its panels (`plan.layout`), and more where it has more rows than a box may have.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
     numpipe.copy_smem_to_gmem(tile, c.at[ds(m * 64, 64), ds(n * 64, 64)])
     numpipe.wait_smem_to_gmem(0)                                # it is in global memory
 
-A warpgroup calls them with all its lanes, and one of its lanes issues: as many TMA copies as the tile has panels (`_layout`).
+A warpgroup calls them with all its lanes, and one of its lanes issues: as many TMA copies as the tile has panels (`plan.layout`).
 The memory role issues none of them. Which warpgroup waits is free for loads, whose end is a phase of a barrier; stores end
 for the warpgroup that issued them.
 """
@@ -281,7 +281,7 @@ def copy_smem_to_gmem(src: Any, dst: Any, *, predicate: Any = True, commit_group
     commit_group  close the warpgroup's group of stores with this one; False leaves it open for more
                   (`commit_smem_to_gmem_group`)
     reduction_op  None, or how an element is combined with what the array holds: "add", "min", "max", "inc", "dec", "and", "or",
-                  "xor", as far as there is one for its type (`_machine.REDUCTIONS`). Elements change at once each, in any order.
+                  "xor", as far as there is one for its type (`machine.REDUCTIONS`). Elements change at once each, in any order.
                   What the array holds is what the caller passes; one that the call allocates (`out_type`) holds nothing.
 
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"). The kernel

@@ -187,7 +187,7 @@ def _syncwarp(_context: Any, mask: Any) -> Any:
 
 # ---- elements of tiles
 def _place(context: Any, builder: Any, tile: SmemType, address: Any, index: Any, value: Any) -> Any:
-    """Address of an element, swizzled: rows of a tile lie as `_layout.swizzled` says."""
+    """Address of an element, swizzled: rows of a tile lie as `layout.swizzled` says."""
     row, column = (Int(builder, nb.const(ty.literal_value) if isinstance(ty, nb.types.IntegerLiteral) else
                        context.cast(builder, part, ty, I32))
                    for ty, part in zip(index, nb.cgutils.unpack_tuple(builder, value), strict=True))
