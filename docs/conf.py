@@ -92,7 +92,7 @@ def _names(package: str, names: Iterable[str]) -> Iterator[str]:
         options = [":no-index:"] if elsewhere else []  # its own page has the entry of the index
         if inspect.isclass(value):
             bases = [":show-inheritance:"] if issubclass(value, BaseException) else []
-            parts = [":inherited-members:"] if name == "Kernel" else []  # which is in several files
+            parts = [":inherited-members:"] if name in ("Kernel", "Trace") else []  # which are in several files
             yield from _rst(f".. autoclass:: {package}.{name}", ":members:", *parts, *bases, *options)
         elif callable(value):
             yield from _rst(f".. autofunction:: {package}.{name}", *options)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numpipe.core.machine import REDUCTIONS, TensorMap, current
+from numpipe.core.machine import REDUCTIONS, TensorMap, check_policy, current
 from numpipe.core.op import constant, op, ptx
 from numpipe.diagnostics.errors import SpecError
 
@@ -33,15 +33,6 @@ def check_rank(operation: str, rank: int) -> None:
     """SpecError unless a tensor map can have `rank` dimensions."""
     if not 1 <= rank <= 5:
         raise SpecError(f"cp_async_bulk.{operation}: {rank} coordinates; a tensor map has 1 … 5 dimensions")
-
-
-EVICTION_POLICIES = ("evict_first", "evict_last")
-
-
-def check_policy(what: str, policy: object) -> None:
-    """SpecError for what is neither None nor an eviction policy."""
-    if policy is not None and policy not in EVICTION_POLICIES:
-        raise SpecError(f"{what}: eviction_policy must be 'evict_first', 'evict_last' or None, got {policy!r}")
 
 
 def _coordinates(operation: str, tensor_map: TensorMap, coords: Sequence[int]) -> tuple[int, ...]:

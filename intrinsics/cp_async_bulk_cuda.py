@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numpipe.core import numba as nb
+from numpipe.core.machine import check_policy
 from numpipe.core.op import cuda_meaning, immediate
 from numpipe.diagnostics.errors import SpecError
 
@@ -31,7 +32,7 @@ def _unpacked(builder: Any, coords: Any, rank: int) -> list[Any]:
 def _hinted(what: str, given: Any, statement: str) -> str:
     """`statement` with its L2 cache hint: "$hint" among the qualifiers, "$policy" as the last operand."""
     policy = immediate(what, "eviction_policy", given)
-    cp_async_bulk.check_policy(what, policy)
+    check_policy(what, policy)
     if policy is None:
         return statement.replace("$hint", "").replace("$policy", "")
     hinted = statement.replace("$hint", ".L2::cache_hint").replace("$policy", ", policy")

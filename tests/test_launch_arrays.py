@@ -14,7 +14,7 @@ from launch_fakes import CudaArray, FakeDriver, TorchTensor
 
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch import arrays, driver
+from numpipe.launch import driver, info
 
 
 @pytest.fixture(autouse=True)
@@ -210,9 +210,9 @@ def test_host_arrays_are_addressable_whatever_their_rows() -> None:
 
 
 def test_strides_that_no_address_uses_become_ones_the_driver_takes() -> None:
-    assert arrays.tma_strides((1, 6), (12, 2), 2) == (16, 2)
-    assert arrays.tma_strides((3, 1, 1), (32, 5, 7), 2) == (32, 16, 2)
-    assert arrays.tma_strides((0, 6), (12, 2), 2) == (16, 2)
+    assert info.tma_strides((1, 6), (12, 2), 2) == (16, 2)
+    assert info.tma_strides((3, 1, 1), (32, 5, 7), 2) == (32, 16, 2)
+    assert info.tma_strides((0, 6), (12, 2), 2) == (16, 2)
 
 
 @pytest.mark.parametrize("shape, strides, mend", [

@@ -28,7 +28,6 @@ from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.grid.tile_scheduler_cuda import begin_scheduler
 from ..language.pipeline.order_tokens import end_tokens
-from ..language.pipeline.ring_cuda import smem
 from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.pipeline.turns_cuda import define_turns
 from ..language.tiles.order_cuda import define_order
@@ -40,10 +39,10 @@ from ..plan.context_cuda import define_axes, new_context
 from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
 from ..plan.unit import Unit
 from .check.instrument import define_control
+from .check.roles import MEMORY_SUFFIX
 from .check.stopping import rest
 
 I32 = nb.types.int32
-MEMORY_SUFFIX = "_memory_role"
 
 
 class TableType(nb.types.Type):  # type: ignore[misc]
@@ -104,11 +103,11 @@ def _start(unit: Unit) -> Op[..., Any]:
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
             define_axes(builder.module, unit)
-            define_division(builder.module, unit)
+            define_division(builder.module, unit.params.approx_math)
             define_approximation(builder.module, unit)
             define_order(builder.module, unit)
             if unit.exchange_bytes:
-                define_exchange(builder.module, unit, smem)
+                define_exchange(builder.module, unit)
             if unit.turns > 1:
                 define_turns(context, builder.module, unit)
             if unit.params.profile_space:
@@ -117,10 +116,10 @@ def _start(unit: Unit) -> Op[..., Any]:
             with builder.if_then(builder.and_(first, elected(builder))):
                 rings = (barrier for plan in unit.rings.values() for barrier in unit.barriers(plan))
                 for address, count, _ in (*rings, *unit.scratch_barriers()):
-                    nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
+                    nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
                 nb.call(context, builder, fence.mbarrier_init, (), ())
                 if unit.params.debug:
-                    define_control(builder, smem(builder, 0), smem(builder, unit.barrier_room))
+                    define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
             if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
                 meet(context, builder, unit.params.debug)
             else:
@@ -180,7 +179,7 @@ def _rest(unit: Unit) -> Op[..., Any]:
 
     def typer(_context: Any) -> Any:
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            rest(builder, smem(builder, unit.barrier_room))
+            rest(builder, nb.smem(builder, unit.barrier_room))
             return nb.nothing(context)
 
         return nb.types.void(), codegen

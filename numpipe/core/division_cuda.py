@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..plan.unit import Unit
 from . import numba as nb
 
 SYMBOL = "np_divide"
@@ -19,11 +18,10 @@ def divide(builder: Any, a: Any, b: Any) -> Any:
     return nb.external(builder, SYMBOL, nb.f32, (a, b))
 
 
-def define_division(module: Any, unit: Unit) -> None:
+def define_division(module: Any, approximate: bool) -> None:
     """The symbol's definition for this kernel, in its entry module.
 
     ``div.approx.f32`` is a reciprocal and a product (PTX ISA, "div": at most 2 ulp for divisors of 2^-126 to 2^126).
     """
     with nb.define(module, SYMBOL, nb.f32, (nb.f32, nb.f32)) as (builder, (a, b)):
-        approximate = unit.params.approx_math
         builder.ret(nb.external(builder, "llvm.nvvm.div.approx.f", nb.f32, (a, b)) if approximate else builder.fdiv(a, b))

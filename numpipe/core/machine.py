@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..diagnostics.errors import SimulationError
+from ..diagnostics.errors import SimulationError, SpecError
 from ..diagnostics.reports import Party, Report
 
 Lanes = Literal["all", "warps", "one"]
@@ -40,6 +40,8 @@ REDUCTIONS: dict[str, tuple[str, ...]] = {
 }
 """What the TMA can do with an element in global memory, and for which types (PTX ISA, "cp.reduce.async.bulk"; and, or and xor of
 int64 are an illegal instruction on an H200)."""
+EVICTION_POLICIES = ("evict_first", "evict_last")
+"""What L2 may do with the lines of a TMA copy (PTX ISA, "createpolicy")."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,6 +306,12 @@ def current() -> Machine:
         return _current.get()
     except LookupError:
         raise RuntimeError("this operation works inside a kernel only: call it from a @numpipe.kernel function") from None
+
+
+def check_policy(what: str, policy: object) -> None:
+    """SpecError for what is neither None nor an eviction policy."""
+    if policy is not None and policy not in EVICTION_POLICIES:
+        raise SpecError(f"{what}: eviction_policy must be 'evict_first', 'evict_last' or None, got {policy!r}")
 
 
 def failure(error: type[SimulationError], hazard: str, message: str, mend: str, did: str, **where: Any) -> SimulationError:

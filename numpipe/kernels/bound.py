@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import launch
 from ..diagnostics.errors import LaunchError, NumpipeError, SpecError
@@ -13,10 +13,7 @@ from ..launch.launcher import Launch, bounded
 from ..launch.marks import address_of
 from ..launch.watch import WATCH
 from .arguments import SCALAR, scalar_kind, scalar_value
-
-if TYPE_CHECKING:
-    from .calls import Asked
-    from .kernels import Kernel
+from .calls import Asked, Calls
 
 _STREAMS = 16
 _WATCHED = WATCH.kernels
@@ -41,7 +38,7 @@ class Bound:
     2.0
     """
 
-    def __init__(self, kernel: Kernel, asked: Asked, out: Any) -> None:
+    def __init__(self, kernel: Calls, asked: Asked, out: Any) -> None:
         self.kernel = kernel
         self._asked, self._out = asked, out
         self._names = kernel.array_names(asked.call)
@@ -117,7 +114,7 @@ class Bound:
 class BoundOnGpu(Bound):
     """The same for arrays on the GPU: a launch for each stream that it was called on."""
 
-    def __init__(self, kernel: Kernel, asked: Asked, out: Any) -> None:
+    def __init__(self, kernel: Calls, asked: Asked, out: Any) -> None:
         super().__init__(kernel, asked, out)
         self._prepare(asked)
 
@@ -184,7 +181,7 @@ class BoundOnGpu(Bound):
                                   f"it was bound; tell it with bound.update({name}=…), or bind again")
 
 
-def bind(kernel: Kernel, asked: Asked, out: Any) -> Bound:
+def bind(kernel: Calls, asked: Asked, out: Any) -> Bound:
     """The bound form of a call.
 
     Raises SpecError where its output would be a new JAX array: that is seen before it is written again.

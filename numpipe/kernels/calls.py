@@ -15,7 +15,7 @@ import numpy as np
 from .. import launch
 from ..diagnostics import log
 from ..diagnostics.errors import SpecError
-from ..launch.arrays import ArrayInfo
+from ..launch.info import ArrayInfo
 from ..plan.plans import ArrayArg
 from ..plan.specs import ArrayType, Persistent
 from . import targets

@@ -14,7 +14,7 @@ from ..compile.lift.positions import Source
 from ..compile.lift.stored import stored
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
-from ..launch.arrays import ArrayInfo
+from ..launch.info import ArrayInfo
 from ..plan.plans import ArrayArg
 from .arguments import SCALAR, Call, Parameters
 from .options import Options

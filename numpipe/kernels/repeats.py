@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import launch
-from ..launch.arrays import ArrayInfo
+from ..launch.info import ArrayInfo
 from ..launch.launcher import Launch, bounded
 from ..launch.marks import MARKS, learn
 from .arguments import Call, Parameters

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import launch
 from ..diagnostics.errors import SpecError
-from ..launch.arrays import ArrayInfo
+from ..launch.info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
 from .arguments import SCALAR, Call, Parameters
 from .options import Options, parameter_names

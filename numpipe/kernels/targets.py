@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import launch
 from ..diagnostics.errors import TargetError
-from ..launch.arrays import ArrayInfo
+from ..launch.info import ArrayInfo
 from ..plan.specs import Persistent
 from .options import Options, grid_dims
 

@@ -20,7 +20,7 @@ from ..compile.check import blame
 from ..compile.lift import asked as asked_of
 from ..compile.lift.fold import StaticArray
 from ..compile.lift.lift import Lifted, lift
-from ..launch.arrays import ArrayInfo
+from ..launch.info import ArrayInfo
 from ..plan.debug import SimulatedOnly
 from ..plan.unit import Unit
 from .definition import Definition

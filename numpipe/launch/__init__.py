@@ -1,7 +1,8 @@
 """From a compiled kernel and a caller's arrays to a launch.
 
 ==============  ========================================================================================
-`arrays`        what a kernel needs to know of a NumPy, PyTorch, CuPy or other CUDA array
+`info`          what a launch needs to know of an array, and what follows of its layout
+`arrays`        that, read from a NumPy, PyTorch, CuPy or other CUDA array
 `jax_arrays`    the same of JAX arrays, and outputs of that kind
 `dlpack`        the same of arrays that are known by DLPack only
 `overlap`       outputs that share bytes with another array
@@ -31,13 +32,14 @@
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
 """
 
-from .arrays import ArrayInfo, describe, imagined, library, major_order, not_addressable, same_place, tma_addressable
+from .arrays import describe, library
 from .buffers import DeviceBuffer
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .device_array import DeviceArray
 from .handover import deliver, foreign, order, settle
 from .host import Staging, run, run_on_host
+from .info import ArrayInfo, imagined, major_order, not_addressable, same_place, tma_addressable
 from .launcher import Compiled, Function, Launch, Prepared
 from .outputs import check_writable, describe_fresh, empty_like_kind, maker
 from .overlap import check_overlap

@@ -3,61 +3,23 @@
 ``describe`` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy or a JAX array, or
 anything with ``__cuda_array_interface__`` or ``__dlpack__``; nothing is copied and the owner is kept alive by the result.
 It runs for every argument of every call, so a type is classified once and read by a function of its own from then on.
-
-A matrix is *row* major when its last dimension is contiguous and *col* major when its first one is: the tensor map of a
-col-major array is made over its transpose, in memory order.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from ..core.machine import ELEMENTS
 from ..diagnostics.errors import SpecError
-from . import driver
-
-Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]
-"""where it is and how its memory is shared: "cuda" is CuPy, Numba and all else with ``__cuda_array_interface__``"""
-Major = Literal["row", "col"]
-
-DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ELEMENTS}
-"""Element types of kernel arguments."""
-
-_exact = {dtype: dtype for dtype in DTYPES.values()}  # np.dtype.name takes a microsecond, a hash does not
-
-_TMA_ALIGN = 16
-_TMA_MAX_STRIDE = 1 << 40
-_TMA_MAX_DIM = 1 << 32
-
-
-class ArrayInfo(NamedTuple):
-    """What a launch needs to know of one array. Strides are in bytes; `ptr` is 0 for host arrays."""
-
-    kind: Kind
-    ptr: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-    device: int
-    """CUDA ordinal; -1 for host arrays"""
-    writable: bool
-    owner: Any
-    """the object that was passed"""
-    array: np.ndarray[Any, Any] | None = None
-    """host arrays: the memory as a NumPy array (a view of a CPU tensor's)"""
-    held: Any = None
-    """what besides `owner` keeps the memory alive: the view of a DLPack export"""
-
+from . import dlpack, driver, jax_arrays
+from .info import DTYPES, ArrayInfo, argument, dense_strides, known
 
 Reader = Callable[[Any, str, str], ArrayInfo]
-_readers: dict[type, Reader] = {}
+READERS: dict[type, Reader] = {}
+"""How a type's objects are read: noted when the first one is, of `DeviceArray` from the beginning."""
 
 
 def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
@@ -65,29 +27,15 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
 
     Raises SpecError for anything that is not an array, and for element types no kernel takes.
     """
-    reader = _readers.get(type(obj))
+    reader = READERS.get(type(obj))
     if reader is None:
         reader = _choose(obj, name, kernel)
-        _readers[type(obj)] = reader
+        READERS[type(obj)] = reader
     return reader(obj, name, kernel)
-
-
-def imagined(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
-    """An array of zeros that nobody has allocated: rows one after another, as a caller would make it."""
-    strides = tuple(dtype.itemsize * math.prod(shape[axis + 1:]) for axis in range(len(shape)))
-    zeros = np.broadcast_to(np.zeros((), dtype), shape)
-    return ArrayInfo("host", 0, shape, strides, dtype, -1, True, zeros, zeros)
-
-
-def argument(name: str, kernel: str) -> str:
-    """How messages call an argument."""
-    return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
 _LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax", "numba": "numba",
               "numba_cuda": "numba"}
-
-
 _libraries: dict[type, str] = {}
 
 
@@ -108,18 +56,10 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if library(type(obj)) == "cupy" and hasattr(obj, "data"):
         return _cupy
     if library(type(obj)) == "jax" and hasattr(obj, "shape"):
-        from . import jax_arrays  # here, because it builds on this module
-
         return jax_arrays.read
-    from . import device_array  # builds on this module too
-
-    if isinstance(obj, device_array.DeviceArray):
-        return device_array.read
     if hasattr(type(obj), "__cuda_array_interface__") or hasattr(obj, "__cuda_array_interface__"):
         return _interface
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
-        from . import dlpack
-
         return dlpack.read
     mend = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
     if isinstance(obj, (list, tuple)):
@@ -127,18 +67,8 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
     raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {mend}")
 
 
-def known(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
-    """The element type, if kernels take it; SpecError otherwise."""
-    found = _exact.get(dtype)
-    if found is None:
-        raise SpecError(
-            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; "
-            f"convert to one of {', '.join(DTYPES)} in native byte order")
-    return found
-
-
 def _numpy(obj: np.ndarray[Any, Any], name: str, kernel: str) -> ArrayInfo:
-    dtype = _exact.get(obj.dtype) or known(obj.dtype, name, kernel)
+    dtype = known(obj.dtype, name, kernel)
     return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
 
 
@@ -181,7 +111,7 @@ def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 
 def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    dtype = _exact.get(obj.dtype) or known(obj.dtype, name, kernel)
+    dtype = known(obj.dtype, name, kernel)
     memory = obj.data
     return ArrayInfo("cuda", memory.ptr, obj.shape, obj.strides, dtype, memory.device_id, True, obj)
 
@@ -237,126 +167,3 @@ def _device_of(ptr: int) -> int:
         return cuda.pointer_device(ptr) if ptr and cuda.count > 1 else 0
     except (driver.DriverMissing, driver.DriverError):
         return 0
-
-
-# ---- layout -------------------------------------------------------------------------------------------------------
-def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Byte strides of a C-contiguous array; dimensions of size 0 count as 1."""
-    strides = [itemsize] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
-    return tuple(strides)
-
-
-def major_order(info: ArrayInfo) -> Major:
-    """"row" when the last dimension is contiguous, else "col" when the first one is; "row" when both or neither are.
-
-    The stride of a dimension of size 1 says nothing, so an (n, 1) matrix is "row", like arrays without elements and 1-D
-    arrays; a (1, n) matrix that is not "row" is "col", but not a (1, m, n) array, whose other strides would be wrong for TMA.
-    """
-    shape, strides, size = info.shape, info.strides, info.dtype.itemsize
-    if len(shape) < 2 or strides[-1] == size or shape[-1] == 1 or 0 in shape:
-        return "row"
-    if shape[0] == 1:
-        return "col" if len(shape) == 2 else "row"
-    return "col" if strides[0] == size else "row"
-
-
-def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
-    """A shape, stride or block tuple with the contiguous dimension last."""
-    return tuple(values) if major == "row" else tuple(reversed(values))
-
-
-def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
-    """Byte strides and bytes of a copy in the major order of `info` whose rows start at multiples of 16 bytes.
-
-    Where rows are such a multiple already, the copy is contiguous.
-    """
-    major = major_order(info)
-    shape = memory_order(info.shape, major)
-    size = info.dtype.itemsize
-    if len(shape) < 2:
-        return dense_strides(shape, size), math.prod(shape) * size
-    pitch = -(-shape[-1] * size // _TMA_ALIGN) * _TMA_ALIGN
-    return memory_order((*dense_strides(shape[:-1], pitch), size), major), math.prod(shape[:-1]) * pitch
-
-
-def copied_obstacle(info: ArrayInfo) -> str | None:
-    """Why TMA could not even address a padded copy, or None: it has too many dimensions, none, or too large ones."""
-    return _obstacle(0, info.shape, padded(info)[0], info.dtype)
-
-
-def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Byte strides (contiguous dimension last) with those that no address uses replaced by ones TMA accepts."""
-    result = list(strides)
-    for axis, dim in enumerate(shape[:-1]):
-        if dim <= 1 or 0 in shape:
-            result[axis] = _TMA_ALIGN
-    if result and (shape[-1] <= 1 or 0 in shape):
-        result[-1] = itemsize
-    return tuple(result)
-
-
-def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> str | None:
-    """Why TMA cannot address an array given in memory order (contiguous dimension last), or None.
-
-    The rules are those of cuTensorMapEncodeTiled: 1 to 5 dimensions, a base at a multiple of 16 bytes, contiguous
-    elements, every other stride a multiple of 16 bytes below 2**40, dimensions below 2**32. An array without elements
-    is never read, so its address and strides do not matter.
-    """
-    if not 1 <= len(shape) <= 5:
-        return f"it has {len(shape)} dimensions and TMA addresses 1 to 5"
-    if 0 in shape:
-        return None
-    if ptr % _TMA_ALIGN:
-        return f"its data starts at an address that is {ptr % _TMA_ALIGN} bytes past a multiple of {_TMA_ALIGN}"
-    *outer, inner = tma_strides(shape, strides, itemsize)
-    if inner != itemsize:
-        which = "no dimension" if len(shape) < 3 else "neither the last dimension nor, in column-major order, the first"
-        return f"{which} is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
-    for dim in shape:
-        if dim >= _TMA_MAX_DIM:
-            return f"a dimension of {dim} elements is beyond TMA's 2**32 - 1"
-    for stride in outer:
-        if stride <= 0 or stride % _TMA_ALIGN:
-            return f"its rows are {stride} bytes apart and TMA needs a positive multiple of {_TMA_ALIGN}"
-        if stride >= _TMA_MAX_STRIDE:
-            return f"its rows are {stride} bytes apart and TMA's limit is 2**40"
-    return None
-
-
-def tma_addressable(info: ArrayInfo) -> str | None:
-    """None when TMA can address the array, otherwise the reason. Host arrays are padded on their way to the GPU."""
-    if info.kind == "host":
-        return tma_obstacle(0, info.shape, dense_strides(info.shape, _TMA_ALIGN), _TMA_ALIGN)
-    return _obstacle(info.ptr % _TMA_ALIGN, info.shape, info.strides, info.dtype)
-
-
-@functools.lru_cache(maxsize=4096)
-def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
-    """Every call asks this of every array, so the answer is kept: it depends on the address's last bits only."""
-    major = major_order(ArrayInfo("cuda", offset, shape, strides, dtype, 0, True, None))
-    return tma_obstacle(offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize)
-
-
-def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
-    """The error for an input that TMA must read and cannot; it offers the padded copy where that is a mend."""
-    mend = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
-    if copied_obstacle(info):
-        mend = "reshape it, or pass a slice of it"
-    return SpecError(f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape "
-                     f"{info.shape}, strides {info.strides} bytes: {reason}; {mend}")
-
-
-def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> Literal["host", "device"]:
-    """Where all arguments live. Raises SpecError unless all are on the host or all on one GPU."""
-    if not infos:
-        return "device"
-    first = infos[0].device
-    for info, name in zip(infos, names, strict=True):
-        if info.device != first:
-            here, there = (f"GPU {d}" if d >= 0 else "the host" for d in (info.device, first))
-            raise SpecError(
-                f"{argument(name, kernel)}: a {type(info.owner).__name__} on {here}, but argument {names[0]!r} is on "
-                f"{there}; pass all arrays on the host or all on one GPU")
-    return "host" if first < 0 else "device"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from . import driver
-from .arrays import ArrayInfo, padded
+from .info import ArrayInfo, padded
 
 
 class DeviceBuffer:

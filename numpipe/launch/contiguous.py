@@ -16,9 +16,10 @@ from typing import Any
 
 from ..diagnostics.errors import SpecError
 from . import driver, handover
-from .arrays import ArrayInfo, copied_obstacle, describe, library, major_order, memory_order, padded, tma_addressable
+from .arrays import describe, library
 from .buffers import allocate
 from .device_array import DeviceArray
+from .info import ArrayInfo, copied_obstacle, major_order, memory_order, padded, tma_addressable
 from .streams import current_stream
 
 __all__ = ["ascontiguous"]

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..diagnostics.errors import SpecError
 from . import driver
-from .arrays import ArrayInfo, dense_strides, describe, known, major_order
+from .arrays import READERS, describe
 from .buffers import BufferView, DeviceBuffer
+from .info import ArrayInfo, dense_strides, known, major_order
 from .transfers import download, upload
 
 
@@ -117,7 +118,10 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype.name}, device={self.device})"
 
 
-def read(array: DeviceArray, name: str, kernel: str) -> ArrayInfo:
-    """The reader of these arrays for `arrays.describe`: they know their device and element type, the interface does not."""
+def _read(array: DeviceArray, name: str, kernel: str) -> ArrayInfo:
+    """What `describe` says of these arrays: they know their device and element type, the interface does not."""
     known(array.dtype, name, kernel)
     return array.info()
+
+
+READERS[DeviceArray] = _read

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.errors import SpecError
-from .arrays import ArrayInfo, argument, dense_strides, known
+from .info import ArrayInfo, argument, dense_strides, known
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _LEGACY_DEFAULT = 1  # how DLPack spells it for CUDA; 0 is not allowed

@@ -20,7 +20,8 @@ from typing import Any
 
 from ..diagnostics.errors import SpecError
 from . import dlpack, driver, jax_arrays
-from .arrays import ArrayInfo, library
+from .arrays import library
+from .info import ArrayInfo
 
 _KINDS = ("jax", "dlpack")
 

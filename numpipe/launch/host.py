@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import driver, streams
-from .arrays import ArrayInfo, same_place
 from .buffers import DeviceBuffer, allocate
 from .faults import naming
+from .info import ArrayInfo, same_place
 from .outputs import check_writable
 from .overlap import check_overlap
 from .profiles import PROFILES

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.errors import SpecError
-from .arrays import ArrayInfo, argument, dense_strides, known
+from .info import ArrayInfo, argument, dense_strides, known
 
 IMMUTABLE = ("JAX arrays are immutable, so none can be an output: leave it out where the kernel has an out_type, the call then "
              "returns a new one; else pass a PyTorch, CuPy or NumPy array")

@@ -27,10 +27,10 @@ import numpy as np
 from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, streams
-from .arrays import ArrayInfo, memory_order, not_addressable, tma_addressable
 from .attributes import PLAIN, Attributes
 from .faults import naming
 from .images import load
+from .info import ArrayInfo, memory_order, not_addressable, tma_addressable
 from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode

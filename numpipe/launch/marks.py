@@ -12,8 +12,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from .arrays import ArrayInfo
 from .device_array import DeviceArray
+from .info import ArrayInfo
 
 Mark = tuple[Any, ...]
 _POINTER = operator.attrgetter("ptr")

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..diagnostics.errors import SpecError
 from . import driver, jax_arrays, pinned, transfers
-from .arrays import ArrayInfo, argument, describe, library
+from .arrays import describe, library
 from .device_array import DeviceArray
+from .info import ArrayInfo, argument
 from .streams import current_stream, refuse_capture_of_output
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.errors import SpecError
-from .arrays import ArrayInfo, argument
+from .info import ArrayInfo, argument
 
 _MOST_WORK: Any = 10_000  # NumPy's type stubs know only 0 and -1
 """steps `numpy.shares_memory` may take; it needs few where strides are multiples of each other, as those of views are"""

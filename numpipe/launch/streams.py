@@ -15,8 +15,8 @@ from typing import Any
 
 from ..diagnostics.errors import SpecError
 from . import driver
-from .arrays import ArrayInfo
 from .faults import STREAMS
+from .info import ArrayInfo
 
 LEGACY_DEFAULT = 0
 _PER_THREAD = 2

@@ -21,7 +21,7 @@ from ..diagnostics import log
 from ..diagnostics.errors import SpecError
 from ..plan.plans import MapRequest
 from . import driver
-from .arrays import tma_obstacle, tma_strides
+from .info import tma_obstacle, tma_strides
 
 __all__ = ["MAP_BYTES", "MapRequest", "encode"]
 

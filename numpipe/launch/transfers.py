@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import copy_threads, driver, pinned
-from .arrays import ArrayInfo, dense_strides, major_order
 from .buffers import DeviceBuffer, allocate
+from .info import ArrayInfo, dense_strides, major_order
 
 PLAIN = 16 << 20
 """Arrays of fewer bytes are left to the driver."""

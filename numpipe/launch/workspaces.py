@@ -18,8 +18,8 @@ import numpy as np
 
 from ..plan.specs import FLAGS
 from . import driver
-from .arrays import ArrayInfo
 from .buffers import DeviceBuffer
+from .info import ArrayInfo
 
 _FLOAT32 = np.dtype(np.float32)
 _LOCK = threading.Lock()

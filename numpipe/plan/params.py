@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.machine import EVICTION_POLICIES
 from ..diagnostics.errors import SpecError
-from ..intrinsics.cp_async_bulk import EVICTION_POLICIES
 
 __all__ = ["CompilerParams", "LoweringSemantics"]
 

@@ -12,7 +12,6 @@ from typing import Any
 from ..core import numba as nb
 from ..core.op import cuda_meaning, immediate
 from ..diagnostics.errors import SpecError
-from ..language.tiles.refs_cuda import gmem_value
 from . import profile
 from . import profiling as source
 from .plans import PROFILE
@@ -146,7 +145,8 @@ def _mark_store(_context: Any, ref: Any, event: Any) -> Any:
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if ref.unit.params.profile_space:
-            record(builder, ref.unit, gmem_value(context, builder, ref, args[0]).np, kind, nb.const(0))
+            state = nb.cgutils.create_struct_proxy(ref)(context, builder, value=args[0]).np
+            record(builder, ref.unit, state, kind, nb.const(0))
         return nb.nothing(context)
 
     return nb.types.void(ref, event), codegen

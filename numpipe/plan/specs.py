@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..core.machine import check_policy
 from ..core.op import constant, op
 from ..diagnostics.errors import SpecError
-from ..intrinsics.cp_async_bulk import check_policy
 from .params import CompilerParams as CompilerParams
 from .transforms import RECORDS as TRANSFORMS
 from .transforms import Transform

@@ -4,7 +4,7 @@
 file           concept
 =============  ==================================================================================================
 ``events``     what an event is
-``trace``      the events of a run, and all that can be asked of them
+``recording``  the events of a run; ``trace``: all that can be asked of them
 ``spans``      what a warpgroup did at every moment, and its tiles and regions
 ``text``       a timeline as text
 ``drawing``    `numpipe.timeline`; ``picture``: as SVG and PNG (matplotlib)

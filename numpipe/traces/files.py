@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..diagnostics.errors import SpecError
 from .chrome import Json, plain, trace_events
 from .events import Event
-
-if TYPE_CHECKING:
-    from .trace import Trace
+from .recording import Recording
+from .text import timeline
 
 FORMAT = 1
 KEY = "numpipe"
 """What `load` reads: a member of the file's object, which viewers of the format pass over."""
-T = TypeVar("T", bound="Trace")
+T = TypeVar("T", bound=Recording)
 
 
 def file_of(path: Any) -> Path:
@@ -31,19 +30,19 @@ def file_of(path: Any) -> Path:
     return file
 
 
-def save(trace: Trace, file: Path) -> None:
+def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file whose name `file_of` found right."""
     if file.suffix == ".json":
         shown = trace_events(trace.events, trace.failure, trace.clock, trace.lost, trace.sms)
         packed = json.dumps(_packed(trace), separators=(",", ":"))
         written = json.dumps(shown, indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
-        written = "\n\n".join([trace.timeline(cta=cta) for cta in trace.ctas] or [trace.timeline()])
+        written = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas or [None])
         written += f"\n\n{trace.failure}" if trace.failure else ""
     file.write_text(written + "\n", encoding="utf8")
 
 
-def _packed(trace: Trace) -> Json:
+def _packed(trace: Recording) -> Json:
     """A trace in lists and dicts; of whom an event tells is a number in it."""
     who: dict[tuple[Any, ...], int] = {}
     events = [[who.setdefault((e.cta, e.warpgroup, e.role), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]

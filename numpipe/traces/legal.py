@@ -19,14 +19,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party, Report
 from .events import Event, Ring, of_ctas, of_warpgroups
-
-if TYPE_CHECKING:
-    from .trace import Trace
+from .recording import Recording
 
 COMPARED = ("fill", "wait", "compute", "release", "store", "tile begin", "region begin", "region end")
 """notes that a GPU and the simulated SM both take"""
@@ -49,7 +47,7 @@ class _Deed:
         return self.event.start
 
 
-def check(trace: Trace, slack: float = 0) -> None:
+def check(trace: Recording, slack: float = 0) -> None:
     """What `Trace.check_legal` says, of one trace."""
     known = _Names(trace)
     for events in of_ctas(trace.events).values():
@@ -83,7 +81,7 @@ def check(trace: Trace, slack: float = 0) -> None:
 class _Names:
     """Which ring a name means: rings of one index are one, and a name that two have says nothing."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Recording) -> None:
         self.rings: dict[tuple[str, bool], Ring | None] = {}
         self.known = bool(trace.rings)
         for ring in trace.rings:
@@ -301,7 +299,7 @@ class _Judge:
 
 
 # ---- a trace against the simulated run of the same kernel ------------------------------------------------------------------
-def compare(trace: Trace, simulated: Trace) -> None:
+def compare(trace: Recording, simulated: Recording) -> None:
     """Raise SimulationError where a warpgroup does not do what it does in the other trace, in the CTAs that both have."""
     theirs = of_ctas(simulated.events)
     ours = {cta: events for cta, events in of_ctas(trace.events).items() if cta in theirs}

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..diagnostics.errors import SpecError
 from .events import UNITS, Event, of_warpgroups
+from .recording import Recording
 from .spans import MEANS, Span, regions, spans, tiles
-
-if TYPE_CHECKING:
-    from .trace import Trace
 
 # Okabe and Ito's colours; (face, hatch, colour of text on it)
 _LOOKS = {
@@ -103,7 +101,7 @@ def _levels(found: Iterable[Span]) -> list[list[Span]]:
 class Panel:
     """A trace in a picture."""
 
-    trace: Trace
+    trace: Recording
     title: str
     cta: Any
     start: float | None

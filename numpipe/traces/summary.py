@@ -7,13 +7,11 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .events import Event, of_ctas, of_warpgroups
+from .recording import Recording
 from .spans import MEANS, Span, regions, spans, tiles
-
-if TYPE_CHECKING:
-    from .trace import Trace
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def _of_bubbles(all_: Sequence[Bubbles]) -> list[list[str]]:
     return found
 
 
-def summarise(trace: Trace, cta: Any) -> Summary:
+def summarise(trace: Recording, cta: Any) -> Summary:
     """What `Trace.summary` says."""
     ctas = of_ctas(trace.events if cta is None else trace.events_of(cta))
     of_each = [_of_cta(events) for events in ctas.values()]

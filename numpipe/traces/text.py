@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .events import UNITS, of_warpgroups
+from .recording import Recording
 from .spans import spans
-
-if TYPE_CHECKING:
-    from .trace import Trace
 
 _LETTERS = {
     "wait": ".", "barrier": ".", "registers": ".", "drain": "#", "flush": "S", "issue": "L", "write": "S",
@@ -18,7 +16,8 @@ _LETTERS = {
 _LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor core: number of the warpgroup"
 
 
-def timeline(trace: Trace, width: int, cta: Any, start: float | None, end: float | None, wanted: Callable[[str], bool]) -> str:
+def timeline(trace: Recording, width: int = 100, cta: Any = None, start: float | None = None, end: float | None = None,
+             wanted: Callable[[str], bool] = lambda row: True) -> str:
     """What `Trace.timeline` says."""
     events = trace.events_of(cta)
     if not events:

@@ -57,8 +57,8 @@ PASSED_ON = (
     "store_ring.await_staging", "store_ring.drain_stores")
 """Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "order_tokens.if_several", "order_tokens.over_tokens",
-           "outputs.first_lane", "outputs.over_outputs", "refs.__getitem__",
-           "refs.__setitem__", "ring.each", "steps.only_if", "steps.over")
+           "outputs.first_lane", "refs.__getitem__", "refs.__setitem__", "ring.each", "steps.only_if", "steps.over",
+           "steps.over_outputs")
 """Functions that only call what they are given."""
 PUBLIC = (numpipe.commit_smem, numpipe.commit_smem_to_gmem_group, numpipe.wait_smem_to_gmem, numpipe.set_max_registers)
 """What a kernel says of these; the others are operations."""

@@ -15,10 +15,11 @@ from typing import Any
 
 from ...diagnostics.errors import CompileError
 from ...plan.unit import Unit
-from ..entry_cuda import MEMORY_SUFFIX
 from ..lift.lift import Lifted
 from ..lift.nodes import walk
 
+MEMORY_SUFFIX = "_memory_role"
+"""How the name of the memory role's instance ends, behind the kernel's."""
 _FORBIDDEN = (
     ("a grid, CTA or warp barrier", r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)|@\W?cudaCG",
      "sync"),

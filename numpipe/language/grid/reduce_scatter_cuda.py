@@ -8,9 +8,8 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cluster
 from ...plan.context_cuda import ContextType, cluster_place, compute_warpgroup
+from ..memory.peers_cuda import rank
 from ..memory.shared_cuda import BarriersType, barrier_address
-from ..pipeline.multicast_cuda import rank
-from ..pipeline.ring_cuda import smem
 from ..tiles.tile import FLOAT32
 from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
 from . import reduce_scatter as source
@@ -98,7 +97,7 @@ def _pieces(builder: Any, sums: SumsType) -> Any:
     buffer = sums.plan.buffer
     own = builder.mul(compute_warpgroup(builder, sums.context.unit), nb.const(buffer.own))
     lane = builder.shl(builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(4))
-    return builder.add(builder.add(smem(builder, buffer.base), own), lane)
+    return builder.add(builder.add(nb.smem(builder, buffer.base), own), lane)
 
 
 def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list[Any]]:

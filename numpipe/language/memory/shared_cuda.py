@@ -13,7 +13,6 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context_cuda import ContextType, compute_warpgroup
 from ...plan.unit import Unit
-from ..pipeline.ring_cuda import smem
 from ..tiles.refs_cuda import AllType, DsType, SmemType
 from . import shared as source
 
@@ -199,7 +198,7 @@ def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType,
 
 def own_part(builder: Any, unit: Unit, plan: SmemPlan | BarrierPlan) -> Any:
     """Address of a plan's first byte for this warpgroup."""
-    address = smem(builder, plan.base)
+    address = nb.smem(builder, plan.base)
     if not plan.own:
         return address
     return builder.add(address, builder.mul(compute_warpgroup(builder, unit), nb.const(plan.own)))

@@ -16,17 +16,22 @@ PTX ISA, "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...core.lanes import each_warp
 from ...core.machine import current
 from ...core.op import op
 from ...intrinsics import cluster, cp_async_bulk, mbarrier
+from ...plan.block import Block
 from ...plan.cluster import mask_of, place_of, rank_of, share_of, shifted
+from ...plan.plans import RingPlan
 
-if TYPE_CHECKING:
-    from ...plan.block import Block
-    from .ring import Ring
+
+class Ring(Protocol):
+    """What is asked of a ring (`ring.Ring`) here."""
+
+    plan: RingPlan
+    step: int
 
 
 @op

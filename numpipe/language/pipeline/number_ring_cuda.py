@@ -7,7 +7,6 @@ from typing import Any
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import number_ring as source
-from .ring_cuda import smem
 
 I32 = nb.types.int32
 
@@ -16,4 +15,4 @@ I32 = nb.types.int32
 def _number_at(_context: Any, ring: Any, slot: Any) -> Any:
     plan = ring.plan
     return I32(ring, I32), lambda context, builder, sig, args: builder.add(
-        smem(builder, plan.base), builder.mul(args[1], nb.const(plan.stage_stride)))
+        nb.smem(builder, plan.base), builder.mul(args[1], nb.const(plan.stage_stride)))

@@ -20,7 +20,7 @@ loop ends: the last stores run on, and the kernel's end drains them. The counter
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.machine import current
 from ...core.op import helper, op
@@ -30,18 +30,8 @@ from ...plan.plans import MapRequest, RingPlan
 from ...plan.shape import OUTPUTS_BARRIER
 from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel
 
-if TYPE_CHECKING:
-    from .steps import Loop
-
 SHARED_BARRIER = OUTPUTS_BARRIER
 """named barrier of outputs that all compute warpgroups write; those below are the warpgroups' own (1 + warpgroup), 0 the CTA's"""
-
-
-@op
-def over_outputs(loop: Loop, function: Callable[..., None], *args: Any) -> None:
-    """``function(ring, *args)`` for each output ring of a pipeline."""
-    for ring in loop.outs:
-        function(ring, *args)
 
 
 @op

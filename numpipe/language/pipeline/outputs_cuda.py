@@ -10,26 +10,11 @@ from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from . import outputs as source
 from .ring_cuda import constant_of_plan, copies_of, index_maps_return, ring_value
-from .steps_cuda import loop_value
 
 I32, I64 = nb.types.int32, nb.types.int64
 
 constant_of_plan(source.several, lambda plan: plan.slots > 1, nb.types.boolean)
 constant_of_plan(source.is_private, lambda plan: bool(plan.private), nb.types.boolean)
-
-
-@cuda_meaning(source.over_outputs)
-def _over_outputs(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
-    for ring in loop.outs:
-        nb.returns(typing_context, function, (ring, *args))
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        rings = loop_value(context, builder, loop, values[0]).outs
-        for number, ring in enumerate(loop.outs):
-            nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
-        return nb.nothing(context)
-
-    return nb.types.void(loop, function, *args), codegen
 
 
 @cuda_meaning(source.threads_of)

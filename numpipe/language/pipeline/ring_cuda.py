@@ -51,14 +51,9 @@ def ring_value(context: Any, builder: Any, ring: RingType, value: Any) -> Any:
     return nb.cgutils.create_struct_proxy(ring)(context, builder, value=value)
 
 
-def smem(builder: Any, offset: int) -> Any:
-    """Shared-space address of an offset in the CTA's dynamic shared memory."""
-    return builder.add(nb.shared_base(builder), nb.const(offset))
-
-
 def own(builder: Any, ring: RingType, offset: int, nbytes: int) -> Any:
     """Shared-space address of an offset in a ring: of this warpgroup's ring, where each has one of `nbytes`."""
-    address = smem(builder, offset)
+    address = nb.smem(builder, offset)
     if ring.plan.private < 2:
         return address
     return builder.add(address, builder.mul(compute_warpgroup(builder, ring.context.unit), nb.const(nbytes)))

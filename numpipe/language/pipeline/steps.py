@@ -26,7 +26,7 @@ from ...intrinsics import wgmma
 from ...plan.context import Context
 from ...plan.trees import Tree, made
 from .order_tokens import skip_turn
-from .outputs import begin_block, check_start, end_block, over_outputs
+from .outputs import begin_block, check_start, end_block
 from .ring import (
     Ring,
     await_consumed,
@@ -185,6 +185,13 @@ class Loop:
 def over(loop: Loop, function: Callable[..., None], *args: Any) -> None:
     """``function(ring, *args)`` for each ring."""
     for ring in loop.rings:
+        function(ring, *args)
+
+
+@op
+def over_outputs(loop: Loop, function: Callable[..., None], *args: Any) -> None:
+    """``function(ring, *args)`` for each output ring."""
+    for ring in loop.outs:
         function(ring, *args)
 
 

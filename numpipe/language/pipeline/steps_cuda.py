@@ -93,18 +93,25 @@ def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, 
             for number, ring in enumerate(rings)]
 
 
-@cuda_meaning(source.over)
-def _over(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
-    for ring in loop.rings:
-        nb.returns(typing_context, function, (ring, *args))
+def _over(operation: Any, which: str) -> None:
+    def typer(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
+        of = getattr(loop, which)
+        for ring in of:
+            nb.returns(typing_context, function, (ring, *args))
 
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        rings = loop_value(context, builder, loop, values[0]).rings
-        for number, ring in enumerate(loop.rings):
-            nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
-        return nb.nothing(context)
+        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+            rings = getattr(loop_value(context, builder, loop, values[0]), which)
+            for number, ring in enumerate(of):
+                nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
+            return nb.nothing(context)
 
-    return nb.types.void(loop, function, *args), codegen
+        return nb.types.void(loop, function, *args), codegen
+
+    cuda_meaning(operation)(typer)
+
+
+_over(source.over, "rings")
+_over(source.over_outputs, "outs")
 
 
 def _field(operation: Any, name: str, type: Any) -> None:

@@ -12,7 +12,6 @@ from ...plan.context_cuda import counter_pointer, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from . import turns as source
-from .ring_cuda import smem
 
 I32 = nb.types.int32
 
@@ -78,7 +77,7 @@ _handed(source.put_counters, "np_put_counters")
 def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
     """Address of a counter's word of a compute warpgroup: `Unit.turn_word`."""
     stride = unit.turn_word(1, index) - unit.turn_word(0, index)
-    return builder.add(smem(builder, unit.turn_word(0, index)), builder.mul(warpgroup, nb.const(stride)))
+    return builder.add(nb.smem(builder, unit.turn_word(0, index)), builder.mul(warpgroup, nb.const(stride)))
 
 
 def define_turns(context: Any, module: Any, unit: Unit) -> None:

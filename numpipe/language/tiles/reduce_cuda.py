@@ -105,11 +105,11 @@ def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any]
 EXCHANGE = "np_exchange"
 
 
-def define_exchange(module: Any, unit: Unit, smem: Callable[[Any, int], Any]) -> None:
+def define_exchange(module: Any, unit: Unit) -> None:
     """The address of the warpgroup's memory for exchanges, in the kernel's entry module."""
     with nb.define(module, EXCHANGE, nb.i32) as (builder, _):
         own = builder.mul(compute_warpgroup(builder, unit), nb.const(unit.exchange_bytes))
-        builder.ret(builder.add(smem(builder, unit.exchange_base), own))
+        builder.ret(builder.add(nb.smem(builder, unit.exchange_base), own))
 
 
 def _vote(builder: Any, operation: str, bit: Any) -> Any:

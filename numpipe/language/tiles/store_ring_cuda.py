@@ -10,7 +10,6 @@ from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from ...plan.budget import PANEL_BYTES
 from ...plan.context_cuda import compute_warpgroup
-from ..pipeline.ring_cuda import smem
 from . import store_ring as source
 from .panel_cuda import sub_tile, write
 from .refs_cuda import GmemType, gmem_value
@@ -44,7 +43,7 @@ def _staging(builder: Any, ref: GmemType, number: int) -> Any:
     unit = ref.unit
     warpgroup = compute_warpgroup(builder, unit)
     own = builder.mul(warpgroup, nb.const(unit.store_slots * PANEL_BYTES))
-    return builder.add(smem(builder, unit.staging_base + number * PANEL_BYTES), own)
+    return builder.add(nb.smem(builder, unit.staging_base + number * PANEL_BYTES), own)
 
 
 @cuda_meaning(source.await_staging)

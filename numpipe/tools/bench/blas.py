@@ -10,7 +10,8 @@ import ctypes
 from typing import Any
 
 from ...diagnostics.errors import LaunchError, SpecError
-from ...launch.arrays import ArrayInfo, describe
+from ...launch.arrays import describe
+from ...launch.info import ArrayInfo
 
 _CUDA_R = {"float16": 2, "bfloat16": 14, "float32": 0}
 _COMPUTE_32F, _DEFAULT_ALGORITHM = 68, -1

@@ -15,7 +15,7 @@ import numpy as np
 
 from ... import launch
 from ...diagnostics.errors import SimulationError, SpecError
-from ...launch.arrays import ArrayInfo
+from ...launch.info import ArrayInfo
 from .fresh import Arrays
 from .verification import Verification, own, verified
 

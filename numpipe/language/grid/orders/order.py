@@ -16,6 +16,7 @@ from ....core.arith import divisor
 from ....core.op import Helper
 from ....diagnostics.errors import SpecError
 from . import places
+from .picture import draw
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,6 @@ class Order:
         >>> from numpipe.orders import Hilbert
         >>> figure = Hilbert().plot((16, 16), ctas=32)
         """
-        from .picture import draw
-
         return draw(self, checked(shape), ctas, wave, path)
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ....diagnostics.errors import SpecError
 
-if TYPE_CHECKING:
-    from .order import Order
+
+class Order(Protocol):
+    """What is asked of an order (`order.Order`) here."""
+
+    def panels(self, shape: Sequence[int], ctas: int) -> list[tuple[int, int]]: ...
+
+    def table(self, shape: Sequence[int]) -> npt.NDArray[np.int32]: ...
+
 
 _WAVES = ("#e3e3e3", "#f7f7f7")
 _IN_FLIGHT, _PATH, _PANEL = "#56b4e9", "#000000", "#e69f00"
