@@ -34,7 +34,7 @@ import copy_pipeline
 import gemm_single
 import ml_dtypes
 import numpy as np
-from pipeline_plans import ARRAYS, Plan, array
+from pipeline_plans import Plan, array
 from pipeline_sources import inputs, load
 from tuned_cases import FORMS, LAYOUTS, laid
 
@@ -47,6 +47,9 @@ RECORDED = Path(__file__).with_name("code_digests.json")
 KINDS = ("ptx", "sass")
 HEX = 16
 """digits of a SHA-256 that are kept"""
+
+PIPELINES = 2
+"""covering arrays of pipelines; in each meet all pairs of choices that may, as in those that are simulated each time"""
 
 Texts = dict[str, str]
 """PTX and SASS, by kind"""
@@ -90,7 +93,7 @@ def pipeline(plan: Plan) -> Case:
 
 
 def cases() -> Iterator[tuple[str, Case]]:
-    """Every case and its name: gemm_tuned in all layouts and forms, attention in all configs that fit, and all pipelines."""
+    """Every case and its name: gemm_tuned in all layouts and forms, attention in all configs that fit, and pipelines."""
     square, halves = (1024, 1024), (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
     for dtype, run in itertools.product((*halves, np.dtype(np.float32)), (8, 2)):
         yield f"copy_pipeline, run {run}, {dtype}", of_arrays(copy_pipeline.copy, square, dtype=dtype,
@@ -115,7 +118,7 @@ def cases() -> Iterator[tuple[str, Case]]:
                 what = f"depth {depth}{', causal' * causal}, {layout}{', sums' * sums}, {dtype}"
                 for name in names:
                     yield f"flash_attention, {name}, {what}", attention(flash_attention.CONFIGS[name], asked, dtype)
-    for number in range(ARRAYS):
+    for number in range(PIPELINES):
         for n, plan in enumerate(array(number)):
             yield f"covering array {number}, plan {n}", pipeline(plan)
 

@@ -17,8 +17,7 @@ as_recorded = pytest.mark.skipif(KNOWN["toolchain"] != toolchain(),
 
 
 @as_recorded
-@pytest.mark.parametrize("name", ["gemm, float16", "gemm_single, bfloat16", COPY, "gemm_tuned, skinny 64x16, plain, float16",
-                                  "covering array 0, plan 0"])
+@pytest.mark.parametrize("name", [COPY, "gemm, float16", "covering array 0, plan 0"])
 def test_a_case_has_the_code_that_was_recorded(name: str) -> None:
     """After a change that is meant, `python tests/code_digests.py record` writes all digests anew."""
     assert compare(RECORDED, [name]) == []
@@ -89,7 +88,7 @@ def test_some_cases_alone_are_compared_and_recorded(written: Any, tmp_path: Path
 @as_recorded
 def test_other_code_under_the_name_of_a_case_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
-    made = dict(cases())[SLOWER]
+    made = next(made for name, made in cases() if name == SLOWER)
     monkeypatch.setattr(code_digests, "cases", lambda: iter([(COPY, made)]))
     assert compare(RECORDED, [COPY]) == [COPY]
     assert f"{COPY}: PTX and SASS differ" in capsys.readouterr().out
