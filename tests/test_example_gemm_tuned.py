@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from kernels_for_tests import operands, product
 from launch_fakes import CudaArray, TorchTensor
-from tuned_cases import EPILOGUES, RANKS, layouts
+from tuned_cases import EPILOGUES, FORMS, RANKS, layouts
 
 import epilogues
 import gemm_tuned
@@ -182,12 +182,6 @@ def gate(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: Any) -> tuple[str
     scalars = {name: 0.5 for name in ("alpha", "beta") if name not in form.without}
     found: tuple[str, ...] = gemm_tuned.kernel(cfg, form).inspect("gate", *given, **scalars)
     return found
-
-
-FORMS = {
-    "plain": gemm_tuned.Form(), "batches": gemm_tuned.Form("bmk", "bkn"), "one b": gemm_tuned.Form("bkm", "nk"),
-    "all": gemm_tuned.Form(alpha=True, source=True, bias="n", activation=epilogues.gelu),
-    "batches, all": gemm_tuned.Form("bmk", "bnk", True, True, "m", epilogues.silu)}
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")

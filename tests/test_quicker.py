@@ -15,9 +15,9 @@ from numpipe.compile.build import toolchain
 if toolchain() is not None:
     pytest.skip(f"no compiler: {toolchain()}", allow_module_level=True)
 
+from code_digests import plain
 from kernels_for_tests import SMALL, gemm
 from numba.cuda.core import analysis, errors, ir
-from test_watch import plain
 
 from numpipe.core.numba import hopper, quicker
 

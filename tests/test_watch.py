@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import re
 import sys
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from code_digests import plain
 from hang_kernels import HANGS, arrays
 
 import numpipe
@@ -23,7 +21,6 @@ from numpipe.launch.watch import failure, limit, told
 from numpipe.plan.watch import RECORD_BYTES, Record, control, records
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-DIGESTS = Path(__file__).with_name("ptx_digests.json")
 
 
 def example(name: str) -> tuple[Any, tuple[ArrayType, ...]]:
@@ -43,32 +40,10 @@ def built(name: str, **params: Any) -> Any:
 
 
 # ---- what is compiled in -----------------------------------------------------------------------------------------------
-def plain(ptx: str) -> str:
-    """PTX without what differs from one compile to the next: mangled names hold serial numbers."""
-    return re.sub(r"_ZN\w+", "F", re.sub(r"//.*", "", ptx))
-
-
-def toolchain() -> dict[str, str | None]:
-    """Versions of what generates code; None for what is part of a CUDA toolkit."""
-    found: dict[str, str | None] = {}
-    for name in ("numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
 @pytest.mark.parametrize("name", ["gemm", "gemm_single", "copy_pipeline"])
-def test_default_builds_are_those_of_the_digest_and_hold_nothing_of_either(name: str) -> None:
-    """`python tests/test_watch.py` writes the digests anew, after a change of the code that is generated."""
+def test_default_builds_hold_nothing_of_either(name: str) -> None:
     kernel, args = example(name)
-    ptx = kernel.inspect("ptx", *args)
-    assert not re.search("np_watch|nanosleep|globaltimer|trap;|activemask", ptx)
-    known = json.loads(DIGESTS.read_text())
-    if known["toolchain"] != toolchain():
-        pytest.skip(f"the digests are of {known['toolchain']}, this is {toolchain()}")
-    assert hashlib.sha256(plain(ptx).encode()).hexdigest() == known[name]
+    assert not re.search("np_watch|nanosleep|globaltimer|trap;|activemask", kernel.inspect("ptx", *args))
 
 
 @pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
@@ -224,11 +199,3 @@ def test_the_timeout_is_a_number_of_seconds(given: str, monkeypatch: pytest.Monk
 
 def test_without_a_failure_nothing_happens() -> None:
     numpipe.last_failure()
-
-
-if __name__ == "__main__":
-    digests: dict[str, Any] = {"toolchain": toolchain()}
-    for each in ("gemm", "gemm_single", "copy_pipeline"):
-        made, given = example(each)
-        digests[each] = hashlib.sha256(plain(made.inspect("ptx", *given)).encode()).hexdigest()
-    DIGESTS.write_text(json.dumps(digests, indent=1) + "\n")

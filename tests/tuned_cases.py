@@ -82,3 +82,9 @@ EPILOGUES = {
     "one of the user's": Epilogue(activation=epilogues.clipped, exact=epilogues.EXACT[epilogues.clipped]),
     "all": Epilogue(0.25, 0.5, "n", "gelu", epilogues.EXACT["gelu"]),
 }
+
+FORMS = {
+    "plain": gemm_tuned.Form(), "batches": gemm_tuned.Form("bmk", "bkn"), "one b": gemm_tuned.Form("bkm", "nk"),
+    "all": gemm_tuned.Form(alpha=True, source=True, bias="n", activation=epilogues.gelu),
+    "batches, all": gemm_tuned.Form("bmk", "bnk", True, True, "m", epilogues.silu)}
+"""what products are made of whose code is looked at"""

@@ -1,0 +1,228 @@
+"""Digests of the PTX and SASS of the examples and of the covering arrays of pipelines: shows that a change left the code as it was.
+
+    python tests/code_digests.py compare                    prints the cases that differ from tests/code_digests.json; exits with 1
+    python tests/code_digests.py compare --only gemm_tuned  of the cases whose names hold this; may be repeated
+    python tests/code_digests.py record                     writes the file, with --only these cases of it
+    python tests/code_digests.py record other.json --texts FOLDER
+
+With ``--texts FOLDER``, `record` also keeps the texts of all cases as files, and `compare` those of the cases that differ. To see
+what a change did, record the commit before it with ``--texts``, compare behind it with ``--texts``, and diff the two folders.
+
+No GPU is needed. A digest is of the text without what a compile says of itself: see `plain`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import multiprocessing
+import platform
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+import batched_gemm
+import copy_pipeline
+import gemm_single
+import ml_dtypes
+import numpy as np
+from pipeline_plans import Plan, array
+from pipeline_sources import inputs, load
+from tuned_cases import FORMS, LAYOUTS, laid
+
+import flash_attention
+import gemm
+import gemm_tuned
+from numpipe import ArrayType
+
+RECORDED = Path(__file__).with_name("code_digests.json")
+KINDS = ("ptx", "sass")
+HEX = 16
+"""digits of a SHA-256 that are kept"""
+
+PIPELINES = 2
+"""covering arrays of pipelines; in each meet all pairs of choices that may, as in those that are simulated each time"""
+
+Texts = dict[str, str]
+"""PTX and SASS, by kind"""
+Case = Callable[[], Callable[[str], str]]
+"""makes its kernel, and returns what `inspect` says of it"""
+
+
+# ---- the cases ----------------------------------------------------------------------------------------------------------
+def case(kernel: Callable[[], Any], arguments: Callable[[], Sequence[Any]], **named: Any) -> Case:
+    def made() -> Callable[[str], str]:
+        made_of, passed = kernel(), arguments()
+        return lambda kind: str(made_of.inspect(kind, *passed, **named))
+
+    return made
+
+
+def of_arrays(kernel: Any, *shapes: tuple[int, ...], dtype: Any, **named: Any) -> Case:
+    return case(lambda: kernel, lambda: [ArrayType(shape, dtype) for shape in shapes], **named)
+
+
+def tuned(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: np.dtype, orders: str = "") -> Case:
+    """A product of examples/gemm_tuned.py; `orders`: how its arrays lie, "C" or "F", the output last."""
+    sizes = {"b": 4, "m": 512, "n": 512, "k": 512}
+
+    def arguments() -> list[Any]:
+        dims = [form.a, form.b, *[form.c] * form.source, *[form.bias] * bool(form.bias), *[form.c] * bool(orders)]
+        arrays = [np.zeros([sizes.get(dim, 1) for dim in each], dtype) for each in dims]
+        return [laid(x, order) for x, order in zip(arrays, orders or "C" * len(arrays), strict=True)]
+
+    return case(lambda: gemm_tuned.kernel(cfg, form), arguments,
+                **{name: 0.5 for name in ("alpha", "beta") if name not in form.without})
+
+
+def attention(cfg: flash_attention.Config, form: flash_attention.Form, dtype: np.dtype) -> Case:
+    q = ArrayType((1, 2, 256, form.depth), dtype)
+    return case(lambda: flash_attention.kernel(cfg, form), lambda: (q, q, q, *form.results(q)), scale=1.0, diagonal=0, group=1)
+
+
+def pipeline(plan: Plan) -> Case:
+    return case(lambda: load(plan), lambda: inputs(plan, plan.grids()[-1]))
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """Every case and its name: gemm_tuned in all layouts and forms, attention in all configs that fit, and pipelines."""
+    square, halves = (1024, 1024), (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+    for dtype, run in itertools.product((*halves, np.dtype(np.float32)), (8, 2)):
+        yield f"copy_pipeline, run {run}, {dtype}", of_arrays(copy_pipeline.copy, square, dtype=dtype,
+                                                              cfg=copy_pipeline.Config(run=run))
+    for dtype in halves:
+        for name, module in (("gemm", gemm), ("gemm_single", gemm_single)):
+            yield f"{name}, {dtype}", of_arrays(module.matmul, square, square, dtype=dtype)
+        for cut in (batched_gemm.Config(), batched_gemm.Config(128, 256, 64, 3)):
+            yield f"batched_gemm, {cut.tm}x{cut.tn}, {dtype}", of_arrays(
+                batched_gemm.batched_matmul, (2, 8, 8), (2, 8, 8), dtype=dtype, cfg=cut)
+        for name, cfg in gemm_tuned.CONFIGS.items():
+            for kind, form in FORMS.items():
+                if cfg.fuses or form.activation is None:
+                    yield f"gemm_tuned, {name}, {kind}, {dtype}", tuned(cfg, form, dtype)
+            if dtype != np.float16:  # whose code differs in products and conversions alone
+                for orders in LAYOUTS[1:]:
+                    yield f"gemm_tuned, {name}, layouts {orders}, {dtype}", tuned(cfg, FORMS["plain"], dtype, orders)
+        for layout in ("bhsd", "bshd"):
+            sums = (layout == "bhsd") != (dtype == np.float16)  # each two of layout, type and sums meet
+            for (depth, causal), names in flash_attention.FITTING.items():
+                asked = flash_attention.Form(depth, causal, layout, sums)
+                what = f"depth {depth}{', causal' * causal}, {layout}{', sums' * sums}, {dtype}"
+                for name in names:
+                    yield f"flash_attention, {name}, {what}", attention(flash_attention.CONFIGS[name], asked, dtype)
+    for number in range(PIPELINES):
+        for n, plan in enumerate(array(number)):
+            yield f"covering array {number}, plan {n}", pipeline(plan)
+
+
+# ---- their digests ------------------------------------------------------------------------------------------------------
+def plain(text: str) -> str:
+    """PTX or SASS without what a compile says of itself: comments, and mangled names, which hold serial numbers and modules.
+
+    Each mangled name becomes F0, F1 and so on, as they come.
+    """
+    names: dict[str, str] = {}
+    return re.sub(r"_ZN\w+?(?=(?:_param_\d+)?\b)", lambda found: names.setdefault(found[0], f"F{len(names)}"),
+                  re.sub(r"[ \t]*//.*", "", text))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:HEX]
+
+
+def compiled(name: str) -> tuple[str, Texts]:
+    """A case's name, and its texts as they are compared; none if there is no such case."""
+    for known, made in cases():
+        if known == name:
+            inspect = made()
+            return name, {kind: plain(inspect(kind)) for kind in KINDS}
+    return name, {}
+
+
+def compiled_all(names: Collection[str], processes: int) -> Iterator[tuple[str, Texts]]:
+    """The texts of these cases, as they come."""
+    if processes < 2 or len(names) < 2:
+        yield from map(compiled, names)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(compiled, names, chunksize=1)
+
+
+def toolchain() -> dict[str, str | None]:
+    """Versions of what generates code and disassembles it; None for what is part of a CUDA toolkit."""
+    found: dict[str, str | None] = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in ("numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def keep(folder: Path, name: str, texts: Texts) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, text in texts.items():
+        (folder / f"{name}.{kind}").write_text(text, encoding="utf8")
+
+
+# ---- the command --------------------------------------------------------------------------------------------------------
+def record(file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None) -> None:
+    """Write the digests of these cases, a line each: that of the PTX, that of the SASS. Others in the file stay, if all is of one
+    toolchain."""
+    known = json.loads(file.read_text(encoding="utf8")) if file.exists() else {}
+    found: dict[str, str] = known["cases"] if known.get("toolchain") == toolchain() else {}
+    for name, texts in compiled_all(names, processes):
+        found[name] = " ".join(digest(texts[kind]) for kind in KINDS)
+        if folder is not None:
+            keep(folder, name, texts)
+    known = {"toolchain": toolchain(), "cases": {name: found[name] for name, _ in cases() if name in found}}
+    file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf8")
+    print(f"{len(names)} cases recorded")
+
+
+def compare(file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None) -> list[str]:
+    """Print which of these cases are not as the file has them; their names."""
+    known, differ = json.loads(file.read_text(encoding="utf8")), []
+    if known["toolchain"] != (here := toolchain()):
+        print(f"recorded with {known['toolchain']}\nhere are      {here}")
+    for name, texts in compiled_all(names, processes):
+        was = dict(zip(KINDS, known["cases"].get(name, "").split(), strict=False))
+        other = [kind.upper() for kind in KINDS if was and texts and was[kind] != digest(texts[kind])]
+        what = "recorded, and no case any more" if not texts else "not recorded" if not was else " and ".join(other)
+        if not what:
+            continue
+        differ.append(name)
+        print(f"{name}: {what}{' differ' + 's' * (len(other) == 1) if other else ''}", flush=True)
+        if folder is not None:
+            keep(folder, name, texts)
+    print(f"{len(differ)} of {len(names)} cases differ")
+    return differ
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("record", "compare"))
+    parser.add_argument("file", type=Path, nargs="?", default=RECORDED, help="default: %(default)s")
+    parser.add_argument("--only", action="append", default=[], metavar="PART", help="of a case's name; may be repeated")
+    parser.add_argument("--processes", type=int, default=2, help="that compile at once (default: %(default)s)")
+    parser.add_argument("--texts", type=Path, metavar="FOLDER", help="where to keep texts: all, or those that differ")
+    options = parser.parse_args(arguments)
+    recorded = json.loads(options.file.read_text(encoding="utf8"))["cases"] if options.what == "compare" else {}
+    names = [name for name in dict.fromkeys([*(name for name, _ in cases()), *recorded])
+             if not options.only or any(part in name for part in options.only)]
+    if not names:
+        parser.error(f"no case's name holds any of {options.only}")
+    command = record if options.what == "record" else compare
+    return 1 if command(options.file, names, options.processes, options.texts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
