@@ -1,0 +1,1 @@
+"""What works on whole kernels: `verify` and `testing`, `model` (explain), `tune`, `bench`."""

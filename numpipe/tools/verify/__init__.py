@@ -1,0 +1,1 @@
+"""A kernel under many schedules of the simulated SM, and beside a reference: `verification` and `testing`."""
