@@ -16,10 +16,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
-from ..core.machine import ELEMENTS
+from ..arch.dtypes import BY_DTYPE, ELEMENTS
 from ..diagnostics.errors import SpecError
 from . import driver
 
@@ -27,7 +26,7 @@ Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]
 """where it is and how its memory is shared: "cuda" is CuPy, Numba and all else with ``__cuda_array_interface__``"""
 Major = Literal["row", "col"]
 
-DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ELEMENTS}
+DTYPES = {name: record.dtype for name, record in ELEMENTS.items()}
 """Element types of kernel arguments."""
 
 _exact = {dtype: dtype for dtype in DTYPES.values()}  # np.dtype.name takes a microsecond, a hash does not
@@ -173,7 +172,7 @@ def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
     if where != "cpu":
         raise SpecError(f"{argument(name, kernel)}: a tensor on device {where!r}; move it to 'cuda' or 'cpu'")
     flat = obj.detach()
-    if dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if not BY_DTYPE[dtype].in_numpy:
         torch = sys.modules["torch"]
         flat = flat.view(torch.int16 if dtype.itemsize == 2 else torch.uint8)
     view = flat.numpy().view(dtype)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arch.hopper import HOPPER
 from ..diagnostics.errors import SpecError
 from .layout import ATOM
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fit_slots"]
 
-SMEM_BYTES = 232448  # 227 KB: what one CTA of sm_90 can have (CUDA C++ Programming Guide, "Compute Capabilities")
 PANEL_BYTES = 8192  # of a store slot: 64 rows of 128 bytes
 HEADER = 1024  # barriers, and counters on their way
 
@@ -43,9 +43,9 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
     if not stage:
         raise SpecError(f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each operand's block")
     staging = num_compute_wgs * store_slots * PANEL_BYTES
-    room = SMEM_BYTES - HEADER - staging - other_bytes
+    room = HOPPER.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
-        raise SpecError(f"fit_slots: a slot is {stage} B, but of {SMEM_BYTES} B {max(0, room)} B are left beside {HEADER} B of "
+        raise SpecError(f"fit_slots: a slot is {stage} B, but of {HOPPER.smem_bytes} B {max(0, room)} B are left beside {HEADER} B of "
                         f"barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) "
                         f"and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots")
     return room // stage
@@ -60,7 +60,7 @@ def too_much(unit: Unit, header: int, staging: int) -> SpecError:
     total = sum(size for size, _ in found)
     width = len(str(total))
     return SpecError("\n".join([
-        f"kernel {unit.kernel}: shared memory: {total} B, but a CTA has {SMEM_BYTES} B: use fewer slots (max_concurrent_steps, "
+        f"kernel {unit.kernel}: shared memory: {total} B, but a CTA has {unit.target.smem_bytes} B: use fewer slots (max_concurrent_steps, "
         "buffer_count), smaller blocks or fewer store_slots"
         + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(unit.scratch),
         *(f"  {size:>{width}} B  {what}" for size, what in found)]))

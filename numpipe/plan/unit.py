@@ -21,11 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arch.hopper import HOPPER, Target
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .axes import Axes
 from .block import Block, cut
-from .budget import HEADER, PANEL_BYTES, SMEM_BYTES, rows, too_much
+from .budget import HEADER, PANEL_BYTES, rows, too_much
 from .cluster import ALONE, Dims
 from .layout import ATOM
 from .plans import COUNTERS, PHASES, ArrayArg, BarrierPlace, MapRequest, OutPlan, RingPlan
@@ -46,6 +47,7 @@ class Unit(Axes):
     memory_registers: int
     params: CompilerParams = field(default_factory=CompilerParams)
     serial: int = field(default_factory=lambda: next(_serials))
+    target: Target = HOPPER
     maps: dict[MapRequest, int] = field(default_factory=dict)
     rings: dict[str, RingPlan] = field(default_factory=dict)
     met: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
@@ -120,7 +122,7 @@ class Unit(Axes):
         Without a memory role those of the launch, of which an instruction can name 255.
         """
         if not self.warp_specialized:
-            return min(255, self.register_pool // self.warpgroups)
+            return min(self.target.lane_registers, self.register_pool // self.warpgroups)
         return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
 
     @property
@@ -129,7 +131,7 @@ class Unit(Axes):
 
         The kernel starts with floor8(65536 / threads) registers a lane, so 3 warpgroups hold 504 of the SM's 512.
         """
-        return self.warpgroups * (65536 // self.threads // 8 * 8)
+        return self.warpgroups * self.target.registers_of(self.warpgroups)
 
     @property
     def first_compute(self) -> int:
@@ -194,7 +196,7 @@ class Unit(Axes):
             # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
             staging = min(staging, self.compute_wgs * PANEL_BYTES)
         simulated = self._rings_end + staging + self.compute_wgs * self.exchange_bytes
-        if (simulated if self.simulated else self.smem_bytes) > SMEM_BYTES:
+        if (simulated if self.simulated else self.smem_bytes) > self.target.smem_bytes:
             raise too_much(self, HEADER, staging)
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
@@ -337,9 +339,9 @@ class Unit(Axes):
         they run, so it keeps staging apart, behind the shared memory of a CTA.)
         """
         if not self.store_slots:
-            room = (SMEM_BYTES - self._rings_end) // (self.compute_wgs * PANEL_BYTES)
+            room = (self.target.smem_bytes - self._rings_end) // (self.compute_wgs * PANEL_BYTES)
             self.store_slots = self.params.store_slots or max(1, min(panels, room))
-            self.staging_base = SMEM_BYTES if self.simulated else self._rings_end
+            self.staging_base = self.target.smem_bytes if self.simulated else self._rings_end
             self._budget()
         return self.store_slots
 
