@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numpipe.core.machine import REDUCTIONS, TensorMap, check_policy, current
+from numpipe.arch.dtypes import REDUCTIONS
+from numpipe.core.machine import TensorMap, check_policy, current
 from numpipe.core.op import constant, op, ptx
 from numpipe.diagnostics.errors import SpecError
 
@@ -104,7 +105,7 @@ def reduce(tensor_map: Any, coords: tuple[int, ...], src: int, operation: str) -
 
     ``"add"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"``, and ``"inc"`` and ``"dec"``, which wrap round at the copy's
     value; a compile-time constant. Elements change one by one and at once (relaxed, at GPU scope), so that several CTAs may add
-    to one place, in any order. Which types an operation takes is in ``numpipe.core.machine.REDUCTIONS``. The copies are of a bulk
+    to one place, in any order. Which types an operation takes is in ``numpipe.arch.dtypes.REDUCTIONS``. The copies are of a bulk
     group as stores are. Scope: one elected lane::
 
         cp_async_bulk.reduce(c_map, (m, n), panel, "add")

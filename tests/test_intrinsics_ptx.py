@@ -18,6 +18,7 @@ pytest.importorskip("numba.cuda", reason="compiling needs numba-cuda, which exis
 pytest.importorskip("cuda.bindings.nvjitlink")
 
 from numpipe import intrinsics
+from numpipe.arch.hopper import HOPPER
 from numpipe.core import numba as nb
 from numpipe.core.op import Op
 from numpipe.errors import SpecError
@@ -373,7 +374,7 @@ def hand_written(out: Any, source: int, target: int, tiles: int) -> None:
 
 def test_numba_without_numpipe_compiles_them() -> None:
     signature = nb.types.void(nb.types.int32[::1], nb.types.int64, nb.types.int64, nb.types.int32)
-    ptx, _ = nb.cuda.compile(hand_written, signature, device=False, cc=nb.SM_90A, abi="numba", output="ptx")
+    ptx, _ = nb.cuda.compile(hand_written, signature, device=False, cc=HOPPER.capability, abi="numba", output="ptx")
     for word in ("mbarrier.init", "cp.async.bulk.tensor.2d.shared", "mbarrier.try_wait", "stmatrix",
                  "fence.proxy.async", "cp.async.bulk.wait_group 0"):
         assert word in ptx

@@ -33,7 +33,7 @@ from primitive_kernels import (
 
 import numpipe
 from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, SwizzleTransform, planar_snake
-from numpipe.core.machine import REDUCTIONS
+from numpipe.arch.dtypes import REDUCTIONS
 
 SEEDS = (None, *range(6))
 HALF = ArrayType((8, 8), np.float16)

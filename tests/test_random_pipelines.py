@@ -20,9 +20,9 @@ from kernels_for_tests import BF16, F16, F32, SMALL, by_trip_count, operands
 from source_modules import module_of
 
 from numpipe import Trace, cdiv
+from numpipe.arch.hopper import HOPPER
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
-from numpipe.plan.budget import SMEM_BYTES
 
 SOAK = int(os.environ.get("NUMPIPE_RANDOM_PIPELINES", "0"))
 
@@ -130,7 +130,7 @@ def plans(draw: st.DrawFn) -> Plan:
         draw(st.none() | st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(2, 5))),
         draw(st.sampled_from(["pipeline", "spec", "kernel"])), draw(st.sampled_from(["row", "grouped", "table"])),
         draw(st.integers(1, 3)), draw(st.integers(0, 3)), tuple(draw(st.lists(st.sampled_from(EPILOGUES), max_size=2))))
-    while plan.smem_bytes > SMEM_BYTES:
+    while plan.smem_bytes > HOPPER.smem_bytes:
         plan = fewer_slots(plan)
     return plan
 

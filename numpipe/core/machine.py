@@ -28,18 +28,6 @@ from ..diagnostics.reports import Party, Report
 
 Lanes = Literal["all", "warps", "one"]
 Role = Literal["memory", "compute"]
-ELEMENTS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-            "bfloat16", "float8_e4m3fn", "float8_e5m2")
-"""Element types of arrays and tiles, by the name that NumPy, ml_dtypes and PyTorch share."""
-_INTEGERS = "int32", "uint32", "int64", "uint64"
-_BITS = "int32", "uint32", "uint64"
-REDUCTIONS: dict[str, tuple[str, ...]] = {
-    "add": ("int32", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"),
-    "min": (*_INTEGERS, "float16", "bfloat16"), "max": (*_INTEGERS, "float16", "bfloat16"),
-    "inc": ("uint32",), "dec": ("uint32",), "and": _BITS, "or": _BITS, "xor": _BITS,
-}
-"""What the TMA can do with an element in global memory, and for which types (PTX ISA, "cp.reduce.async.bulk"; and, or and xor of
-int64 are an illegal instruction on an H200)."""
 EVICTION_POLICIES = ("evict_first", "evict_last")
 """What L2 may do with the lines of a TMA copy (PTX ISA, "createpolicy")."""
 

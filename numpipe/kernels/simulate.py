@@ -17,7 +17,6 @@ from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.tiles.exchange import ROOM
 from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
-from ..plan.budget import SMEM_BYTES
 from ..plan.context import Context
 from ..plan.unit import Unit
 
@@ -34,9 +33,10 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
         run_role(machine, unit, function, arrays, scalars)
 
     try:
-        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=SMEM_BYTES, unit=unit, seed=seed, trace=trace,
-                     cluster=unit.cluster,
-                     staging_bytes=SMEM_BYTES + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
+        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=unit.target.smem_bytes, unit=unit, seed=seed,
+                     trace=trace, cluster=unit.cluster,
+                     # kept apart: see Unit.plan_staging, tiles.exchange
+                     staging_bytes=unit.target.smem_bytes + ROOM * unit.compute_wgs,
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays))
     finally:
         if trace is not None:  # a simulated kernel meets its rings as it runs

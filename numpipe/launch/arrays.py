@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
 from . import dlpack, driver, jax_arrays
 from .info import DTYPES, ArrayInfo, argument, dense_strides, known
@@ -103,7 +104,7 @@ def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
     if where != "cpu":
         raise SpecError(f"{argument(name, kernel)}: a tensor on device {where!r}; move it to 'cuda' or 'cpu'")
     flat = obj.detach()
-    if dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if not BY_DTYPE[dtype].in_numpy:
         torch = sys.modules["torch"]
         flat = flat.view(torch.int16 if dtype.itemsize == 2 else torch.uint8)
     view = flat.numpy().view(dtype)

@@ -11,17 +11,16 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
-from ..core.machine import ELEMENTS
+from ..arch.dtypes import ELEMENTS
 from ..diagnostics.errors import SpecError
 
 Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]
 """where it is and how its memory is shared: "cuda" is CuPy, Numba and all else with ``__cuda_array_interface__``"""
 Major = Literal["row", "col"]
 
-DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ELEMENTS}
+DTYPES = {name: record.dtype for name, record in ELEMENTS.items()}
 """Element types of kernel arguments."""
 _exact = {dtype: dtype for dtype in DTYPES.values()}  # np.dtype.name takes a microsecond, a hash does not
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dtypes import BY_DTYPE
 from ..diagnostics import log
 from ..diagnostics.errors import SpecError
 from ..plan.plans import MapRequest
@@ -27,12 +28,6 @@ __all__ = ["MAP_BYTES", "MapRequest", "encode"]
 
 MAP_BYTES = 128
 
-_NAMES = {
-    "bool": "UINT8", "int8": "UINT8", "uint8": "UINT8", "float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8",
-    "int16": "UINT16", "uint16": "UINT16", "int32": "INT32", "uint32": "UINT32", "int64": "INT64", "uint64": "UINT64",
-    "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32", "float64": "FLOAT64",
-}
-_NAN_CAPABLE = ("FLOAT16", "BFLOAT16", "FLOAT32", "FLOAT64")
 _MAX_BOX = 256
 
 
@@ -53,7 +48,7 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
     dims = [1] * len(shape) if 0 in shape else [*reversed(shape)]
     outer = tuple(reversed(tma_strides(shape, strides, size)))[1:]
     timed = log.Timed("launch")
-    encoded = driver.get().encode_tiled(_NAMES[dtype.name], ptr, dims, outer, box[::-1], swizzle, fill == "nan")
+    encoded = driver.get().encode_tiled(BY_DTYPE[dtype].tma, ptr, dims, outer, box[::-1], swizzle, fill == "nan")
     if timed:
         timed.say(f"tensor map of a {dtype.name} array {shape} at {ptr:#x}, box {box}, swizzle {swizzle}")
     assert len(encoded) == MAP_BYTES
@@ -75,6 +70,6 @@ def _box_obstacle(dtype: np.dtype[Any], shape: tuple[int, ...], box: tuple[int, 
         return f"a box row has {row} bytes, more than the swizzle's {swizzle}"
     if fill not in ("zeros", "nan"):
         return f"fill must be 'zeros' or 'nan', not {fill!r}"
-    if fill == "nan" and _NAMES[dtype.name] not in _NAN_CAPABLE:
+    if fill == "nan" and not BY_DTYPE[dtype].fills_nan:
         return f"fill='nan' needs a float type that TMA knows, not {dtype.name}"
     return None

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.machine import ELEMENTS
+from ..arch.dtypes import ELEMENTS
 from ..diagnostics.errors import SpecError
 from .cluster import ALONE, Dims, shifts
 from .layout import ATOM, Layout, block_layout

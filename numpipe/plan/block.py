@@ -18,17 +18,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-import ml_dtypes
 import numpy as np
 
+from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
 from .layout import Layout, block_layout
 from .specs import Element, Side, spelled
 from .transforms import Transform, transposes
 
 T = TypeVar("T")
-FLOATS = {np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
-"""types that TMA can fill with NaN"""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: L
                 "the array is column-major; pass np.ascontiguousarray of it")
         raise SpecError(f"{what}: block_shape {spelled(shape)} squeezes dimension {contiguous}, which is contiguous, and TMA "
                         f"moves at least 16 B of that: {mend}")
-    if fill == "nan" and dtype not in FLOATS:
+    if fill == "nan" and not BY_DTYPE[dtype].fills_nan:
         raise SpecError(f"{what}: oob_fill='nan', but {dtype} has no NaN that TMA knows: use 'zeros'")
     layout = block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms)
     axes = axes[::-1] if transposes(transforms) else axes

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.hopper import HOPPER
 from ..diagnostics.errors import SpecError
 from .layout import ATOM
 
 __all__ = ["fit_slots"]
 
-SMEM_BYTES = 232448  # 227 KB: what one CTA of sm_90 can have (CUDA C++ Programming Guide, "Compute Capabilities")
 PANEL_BYTES = 8192  # of a store slot: 64 rows of 128 bytes
 HEADER = 1024  # barriers, and counters on their way
 
@@ -40,9 +40,9 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
     if not stage:
         raise SpecError(f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each operand's block")
     staging = num_compute_wgs * store_slots * PANEL_BYTES
-    room = SMEM_BYTES - HEADER - staging - other_bytes
+    room = HOPPER.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
-        raise SpecError(f"fit_slots: a slot is {stage} B, but of {SMEM_BYTES} B {max(0, room)} B are left beside {HEADER} B of "
-                        f"barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) "
+        raise SpecError(f"fit_slots: a slot is {stage} B, but of {HOPPER.smem_bytes} B {max(0, room)} B are left beside "
+                        f"{HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) "
                         f"and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots")
     return room // stage

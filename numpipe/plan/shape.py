@@ -6,6 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
+from ..arch.hopper import HOPPER, Target
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, ClusterBarrier
 from .block import Block
@@ -41,6 +42,7 @@ class KernelShape:
     cluster: Dims = ALONE
     """CTAs of a cluster along x, y, z, where the kernel names its axes; else (1, 1, 1): they share nothing then"""
     cluster_axes: tuple[str, ...] = ()
+    target: Target = HOPPER
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
@@ -80,7 +82,7 @@ class KernelShape:
         Without a memory role those of the launch, of which an instruction can name 255.
         """
         if not self.warp_specialized:
-            return min(255, self.register_pool // self.warpgroups)
+            return min(self.target.lane_registers, self.register_pool // self.warpgroups)
         return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
 
     @property
@@ -89,7 +91,7 @@ class KernelShape:
 
         The kernel starts with floor8(65536 / threads) registers a lane, so 3 warpgroups hold 504 of the SM's 512.
         """
-        return self.warpgroups * (65536 // self.threads // 8 * 8)
+        return self.warpgroups * self.target.registers_of(self.warpgroups)
 
     @property
     def first_compute(self) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ..diagnostics.errors import SpecError
 from .allocations import Scratch
-from .budget import HEADER, PANEL_BYTES, SMEM_BYTES
+from .budget import HEADER, PANEL_BYTES
 from .plans import COUNTERS, NumberPlan, OutPlan, RingPlan
 from .shape import KernelShape
 from .watch import WORDS_BYTES
@@ -75,7 +75,7 @@ class SharedMemory(KernelShape):
             # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
             staging = min(staging, self.compute_wgs * PANEL_BYTES)
         simulated = self._rings_end + staging + self.compute_wgs * self.exchange_bytes
-        if (simulated if self.simulated else self.smem_bytes) > SMEM_BYTES:
+        if (simulated if self.simulated else self.smem_bytes) > self.target.smem_bytes:
             raise _too_much(self, staging)
 
     # ---- counters that travel with the turn
@@ -115,8 +115,8 @@ def _too_much(memory: SharedMemory, staging: int) -> SpecError:
     total = sum(size for size, _ in found)
     width = len(str(total))
     return SpecError("\n".join([
-        f"kernel {memory.kernel}: shared memory: {total} B, but a CTA has {SMEM_BYTES} B: use fewer slots (max_concurrent_steps, "
-        "buffer_count), smaller blocks or fewer store_slots"
+        f"kernel {memory.kernel}: shared memory: {total} B, but a CTA has {memory.target.smem_bytes} B: use fewer slots "
+        "(max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots"
         + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(memory.scratch),
         *(f"  {size:>{width}} B  {what}" for size, what in found)]))
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .block import Block, cut
-from .budget import PANEL_BYTES, SMEM_BYTES
+from .budget import PANEL_BYTES
 from .layout import ATOM
 from .plans import COUNTERS, PHASES, BarrierPlace, MapRequest, NumberPlan, OutPlan, RingPlan
 from .shared_memory import SharedMemory
@@ -198,9 +198,9 @@ class Unit(SharedMemory):
         they run, so it keeps staging apart, behind the shared memory of a CTA.)
         """
         if not self.store_slots:
-            room = (SMEM_BYTES - self._rings_end) // (self.compute_wgs * PANEL_BYTES)
+            room = (self.target.smem_bytes - self._rings_end) // (self.compute_wgs * PANEL_BYTES)
             self.store_slots = self.params.store_slots or max(1, min(panels, room))
-            self.staging_base = SMEM_BYTES if self.simulated else self._rings_end
+            self.staging_base = self.target.smem_bytes if self.simulated else self._rings_end
             self._budget()
         return self.store_slots
 

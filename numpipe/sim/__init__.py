@@ -46,6 +46,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.hopper import HOPPER
 from ..core.machine import TensorMap
 from ..diagnostics.errors import SpecError
 from ..traces import Event, Trace
@@ -60,7 +61,6 @@ from .tma import Box
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
-MAX_SMEM_BYTES = 227 * 1024
 MAX_WARPGROUPS = 8
 
 
@@ -70,7 +70,7 @@ def default_registers(warpgroups: int) -> int:
     >>> default_registers(3)
     168
     """
-    return min(255, 65536 // (128 * warpgroups) // 8 * 8)
+    return min(HOPPER.lane_registers, HOPPER.registers_of(warpgroups))
 
 
 def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
@@ -103,8 +103,8 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     """
     if not 1 <= warpgroups <= MAX_WARPGROUPS:
         raise SpecError(f"warpgroups={warpgroups}; a CTA has 1 … {MAX_WARPGROUPS} warpgroups of 128 threads")
-    if not 0 <= smem_bytes <= MAX_SMEM_BYTES:
-        raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {MAX_SMEM_BYTES} bytes of dynamic shared memory")
+    if not 0 <= smem_bytes <= HOPPER.smem_bytes:
+        raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {HOPPER.smem_bytes} bytes of dynamic shared memory")
     schedule = Schedule(seed)
     boxes: dict[TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..core.machine import REDUCTIONS, TensorMap
+from ..arch.dtypes import BY_DTYPE, REDUCTIONS
+from ..core.machine import TensorMap
 from . import report
 from .memory import intervals
 
@@ -33,7 +33,6 @@ _REDUCED: dict[str, Callable[[Any, Any], Any]] = {
     "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }
-_FLOATS = {np.dtype(ml_dtypes.bfloat16)}
 
 
 def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -134,7 +133,7 @@ def checked(who: Warpgroup, tensor: TensorMap) -> Box:
         raise report.violation(who, f"tensor map {tensor.name}: a box row of {row} bytes with "
                                     f"swizzle={tensor.swizzle}; the swizzles are "
                                f"{MODES}, and a row may be at most as wide (0: any)", hazard="illegal-instruction")
-    if tensor.fill == "nan" and array.dtype.kind != "f" and array.dtype not in _FLOATS:
+    if tensor.fill == "nan" and not BY_DTYPE[array.dtype].fills_nan:
         raise report.violation(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with zeros",
                                hazard="illegal-instruction")
     box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)

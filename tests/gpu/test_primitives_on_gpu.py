@@ -27,7 +27,7 @@ from test_primitives import COMBINED, DTYPES, matrices
 from test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
 
 from numpipe import SwizzleTransform
-from numpipe.core.machine import REDUCTIONS
+from numpipe.arch.dtypes import REDUCTIONS
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...arch.hopper import HOPPER
 from ...diagnostics.errors import Position, SerializedWgmma
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
@@ -89,7 +90,7 @@ ADVISORIES = {advisory.code: advisory for advisory in (
 def found(log: str) -> list[Advisory]:
     """What a log says of serialised products, each once; a code that nobody knows is told in ptxas' own words."""
     lines = [line for line in resources.notes(log) if "serialized" in line]
-    codes = dict.fromkeys((code[0] if (code := re.search(r"C75\d\d", line)) else "C75xx", _words(line)) for line in lines)
+    codes = dict.fromkeys((code[0] if (code := re.search(HOPPER.advisories, line)) else "C75xx", _words(line)) for line in lines)
     return [ADVISORIES.get(code) or Advisory(code, "serialized", words, _product, "see the code in ptxas' documentation")
             for code, words in codes]
 

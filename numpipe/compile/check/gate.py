@@ -13,7 +13,7 @@ memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases s
                        barrier at the end has one (with debug=True that at the beginning too); where a partial sum is handed to
                        another CTA through global memory there is one, outside the loop of products
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
-tensor cores           HGMMA shapes that the kernel never asked for: dummies of a commit that stands alone
+tensor cores           products of a shape that the kernel never asked for: dummies of a commit that stands alone
 waits                  waits for products that the source did not write: ptxas serialised them, or leaves fewer groups in flight
 roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream
                        pipelines
@@ -34,6 +34,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from ...arch.dtypes import OPERANDS
+from ...arch.hopper import HOPPER
 
 if TYPE_CHECKING:
     from ..build import Built
@@ -162,7 +165,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     """No fence beyond the CTA, but for: those of the cluster's two barriers, which stand in no loop; in a kernel that hands partial
     sums over (`partials`), those outside of its main loops; one at the end, where the last CTA sets a counter of tiles back."""
     handed = any(array.workspace for array in built.unit.arrays)
-    products = [sass.innermost(instruction) for instruction in sass.find("HGMMA")]
+    products = [sass.innermost(instruction) for instruction in sass.find(HOPPER.product)]
     spared = int(built.unit.tickets is not None)
     for instruction in sass.find(BEYOND):
         at = sass.instructions.index(instruction)
@@ -191,19 +194,27 @@ def waterfalls(sass: Sass) -> Iterator[str]:
 
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
     """Only products that the PTX asks for, and all of them."""
-    asked = {"x".join(shape) for shape in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)", ptx)}
-    made = {found[1]: i for i in sass.find("HGMMA") if (found := re.match(r"HGMMA\.(\d+x\d+x\d+)", i.opcode))}
+    written = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.\w+\.(\w+)", ptx)
+    asked = {f"{_opcode(dtype)} {'x'.join(shape)}" for *shape, dtype in written}
+    made = {f"{found[1]} {found[2]}": i for i in sass.find(HOPPER.product) if (
+        found := re.match(rf"({HOPPER.product})\.(\d+x\d+x\d+)", i.opcode))}
     for shape, instruction in made.items():
         if shape not in asked:
             yield f"a product nobody asked for (the PTX has {sorted(asked)}): {instruction}"
     for shape in asked - set(made):
-        yield f"no HGMMA {shape}, although the PTX has it"
+        yield f"no {shape}, although the PTX has it"
+
+
+def _opcode(operand: str) -> str:
+    """Of products in the machine code, by the operand's type in PTX."""
+    found = OPERANDS[operand].operand
+    return found.opcode if found else ""
 
 
 def waits(sass: Sass, ptx: str) -> Iterator[str]:
     """No wait for products, and no beginning of a group of them, beyond those of the PTX, which has the source's and what
     the pipelines derive from it. A copy of a piece of code, as of an unrolled loop, copies its waits with its products."""
-    copies = max(1, -(-len(sass.find("HGMMA")) // max(1, ptx.count("wgmma.mma_async"))))
+    copies = max(1, -(-len(sass.find(HOPPER.product)) // max(1, ptx.count("wgmma.mma_async"))))
     written = Counter(int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx))
     made = [(int(found[1], 16), instruction) for instruction in sass.find(r"WARPGROUP\.DEPBAR")
             if (found := re.search(r"gsb0, (0x[0-9a-f]+)", instruction.text))]
@@ -232,7 +243,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     shared, private = any_rings(built)
     events = bool(built.unit.params.profile_space)  # by ordinary stores
     tickets = built.unit.tickets is not None  # told by ordinary stores to shared memory
-    own = r"HGMMA|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
+    own = HOPPER.product + r"|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
     for code, who, pattern in ((memory, "memory", own),
                                (compute, "compute", "" if private else "UTMALDG")):
         for instruction in code:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...arch.hopper import HOPPER
+
 if TYPE_CHECKING:
     from ..build import Built
 
@@ -81,7 +83,7 @@ class Resources:
 
 def notes(log: str) -> tuple[str, ...]:
     """The lines of nvJitLink's log that say what costs speed: C75xx."""
-    return tuple(line.strip() for line in log.splitlines() if re.search(r"C75\d\d|Potential Performance", line))
+    return tuple(line.strip() for line in log.splitlines() if re.search(f"{HOPPER.advisories}|Potential Performance", line))
 
 
 def of(built: Built) -> Resources:

@@ -57,7 +57,7 @@ from .emit import (
     void,
     vprintf,
 )
-from .hopper import SM_90A, Typed, compile_kernel, compiling_for_hopper, front_end
+from .hopper import Typed, compile_kernel, compiling_for_hopper, front_end
 from .operations import (
     Typer,
     attribute,
@@ -77,7 +77,7 @@ from .operations import (
 from .reasons import explain
 
 __all__ = [
-    "SM_90A", "AbstractTemplate", "NumbaError", "RefType", "Typed", "Typer", "TypingError", "assert_fail", "attribute",
+    "AbstractTemplate", "NumbaError", "RefType", "Typed", "Typer", "TypingError", "assert_fail", "attribute",
     "binary", "block_index", "c_string", "call", "call_value", "calls", "cgutils", "cluster_dims", "compile_kernel",
     "compiling_for_hopper", "const", "constant_attribute", "cuda", "define", "disassemble", "emit_asm", "explain", "external",
     "f32", "front_end", "global_pointer", "grid_constant", "helper_type", "i1", "i8", "i16", "i32", "i64", "immediate", "ir",

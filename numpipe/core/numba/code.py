@@ -8,7 +8,7 @@ from typing import Any
 
 from numba.cuda import codegen
 
-from .hopper import SM_90A
+from ...arch.hopper import HOPPER
 
 
 def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
@@ -18,12 +18,12 @@ def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
 
 def to_ltoir(library: Any) -> bytes:
     """NVVM: LLVM IR -> LTO-IR for sm_90a (what users get; PTX is never linked)."""
-    return bytes(library.get_ltoir(cc=SM_90A))
+    return bytes(library.get_ltoir(cc=HOPPER.capability))
 
 
 def to_ptx(library: Any) -> str:
     """PTX after link-time optimisation: what becomes SASS."""
-    return str(library.get_lto_ptx(cc=SM_90A)).rstrip("\0")
+    return str(library.get_lto_ptx(cc=HOPPER.capability)).rstrip("\0")
 
 
 def link(ltoir: bytes, name: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
@@ -31,7 +31,7 @@ def link(ltoir: bytes, name: str, options: Sequence[str] = ()) -> tuple[bytes, s
     from cuda.bindings import nvjitlink
 
     # what is found in a cache is not logged: a kernel would have 0 registers, and no spills
-    flags = ["-lto", "-arch=sm_90a", "-O3", "-verbose", "-no-cache", *options]
+    flags = ["-lto", f"-arch={HOPPER.name}", "-O3", "-verbose", "-no-cache", *options]
     handle = nvjitlink.create(len(flags), flags)
     try:
         def log(kind: str) -> str:

@@ -13,18 +13,17 @@ from numba.cuda.core import config, typed_passes, untyped_passes
 from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.cudadrv import nvvm
 
+from ...arch.hopper import HOPPER
 from . import quicker
 from .exhausted import LeaveOutBodies
-
-SM_90A = (9, 0, "a")
 
 
 class _Hopper:
     """The device every numpipe kernel is compiled for, whatever this machine holds."""
 
-    compute_capability = SM_90A
+    compute_capability = HOPPER.capability
     id = 0
-    name = b"sm_90a"
+    name = HOPPER.name.encode()
 
 
 Typed = Callable[[Any, dict[str, Any]], None]
@@ -89,7 +88,7 @@ def compiling_for_hopper() -> Iterator[None]:
         (dispatcher, "get_current_device", lambda: _Hopper),
         (compiler, "get_current_device", lambda: _Hopper),
         (compiler, "CUDACompiler", _Compiler),
-        (codegen.CUDACodeLibrary, "_ensure_cc", lambda self, cc: SM_90A if cc is None else cc),
+        (codegen.CUDACodeLibrary, "_ensure_cc", lambda self, cc: HOPPER.capability if cc is None else cc),
         # Numba reads the PTX only to look for runtime calls we never make
         (codegen.CUDACodeLibrary, "get_asm_str", lambda self, cc=None: ""),
         (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),

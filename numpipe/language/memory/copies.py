@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ...arch.dtypes import REDUCTIONS
 from ...core.lanes import one_lane
-from ...core.machine import REDUCTIONS
 from ...core.op import constant, helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
@@ -281,7 +281,7 @@ def copy_smem_to_gmem(src: Any, dst: Any, *, predicate: Any = True, commit_group
     commit_group  close the warpgroup's group of stores with this one; False leaves it open for more
                   (`commit_smem_to_gmem_group`)
     reduction_op  None, or how an element is combined with what the array holds: "add", "min", "max", "inc", "dec", "and", "or",
-                  "xor", as far as there is one for its type (`machine.REDUCTIONS`). Elements change at once each, in any order.
+                  "xor", as far as there is one for its type (`arch.dtypes.REDUCTIONS`). Elements change at once each, in any order.
                   What the array holds is what the caller passes; one that the call allocates (`out_type`) holds nothing.
 
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"). The kernel

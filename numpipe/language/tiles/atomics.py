@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.machine import REDUCTIONS
+from ...arch.dtypes import REDUCTIONS
 from ...core.op import Op, op
 from ...diagnostics.errors import SpecError
 from ...plan.plans import ArrayArg

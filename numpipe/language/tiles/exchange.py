@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.machine import current
-from ...plan.budget import SMEM_BYTES
 
 ROOM = 16384
 """bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart, behind the staging memory"""
@@ -66,7 +65,7 @@ def rows(width: int) -> _Chunks:
 def exchange(np_: Any, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False) -> None:
     """The barriers and accesses of an exchange; `what` for reports. `apart`: each warp loads what it has stored itself."""
     machine = current()
-    base = 2 * SMEM_BYTES + ROOM * np_.unit.number(machine.warpgroup)
+    base = 2 * np_.unit.target.smem_bytes + ROOM * np_.unit.number(machine.warpgroup)
     machine.bar_sync(1 + machine.warpgroup, 128)
     if len(stored) == 1:
         machine.scoped("one", machine.smem_write, (base + stored, _nothing(stored.shape), what))

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ...arch.dtypes import BY_DTYPE
 from ...core import machine as _machine
 from ...core.machine import InFlight, Lanes, Mma, Role, TensorMap
 from ...plan.cluster import place_of, rank_of
@@ -156,9 +157,8 @@ class Counter:
 
     def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
-        self.work["flop",] += 2 * 64 * mma.n * 16 * count
-        # N/2 cycles, or what A and B take to be read: 2 KiB and 32 N bytes, 128 a cycle
-        self.work["tensor", self.warpgroup] += round(count * max(mma.n / 2, 16 + mma.n / 4))
+        self.work["flop",] += 2 * 64 * mma.n * BY_DTYPE[mma.dtype].k * count
+        self.work["tensor", self.warpgroup] += round(count * self.unit.target.product_cycles(mma.n))
         self.work["products", self.warpgroup] += count
         result = Accumulator(self, (64 * len(mma.steps), mma.n))
         if isinstance(accumulator, Accumulator):

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from ... import launch
+from ...arch.hopper import HOPPER
 from ...compile.check import blame
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels.calls import Described
 from ...kernels.kernels import Kernel
 from ...kernels.simulate import run_role
-from ...plan.budget import PANEL_BYTES, SMEM_BYTES
+from ...plan.budget import PANEL_BYTES
 from ...plan.shared_memory import rows
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
@@ -60,7 +61,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         raise SpecError(f"explain: a kernel is expected, as @numpipe.kernel makes it, got a {type(kernel).__name__}")
     device.tensor_busy_clock(clock)
     asked = kernel.described(args, named, out, shapes=True)
-    grid = asked.grid(launch.Device(0, device.name, (9, 0), device.sms, 0, SMEM_BYTES))
+    grid = asked.grid(launch.Device(0, device.name, (9, 0), device.sms, 0, HOPPER.smem_bytes))
     if 0 in grid:
         raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
     built = kernel.compiled(*args, out=out, **named) if _compiles(compiled) else None
@@ -80,7 +81,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
         loaded=_arrays(work.total, "load"), stored=_arrays(work.total, "store"),
-        smem=tuple(rows(placed, placed.compute_wgs * placed.store_slots * PANEL_BYTES)), smem_limit=SMEM_BYTES,
+        smem=tuple(rows(placed, placed.compute_wgs * placed.store_slots * PANEL_BYTES)), smem_limit=HOPPER.smem_bytes,
         registers=registers, slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
         waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,

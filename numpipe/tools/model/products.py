@@ -11,10 +11,12 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...arch.dtypes import K_BYTES
+from ...arch.hopper import HOPPER
 from ...diagnostics.errors import SpecError
 from ...language.grid.orders import Grouped, Order
 from ...language.grid.splits import STREAM, no_split
-from ...plan.budget import HEADER, PANEL_BYTES, SMEM_BYTES
+from ...plan.budget import HEADER, PANEL_BYTES
 from ...plan.layout import ATOM
 from .count import Work
 from .device import H200, Clock, DeviceModel
@@ -30,12 +32,12 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
             order: Order | None = None, store_slots: int = 1, itemsize: int = 2, num_compute_wgs: int = 2,
             batches: int = 1, split: int | str | None = None, cluster: int = 1, aligned: bool = True, device: DeviceModel = H200,
             clock: Clock | float = "burst") -> Prediction:
-    """Predict a matrix product on 16-bit inputs; `seconds`, `limits` and `limiter` of the result are those of `explain`.
+    """Predict a matrix product; `seconds`, `limits` and `limiter` of the result are those of `explain`.
 
     shape            (M, N, K), elements
     tile             (rows, columns) of C: of a CTA, or with ping-pong of a compute warpgroup; rows a multiple of 64 for each
                      warpgroup that shares it, columns a multiple of 8 up to 256 (PTX ISA, "wgmma.mma_async": shapes)
-    depth            elements of K of a pipeline step, a multiple of 16
+    depth            elements of K of a pipeline step, a multiple of 32 bytes
     slots            of the ring
     schedule         "cooperative" or "pingpong"
     order            of the tiles; default: Grouped(16)
@@ -87,17 +89,18 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
     if split not in (None, STREAM, CLUSTER) and (not isinstance(split, int) or split < 1):
         raise SpecError(no_split(repr(split)).replace("numpipe.split_tiles", "product"))
     rows = 64 * (num_compute_wgs if schedule == "cooperative" else 1)
-    if tile[0] < 1 or tile[0] % rows or not 8 <= tile[1] <= 256 or tile[1] % 8 or depth < 16 or depth % 16:
+    if tile[0] < 1 or tile[0] % rows or not 8 <= tile[1] <= 256 or tile[1] % 8 or depth < 1 or (
+            depth * itemsize % K_BYTES):
         raise SpecError(f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of "
-                        "8, up to 256, depth of 16")
+                        f"8, up to 256, depth of {K_BYTES // itemsize}")
     if tile[1] % (8 * parts):
         raise SpecError(f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns are a multiple of {8 * parts}")
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     sums = 4 * tile[0] * tile[1] * (parts - 1) // parts * (num_compute_wgs if schedule == "pingpong" else 1)
-    if (total := HEADER + slots * stage + staging + sums) > SMEM_BYTES:
-        raise SpecError(f"product: shared memory: {total} B, but a CTA has {SMEM_BYTES} B: {slots} slots x {stage} B, {staging} B "
-                        f"of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use fewer slots "
+    if (total := HEADER + slots * stage + staging + sums) > HOPPER.smem_bytes:
+        raise SpecError(f"product: shared memory: {total} B, but a CTA has {HOPPER.smem_bytes} B: {slots} slots x {stage} B, "
+                        f"{staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use fewer slots "
                         "(numpipe.fit_slots says how many fit)")
 
 
@@ -181,8 +184,8 @@ def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgr
         parts = len(range(warpgroup, share.parts, warpgroups)) if turns else share.parts
         mine = parts / share.parts if share.parts else 0.0
         work["steps", warpgroup] = round(mine * steps)
-        products = work["products", warpgroup] = round(mine * steps * (rows // 64) * (depth // 16))
-        work["tensor", warpgroup] = round(products * max(tn / 2, 16 + tn / 4))
+        products = work["products", warpgroup] = round(mine * steps * (rows // 64) * (depth * itemsize // K_BYTES))
+        work["tensor", warpgroup] = round(products * HOPPER.product_cycles(tn))
         work["written", warpgroup] = round(mine * rows * tn * (itemsize * share.tiles + 4 * share.given))
         work["read", warpgroup] = round(mine * rows * tn * 4 * share.taken)
         work["sent", warpgroup] = round(mine * share.sent)

@@ -1,0 +1,1 @@
+"""Targets and element types: the numbers and instructions of a GPU."""
