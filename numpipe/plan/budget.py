@@ -43,6 +43,6 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
     room = HOPPER.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
         raise SpecError(f"fit_slots: a slot is {stage} B, but of {HOPPER.smem_bytes} B {max(0, room)} B are left beside "
-                        f"{HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) "
-                        f"and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots")
+                        f"{HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x "
+                        f"{PANEL_BYTES} B) and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots")
     return room // stage
