@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _numba as nb
 from . import per_lane as source
-from ._op import cuda_meaning
+from ._op import cuda_meaning, with_parameters
 from .arith_cuda import convert, kind_of, type_of
 from .closure_cuda import BoundType, bound_type
 from .errors import SpecError
@@ -143,15 +143,7 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
 
         return kind(mask, kind, amount), codegen
 
-    cuda_meaning(operation)(_named(typer, operation))
-
-
-def _named(typer: Any, operation: Any) -> Any:
-    """The typer with the operation's own parameter names, by which Numba calls it."""
-    names = ", ".join(inspect.signature(operation.function).parameters)
-    ns: dict[str, Any] = {"typer": typer}
-    exec(f"def typed(typing_context, {names}):\n    return typer(typing_context, {names})", ns)
-    return ns["typed"]
+    cuda_meaning(operation)(with_parameters(typer, inspect.signature(operation.function).parameters))
 
 
 def _by_words(builder: Any, value: Any, word: Any) -> Any:

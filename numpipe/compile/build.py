@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _log, pipelines, tile_scheduler
+from .._axes import axis_of
 from .._plans import MapRequest
 from .._unit import Unit
 from ..errors import CompileError, NumpipeError, SpecError, TargetError
@@ -205,7 +206,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         raise CompileError(lifted.sites[site].stamp(whose.unreachable(unit.kernel, site)))
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
     for symbol in undefined:
-        unit.axis(re.sub(r"^np_axis_(index|size)_", "", symbol))
+        unit.axis(axis_of(symbol))
     try:
         programs_cuda.check_ctas(unit, kernel._codelibrary)
     except SpecError as error:

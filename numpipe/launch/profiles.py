@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import _profile
+from .._axes import symbol
 from ..traces import Event, Trace
 from . import driver
 
@@ -106,7 +107,7 @@ def _fetched(recorded: Recorded) -> Trace:
     trace = told(unit, memory.tobytes(), grid)
     directory = Path(unit.params.profile_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    trace.save(directory / f"{unit.kernel}_{recorded.launches - 1}.json")
+    trace.save(directory / f"{symbol(unit.kernel)}_{recorded.launches - 1}.json")
     return trace
 
 
