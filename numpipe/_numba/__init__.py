@@ -17,64 +17,70 @@ first compile, never by ``import numpipe``.
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba import cuda
-from numba.core.errors import NumbaError
-from numba.cuda import cgutils, types
-from numba.cuda.core import ir as numba_ir
-from numba.cuda.core.errors import TypingError
-from numba.cuda.core.imputils import RefType, iternext_impl
-from numba.cuda.cudadecl import registry as typing_registry
-from numba.cuda.cudaimpl import registry as lowering_registry
-from numba.cuda.datamodel import models
-from numba.cuda.extending import lower_builtin, lower_cast, register_model
-from numba.cuda.typing import signature
-from numba.cuda.typing.templates import AbstractTemplate
+from .._undisturbed import uninterrupted
 
-from .code import calls, disassemble, link, rewrite_ir, to_ltoir, to_ptx, undefined_symbols
-from .emit import (
-    assert_fail,
-    block_index,
-    c_string,
-    cluster_dims,
-    const,
-    define,
-    emit_asm,
-    external,
-    f32,
-    global_pointer,
-    grid_constant,
-    i1,
-    i8,
-    i16,
-    i32,
-    i64,
-    join,
-    nothing,
-    pure_asm,
-    shared_base,
-    thread_index,
-    void,
-    vprintf,
-)
-from .hopper import SM_90A, Typed, compile_kernel, compiling_for_hopper, front_end
-from .operations import (
-    Typer,
-    attribute,
-    binary,
-    call,
-    call_value,
-    constant_attribute,
-    helper_type,
-    immediate,
-    literal,
-    method,
-    operation_type,
-    returns,
-    tuple_of,
-    unliteral,
-)
-from .reasons import explain
+with uninterrupted():
+    from llvmlite import ir
+    from numba import cuda
+    from numba.core.errors import NumbaError
+    from numba.cuda import cgutils, types
+    from numba.cuda.core import ir as numba_ir
+    from numba.cuda.core.errors import TypingError
+    from numba.cuda.core.imputils import RefType, iternext_impl
+    from numba.cuda.cudadecl import registry as typing_registry
+    from numba.cuda.cudaimpl import registry as lowering_registry
+    from numba.cuda.datamodel import models
+    from numba.cuda.descriptor import cuda_target
+    from numba.cuda.extending import lower_builtin, lower_cast, register_model
+    from numba.cuda.typing import signature
+    from numba.cuda.typing.templates import AbstractTemplate
+
+    from .code import calls, disassemble, link, rewrite_ir, to_ltoir, to_ptx, undefined_symbols
+    from .emit import (
+        assert_fail,
+        block_index,
+        c_string,
+        cluster_dims,
+        const,
+        define,
+        emit_asm,
+        external,
+        f32,
+        global_pointer,
+        grid_constant,
+        i1,
+        i8,
+        i16,
+        i32,
+        i64,
+        join,
+        nothing,
+        pure_asm,
+        shared_base,
+        thread_index,
+        void,
+        vprintf,
+    )
+    from .hopper import SM_90A, Typed, compile_kernel, compiling_for_hopper, front_end
+    from .operations import (
+        Typer,
+        attribute,
+        binary,
+        call,
+        call_value,
+        constant_attribute,
+        helper_type,
+        immediate,
+        literal,
+        method,
+        operation_type,
+        returns,
+        tuple_of,
+        unliteral,
+    )
+    from .reasons import explain
+
+    cuda_target.target_context.refresh()  # Numba imports the rest of itself, its meanings of Python, when it first compiles
 
 __all__ = [
     "SM_90A", "AbstractTemplate", "NumbaError", "RefType", "Typed", "Typer", "TypingError", "assert_fail", "attribute",

@@ -14,6 +14,7 @@ from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.cudadrv import nvvm
 
+from .._undisturbed import COMPILES
 from . import quicker
 from .exhausted import LeaveOutBodies
 
@@ -130,6 +131,7 @@ def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+COMPILES.hold(global_compiler_lock)
 nvvm.CompilationUnit.verify = _with_log(nvvm.CompilationUnit.verify)
 nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 

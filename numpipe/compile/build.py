@@ -26,6 +26,7 @@ import numpy as np
 from .. import _log, pipelines, tile_scheduler
 from .._axes import axis_of
 from .._plans import MapRequest
+from .._undisturbed import COMPILES, uninterrupted
 from .._unit import Unit
 from ..errors import CompileError, NumpipeError, SpecError, TargetError
 from . import advisories, blame, register_budget, resources
@@ -102,7 +103,8 @@ class Built:
     def ptx(self) -> str:
         from .. import _numba as nb
 
-        return nb.to_ptx(self.library)
+        with COMPILES.one(f"kernel {self.name}"):
+            return nb.to_ptx(self.library)
 
     @functools.cached_property
     def sass(self) -> str:
@@ -143,7 +145,9 @@ def toolchain() -> str | None:
     """None when this machine can compile kernels, else what is missing."""
     for module in ("numba.cuda", "cuda.bindings.nvjitlink"):
         try:
-            if importlib.util.find_spec(module) is None:
+            with uninterrupted():  # it imports the package that the module is in
+                found = importlib.util.find_spec(module)
+            if found is None:
                 return f"{module} is not installed"
         except ModuleNotFoundError as error:
             return f"{error.name} is not installed"
@@ -184,13 +188,14 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     if missing:
         raise TargetError(f"kernel {unit.kernel}: this machine cannot compile kernels: {missing}; install numba-cuda[cu13] (Linux "
                           "x86_64 or aarch64), or use target='sim'")
-    from .. import _numba as nb
+    with uninterrupted():  # half a module would have registered half of its meanings
+        from .. import _numba as nb
 
-    for sibling in _SIBLINGS:
-        importlib.import_module(f"..{sibling}", __package__)
-    from .. import programs_cuda
-    from . import entry_cuda, roles, tile_flow
-    from .instrument import instrument
+        for sibling in _SIBLINGS:
+            importlib.import_module(f"..{sibling}", __package__)
+        from .. import programs_cuda
+        from . import entry_cuda, roles, tile_flow
+        from .instrument import instrument
 
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
     try:
