@@ -28,7 +28,7 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     came: list[tuple[int, FrameType | None]] = []
-    handlers = {number: handler for number in signal.valid_signals() if callable(handler := signal.getsignal(number))}
+    handlers = {int(number): handler for number in signal.valid_signals() if callable(handler := signal.getsignal(number))}
     try:
         for number in handlers:
             signal.signal(number, lambda number, frame: came.append((number, frame)))
