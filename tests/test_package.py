@@ -109,8 +109,8 @@ def test_only_one_package_imports_numba_and_llvmlite() -> None:
 
 # ---- layers
 LAYERS = (
-    {"hazards", "reports"}, {"deadlocks"}, {"errors", "_frames", "_source"}, {"_log"}, {"_undisturbed"}, {"_machine", "_op", "_numba"},
-    {"intrinsics"},
+    {"hazards", "reports"}, {"deadlocks"}, {"errors", "_frames", "_source"}, {"_log"}, {"_undisturbed"},
+    {"_machine", "_op", "_numba"}, {"intrinsics"},
     {"specs", "trees", "params", "transforms", "_layout", "_block", "_cluster", "_format"}, {"allocations", "_budget"},
     {"_plans", "_schedule", "_axes", "_watch", "_profile"}, {"_unit"}, {"inert"}, {"context", "division", "approximate"}, {"arith"},
     {"refs", "numbers", "lanes", "multicast", "debug", "profiling", "functions", "closure",
