@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -40,6 +42,21 @@ def test_numba_is_left_as_it_was() -> None:
     with hopper.compiling_for_hopper():
         assert all(getattr(owner, name) is value for owner, name, value in quicker.replacements)
     assert all(getattr(owner, name) is NUMBAS[name] for owner, name, _ in quicker.replacements)
+
+
+OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, DeprecationWarning)"
+
+
+@pytest.mark.parametrize("numpys", [
+    "vars(np).pop('row_stack', None)",  # as NumPy 2.5
+    f"vars(np).pop('row_stack', None); {OLD} if name == 'row_stack' else old(name)",
+    "np.row_stack = lambda arrays: None",
+], ids=["dropped", "deprecated", "there"])
+def test_numpy_has_the_name_that_numba_looks_up_while_it_is_imported_and_no_longer(numpys: str) -> None:
+    program = (f"import warnings; import numpy as np; {numpys}; before = vars(np).get('row_stack'); import numpipe._numba; "
+               "assert vars(np).get('row_stack') is before; print('imported')")
+    ran = subprocess.run([sys.executable, "-W", "error::DeprecationWarning", "-c", program], capture_output=True, text=True)
+    assert ran.stdout == "imported\n", ran.stderr
 
 
 def in_another_thread(work: Callable[[], Any]) -> Any:

@@ -1,7 +1,9 @@
-"""All that touches the internals of Numba and llvmlite.
+"""All that imports Numba and llvmlite, and all that changes what they do inside.
 
-Everything else reaches the compiler through the names below, so that a change of backend changes one folder. It is imported by the
-first compile, never by ``import numpipe``.
+No other module imports them. But this folder hides no backend: the CUDA meanings of operations, in the ``_cuda`` modules, are
+written in Numba's terms, its types, typing contexts and signatures, and in llvmlite's builders, which they have from here. Another
+version of Numba changes this folder, unless that interface changes; another backend would change those modules too, most of what
+numpipe knows of the GPU. It is imported by the first compile, never by ``import numpipe``.
 
 ===============  ====================================================================
 ``emit``         LLVM IR: constants, inline assembly, symbols, kernels' parameters
@@ -17,9 +19,37 @@ first compile, never by ``import numpipe``.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
 from .._undisturbed import uninterrupted
 
-with uninterrupted():
+
+@contextlib.contextmanager
+def _row_stack() -> Iterator[None]:
+    """Inside, NumPy has the name `row_stack`, which numba-cuda 0.30 looks up while it is imported.
+
+    NumPy 2.5 has no such name; where an older one gives it with a DeprecationWarning, it is not asked. The function that stands
+    in is one of its own: what Numba registers for it is no second meaning of `vstack`.
+    """
+    if "row_stack" in vars(np):
+        yield
+        return
+
+    def row_stack(arrays: Any) -> Any:
+        return np.vstack(arrays)
+
+    np.row_stack = row_stack  # type: ignore[assignment, unused-ignore]
+    try:
+        yield
+    finally:
+        del np.row_stack
+
+
+with uninterrupted(), _row_stack():
     from llvmlite import ir
     from numba import cuda
     from numba.core.errors import NumbaError
