@@ -110,7 +110,8 @@ def test_a_first_call_from_many_threads_compiles_and_loads_once(fake: FakeDriver
                                         (209, "CUDA_ERROR_NO_BINARY_FOR_GPU")])
 @pytest.mark.parametrize("version, made, mend", [
     (12080, "12.9.41", r"the driver is older than the linker: update it, or pip install \"nvidia-nvjitlink==12.8.\*\""),
-    (13000, "13.0.88", "damaged or for another GPU"), (13010, None, "damaged or for another GPU"),
+    (13000, "13.0.88", "run it on an H100 or H200, where a new process compiles it again"),
+    (13010, None, "the code is damaged, or the GPU is none of Hopper's"),
 ])
 def test_code_that_the_driver_does_not_take_is_an_error_with_both_versions(
         fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, code: int, name: str, version: int, made: str | None, mend: str) -> None:

@@ -162,9 +162,14 @@ def test_a_grid_the_gpu_does_not_have_is_refused(fake: FakeDriver, grid: tuple[i
         launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])(grid, [C])
 
 
+def test_machine_code_that_is_damaged_is_made_again_by_a_new_process() -> None:
+    """There is no cache of machine code outside the process."""
+    assert "restart the process, which compiles" in str(driver.DriverError("cuLibraryLoadData", 200, "CUDA_ERROR_INVALID_IMAGE"))
+
+
 def test_a_cubin_with_other_parameters_is_refused(fake: FakeDriver) -> None:
     fake.sizes = [128, 8, 8, 4]
-    with pytest.raises(LaunchError, match=r"takes parameters of \[128, 8, 8, 4\].*passes \[128, 8, 8, 8\].*cache"):
+    with pytest.raises(LaunchError, match=r"takes parameters of \[128, 8, 8, 4\].*passes \[128, 8, 8, 8\]: restart the process"):
         launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])((1, 1, 1), [C])
     assert not fake.named("launch")
 

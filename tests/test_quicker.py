@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ if toolchain() is not None:
 
 from code_digests import plain
 from kernels_for_tests import SMALL, gemm
+from numba import cuda
 from numba.cuda.core import analysis, errors, ir
 
 from numpipe.core.numba import hopper, quicker
@@ -37,6 +42,63 @@ def test_numba_is_left_as_it_was() -> None:
     with hopper.compiling_for_hopper():
         assert all(getattr(owner, name) is value for owner, name, value in quicker.replacements)
     assert all(getattr(owner, name) is NUMBAS[name] for owner, name, _ in quicker.replacements)
+
+
+OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, DeprecationWarning)"
+
+
+@pytest.mark.parametrize("numpys", [
+    "vars(np).pop('row_stack', None)",  # as NumPy 2.5
+    f"vars(np).pop('row_stack', None); {OLD} if name == 'row_stack' else old(name)",
+    "np.row_stack = lambda arrays: None",
+], ids=["dropped", "deprecated", "there"])
+def test_numpy_has_the_name_that_numba_looks_up_while_it_is_imported_and_no_longer(numpys: str) -> None:
+    program = (f"import warnings; import numpy as np; {numpys}; before = vars(np).get('row_stack'); import numpipe.core.numba; "
+               "assert vars(np).get('row_stack') is before; print('imported')")
+    ran = subprocess.run([sys.executable, "-W", "error:row_stack:DeprecationWarning", "-c", program], capture_output=True,
+                         text=True)
+    assert ran.stdout == "imported\n", ran.stderr
+
+
+def in_another_thread(work: Callable[[], Any]) -> Any:
+    """What `work` returns or raises in a thread that begins while numpipe compiles, and has half a second of that time."""
+    answers: list[Any] = []
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except Exception as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=run)
+    with hopper.compiling_for_hopper():
+        thread.start()
+        thread.join(0.5)
+    thread.join()
+    return answers[0]
+
+
+def both_kinds(out: Any, chosen: Any) -> None:
+    out[0] = np.int32(1) if chosen > 0 else np.float32(0.5)
+
+
+BOTH_KINDS = cuda.types.void(cuda.types.float64[::1], cuda.types.int32)
+
+
+def test_a_plain_kernel_of_another_thread_is_compiled_as_numba_compiles_it() -> None:
+    wanted = cuda.compile_ptx(both_kinds, BOTH_KINDS, cc=(8, 0))[0]
+    found = in_another_thread(lambda: cuda.compile_ptx(both_kinds, BOTH_KINDS, cc=(8, 0))[0])
+    assert isinstance(found, str), found
+    assert ".target sm_80" in found and found.count("st.global") == wanted.count("st.global") > 0
+
+
+def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba holds no lock where it looks at what is compiled."""
+    monkeypatch.setattr(hopper.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(8, 0)))
+    library = hopper.compiler.compile_cuda(both_kinds, cuda.types.void, BOTH_KINDS.args, cc=(8, 0)).library
+    device, ptx = in_another_thread(lambda: (hopper.dispatcher.get_current_device().compute_capability,
+                                             library.get_asm_str(cc=(8, 0))))
+    assert device == (8, 0) and ".target sm_80" in ptx
 
 
 def test_each_answer_is_numbas(monkeypatch: pytest.MonkeyPatch) -> None:

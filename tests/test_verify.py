@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import re
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -283,6 +284,40 @@ def test_copies_lie_in_memory_as_their_arrays_do() -> None:
 
 
 # ---- what is written of it
+def resident() -> int:
+    """Bytes of memory that this process has touched."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_copied() -> None:
+    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: numpipe.ArrayType(a.shape, np.float32))
+    def doubled(a, c):
+        for (i,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda i: (0, 0)),))(a):
+            c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = tile[...].astype(np.float32) * np.float32(2)
+
+    step = (1 << 25) + (1 << 20)  # bytes from row to row: 63 of them are more than 2 GiB, of which 64 pages are touched
+    view = np.zeros((64, step // 2), np.float16)[:, :64]
+    view[...] = np.arange(64)
+    before = resident()
+    copy, = duplicates([view])
+    assert copy.strides == view.strides == (step, 2) and (copy == view).all()
+    assert resident() - before < 1 << 28  # a row is a page, maybe of 2 MiB
+    found = numpipe.verify(doubled, view, schedules=2)
+    assert found.ok, found
+
+
+def test_elements_that_stand_for_many_are_copied_once_and_all_keep_their_place() -> None:
+    row = np.arange(4, dtype=np.int32)
+    many, windows, none = (np.broadcast_to(row, (3, 4)), np.lib.stride_tricks.sliding_window_view(row, 2),
+                           np.zeros((0, 4), np.int32))
+    copies = duplicates([many, windows, none, row[::-1]])
+    for copy, array in zip(copies, (many, windows, none, row[::-1]), strict=True):
+        assert copy.shape == array.shape and copy.strides == array.strides and (copy == array).all()
+    copies[3][0] = 9
+    assert copies[0][2, 3] == copies[1][2, 1] == 9
+
+
 @pytest.mark.parametrize("name", ["verification", "testing", "_fresh", "sim.schedule"])
 def test_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")

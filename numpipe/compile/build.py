@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.symbols import axis_of
+from ..core.undisturbed import COMPILES, uninterrupted
 from ..diagnostics import log as _log
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetError
 from ..language.grid import tile_scheduler
@@ -108,7 +110,8 @@ class Built:
     def ptx(self) -> str:
         from ..core import numba as nb
 
-        return nb.to_ptx(self.library)
+        with COMPILES.one(f"kernel {self.name}"):
+            return nb.to_ptx(self.library)
 
     @functools.cached_property
     def sass(self) -> str:
@@ -149,7 +152,9 @@ def toolchain() -> str | None:
     """None when this machine can compile kernels, else what is missing."""
     for module in ("numba.cuda", "cuda.bindings.nvjitlink"):
         try:
-            if importlib.util.find_spec(module) is None:
+            with uninterrupted():  # it imports the package that the module is in
+                found = importlib.util.find_spec(module)
+            if found is None:
                 return f"{module} is not installed"
         except ModuleNotFoundError as error:
             return f"{error.name} is not installed"
@@ -190,14 +195,15 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     if missing:
         raise TargetError(f"kernel {unit.kernel}: this machine cannot compile kernels: {missing}; install numba-cuda[cu13] (Linux "
                           "x86_64 or aarch64), or use target='sim'")
-    from ..core import numba as nb
+    with uninterrupted():  # half a module would have registered half of its meanings
+        from ..core import numba as nb
 
-    for sibling in SIBLINGS:
-        importlib.import_module(f"..{sibling}", __package__)
-    from ..language.grid import programs_cuda
-    from . import entry_cuda
-    from .check import roles, tile_flow
-    from .check.instrument import instrument
+        for sibling in SIBLINGS:
+            importlib.import_module(f"..{sibling}", __package__)
+        from ..language.grid import programs_cuda
+        from . import entry_cuda
+        from .check import roles, tile_flow
+        from .check.instrument import instrument
 
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
     try:
@@ -213,7 +219,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         raise CompileError(lifted.sites[site].stamp(whose.unreachable(unit.kernel, site)))
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
     for symbol in undefined:
-        unit.axis(re.sub(r"^np_axis_(index|size)_", "", symbol))
+        unit.axis(axis_of(symbol))
     try:
         programs_cuda.check_ctas(unit, kernel._codelibrary)
     except SpecError as error:

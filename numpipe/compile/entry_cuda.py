@@ -24,6 +24,7 @@ from ..core.division_cuda import define_division
 from ..core.lanes import one_lane
 from ..core.lanes_cuda import elected
 from ..core.op import Helper, Op
+from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.grid.tile_scheduler_cuda import begin_scheduler
@@ -197,11 +198,12 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, Any]]) -> tuple[Callable[..., Any], list[Any]]:
     """The entry function and its Numba argument types. `scalars`: (name, Numba type) of the run-time scalars."""
+    name = symbol(unit.kernel)  # the text below holds no name that a user gave: any Python function may be called anything
     parameters: list[str] = ["table"]
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "memory": Helper(_renamed(function, f"{unit.kernel}{MEMORY_SUFFIX}")), "compute": Helper(function),
+        "memory": Helper(_renamed(function, f"{name}{MEMORY_SUFFIX}")), "compute": Helper(function),
         "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
@@ -210,20 +212,19 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
     for number, array in enumerate(unit.arrays):
-        names = [f"{array.name}_ptr"] + [f"{array.name}_n{i}" for i in range(array.ndim)]
-        names += [f"{array.name}_s{i}" for i in range(array.ndim)]
+        names = [f"a{number}_ptr", *(f"a{number}_{what}{i}" for what in "ns" for i in range(array.ndim))]
         parameters += names
         argtypes += [nb.types.int64] * len(names)
         state = "ROLE_np, " if unit.params.profile_space else ""
         arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
         for role in ("memory", "compute"):
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
-    for name, kind in scalars:
-        parameters.append(name)
+    for number, (_, kind) in enumerate(scalars):
+        parameters.append(f"scalar{number}")
         argtypes.append(kind)
-        arguments.append(name)
+        arguments.append(f"scalar{number}")
     inner = ", ".join(arguments)
-    lines = [f"def {unit.kernel}({', '.join(parameters)}):",
+    lines = [f"def entry({', '.join(parameters)}):",
              "    maps = table_address(table)",
              "    start()",
              "    launch_dependents()",
@@ -254,4 +255,4 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         lines += ["    arrive()", *["    drain_stores(compute_context())"] * late, "    leave()"]
         ns["arrive"], ns["leave"] = cluster.arrive, cluster.wait
     exec("\n".join(lines), ns)
-    return ns[unit.kernel], argtypes
+    return _renamed(ns["entry"], name), argtypes

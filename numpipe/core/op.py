@@ -20,7 +20,7 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
@@ -196,8 +196,16 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
 
         return sig, codegen
 
-    # Numba reads parameter names from the typer: keyword calls need the operation's own
-    ns: dict[str, Any] = {"typer": typer}
-    exec(f"def {name}(typing_context, {', '.join(operands)}):\n    return typer(typing_context, {', '.join(operands)})",
-         ns)
-    return ns[name]  # type: ignore[no-any-return]
+    return with_parameters(typer, operands)
+
+
+def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
+    """A typer with these parameters behind the typing context: Numba calls it by name, and reads the names from its signature."""
+    signature = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+                                   for name in ("typing_context", *names)])
+
+    def typed(*args: Any, **named: Any) -> Any:
+        return typer(*signature.bind(*args, **named).args)
+
+    typed.__signature__ = signature  # type: ignore[attr-defined]
+    return typed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..compile.check import blame
 from ..compile.lift import asked as asked_of
 from ..compile.lift.fold import StaticArray
 from ..compile.lift.lift import Lifted, lift
+from ..core.undisturbed import COMPILES
 from ..launch.info import ArrayInfo
 from ..plan.debug import SimulatedOnly
 from ..plan.unit import Unit
@@ -33,6 +35,7 @@ class Variants(Definition):
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         super().__init__(function, options)
         self._lock = threading.RLock()
+        _made.add(self)
         self._splits: dict[tuple[Any, ...], asked_of.Split] = {}
         self._lifted: dict[tuple[Any, ...], Lifted] = {}
         self._built: dict[tuple[Any, ...], Any] = {}
@@ -73,9 +76,11 @@ class Variants(Definition):
         """The compiled kernel for these types and Statics."""
         built = self._built.get(unit_key)
         if built is None:
-            from ..compile.build import build
+            with COMPILES.one(f"kernel {self.name}"):
+                from ..compile.build import build
 
-            built = self._built[unit_key] = build(self.unit(unit_key, obstacles), self.lifted(unit_key), self._scalars(unit_key))
+                lifted = self.lifted(unit_key)
+                built = self._built[unit_key] = build(self.unit(unit_key, obstacles), lifted, self._scalars(unit_key))
         return built
 
     def _prepare(self, unit_key: tuple[Any, ...], infos: list[ArrayInfo], obstacles: dict[int, str]) -> Any:
@@ -112,8 +117,22 @@ class Variants(Definition):
         if unit_key in self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
             return
         self._checked.add(unit_key)
-        from ..compile.build import front_end, toolchain
+        with COMPILES.one(f"kernel {self.name}"):
+            from ..compile.build import front_end, toolchain
 
-        if toolchain() is None:
-            with contextlib.suppress(SimulatedOnly):  # a breakpoint: this kernel is being looked at
-                front_end(self.unit(unit_key), self.lifted(unit_key), self._scalars(unit_key))
+            if toolchain() is None:
+                with contextlib.suppress(SimulatedOnly):  # a breakpoint: this kernel is being looked at
+                    front_end(self.unit(unit_key), self.lifted(unit_key), self._scalars(unit_key))
+
+
+_made: weakref.WeakSet[Variants] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child: a thread that was in a call is gone, and will not give its kernel's lock back."""
+    for kernel in _made:
+        kernel._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -36,7 +36,7 @@ _ADVICE: dict[int, str] = {
     34: "the libcuda that was found is the toolkit's stub: take its directory off LD_LIBRARY_PATH",
     100: "the driver sees no GPU",
     46: "the GPU is busy or in exclusive mode: see nvidia-smi",
-    200: "the compiled kernel is damaged: clear the compile cache",
+    200: "the machine code in this process's memory is damaged: restart the process, which compiles the kernel again",
     201: _RESET,
     209: "the kernel is compiled for sm_90a (Hopper) and this GPU is not one",
     400: "the stream belongs to another GPU or is destroyed",

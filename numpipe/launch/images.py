@@ -28,7 +28,8 @@ def load(cubin: bytes, entry: str) -> Any:
             mend = (f"the driver is older than the linker: update it, or pip install \"nvidia-nvjitlink=={spell(runs)}.*\" "
                     f"\"nvidia-nvvm=={spell(runs)}.*\"")
         else:
-            mend = "the code is damaged or for another GPU than Hopper (sm_90a): clear the compile cache"
+            mend = ("the code is damaged, or the GPU is none of Hopper's (sm_90a): run it on an H100 or H200, where a new process "
+                    "compiles it again")
         raise driver.DriverError(error.call, error.code, error.name,
                                  f"the driver, of CUDA {spell(runs)}, does not take the {len(cubin)} bytes of machine code for "
                                  f"sm_90a{by}: {mend}") from error

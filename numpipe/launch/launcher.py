@@ -169,7 +169,8 @@ class Function:
         if self._parameters and list(sizes) != self._parameters:
             raise LaunchError(
                 f"kernel {self.name!r}: the compiled entry {self.entry!r} takes parameters of {list(sizes)} bytes and "
-                f"the launch passes {self._parameters}: clear the compile cache; if it persists, report a numpipe bug")
+                f"the launch passes {self._parameters}: restart the process, in case numpipe was updated while it ran; if it "
+                "persists, report a numpipe bug")
 
     def _check_grid(self, grid: Grid) -> None:
         for axis, count, most in zip("xyz", grid, _MAX_GRID, strict=True):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.symbols import symbol
 from ..plan import profile
 from ..traces import Event, Trace
 from . import driver
@@ -108,7 +109,7 @@ def _fetched(recorded: Recorded) -> Trace:
     trace = told(unit, memory.tobytes(), grid)
     directory = Path(unit.params.profile_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    trace.save(directory / f"{unit.kernel}_{recorded.launches - 1}.json")
+    trace.save(directory / f"{symbol(unit.kernel)}_{recorded.launches - 1}.json")
     return trace
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
 from ..core.op import cuda_meaning
+from ..core.symbols import axis_symbol
 from . import context as source
 from .cluster import Dims
 from .plans import PROFILE, STATE, TURN, WARPGROUP
@@ -71,36 +72,36 @@ def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
     return builder.gep(context_value, [index], name="numpipe.counter")
 
 
-def _axis(prefix: str) -> Any:
+def _axis(what: str) -> Any:
     def typer(_context: Any, name: Any) -> Any:
         axis = nb.literal(name)
 
         def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            return nb.external(builder, f"{prefix}{axis}", nb.i32)
+            return nb.external(builder, axis_symbol(what, axis), nb.i32)
 
         return I32(name), codegen
 
     return typer
 
 
-cuda_meaning(source.axis_index)(_axis("np_axis_index_"))
-cuda_meaning(source.axis_size)(_axis("np_axis_size_"))
+cuda_meaning(source.axis_index)(_axis("index"))
+cuda_meaning(source.axis_size)(_axis("size"))
 
 
 def define_axes(module: Any, unit: Unit) -> None:
     """Definitions of the axis symbols for this kernel, in its entry module."""
     for dim, name in zip("xyz", unit.axes, strict=False):
-        for prefix, register in (("np_axis_index_", "ctaid"), ("np_axis_size_", "nctaid")):
-            with nb.define(module, prefix + name, nb.i32) as (builder, _):
+        for what, register in (("index", "ctaid"), ("size", "nctaid")):
+            with nb.define(module, axis_symbol(what, name), nb.i32) as (builder, _):
                 builder.ret(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dim}", nb.i32))
     for axis, name in enumerate(unit.cluster_axes):
-        with nb.define(module, "np_axis_index_" + name, nb.i32) as (builder, _):
+        with nb.define(module, axis_symbol("index", name), nb.i32) as (builder, _):
             builder.ret(cluster_place(builder, unit.cluster)[axis])
-        with nb.define(module, "np_axis_size_" + name, nb.i32) as (builder, _):
+        with nb.define(module, axis_symbol("size", name), nb.i32) as (builder, _):
             builder.ret(nb.const(unit.cluster[axis]))
-    with nb.define(module, "np_axis_index_" + unit.wg_axis, nb.i32) as (builder, _):
+    with nb.define(module, axis_symbol("index", unit.wg_axis), nb.i32) as (builder, _):
         builder.ret(tile_part(builder, unit))
-    with nb.define(module, "np_axis_size_" + unit.wg_axis, nb.i32) as (builder, _):
+    with nb.define(module, axis_symbol("size", unit.wg_axis), nb.i32) as (builder, _):
         builder.ret(nb.const(unit.tile_wgs))
 
 

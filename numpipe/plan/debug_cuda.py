@@ -74,7 +74,7 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
 def _print_line(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
     parts = parse(immediate("debug_print", "the format", format))
     fields(parts, len(values))
-    text = [prefix(np_.unit.kernel, np_.role, ("%d", "%d", "%d"), "%d")]
+    text = [prefix(np_.unit.kernel.replace("%", "%%"), np_.role, ("%d", "%d", "%d"), "%d")]
     printed: list[tuple[int, Field, Any]] = []
     for part in parts:
         if not isinstance(part, Field):

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ...core.symbols import symbol
 from ...diagnostics.errors import CompileError
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
@@ -72,7 +73,7 @@ def check(unit: Unit, library: Any, lifted: Lifted) -> None:
     if not unit.warp_specialized:
         return
     bodies = functions(library)
-    root = next(name for name in bodies if f"{unit.kernel}{MEMORY_SUFFIX}" in name)
+    root = next(name for name in bodies if f"{symbol(unit.kernel)}{MEMORY_SUFFIX}" in name)
     for path in reachable(bodies, root):
         found = violation(bodies[path[-1]])
         if found:
@@ -90,6 +91,6 @@ def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern
     for function in reversed(path[1:]):
         for source, call in calls:
             name = ast.unparse(call.func).rpartition(".")[2]
-            if f"{len(name)}{name}" in function:  # as a mangled name spells it
+            if f"{len(symbol(name))}{symbol(name)}" in function:  # as a mangled name spells it
                 return source.position(call).stamp(message.format(f" in '{name}'"))
     return lifted.sources[0].definition.stamp(message.format(""))

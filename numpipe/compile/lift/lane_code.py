@@ -77,7 +77,7 @@ class LaneCode(Rewriter):
             self._refuse(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}{instead}")
 
     def _lane_only(self, node: ast.AST, what: str) -> None:
-        directly = len(self.scopes) == 1 and self.scopes[0][0] is self.tree and self.tree.name == self.unit.kernel
+        directly = len(self.scopes) == 1 and self.scopes[0][0] is self.tree and self.lifts_kernel
         if not per_lane.by_lane(self.unit) or directly:
             self._refuse(node, f"{what} {per_lane.NOT_HERE}")
 

@@ -29,6 +29,9 @@ def with_records(value: Any) -> bool:
 class Rewriter(ast.NodeTransformer):
     """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts."""
 
+    lifts_kernel = False
+    """whether this is the kernel function, not one that it calls"""
+
     def __init__(self, source: Source, constants: Constants, session: Session) -> None:
         self.source, self.constants, self.session, self.unit = source, constants, session, session.unit
         self.tree: ast.FunctionDef = source.parse()  # type: ignore[assignment]  # `read` has looked at it

@@ -37,8 +37,6 @@ def _is_loop(node: ast.AST) -> bool:
 class Turns(Rewriter):
     """What a loop over tiles becomes where warpgroups take turns; what a kernel may not hold then."""
 
-    lifts_kernel = False
-    """whether this is the kernel function, not one that it calls"""
     over_tiles = 0
     """loops over tiles that the statement is in"""
 

@@ -72,6 +72,6 @@ def calls(library: Any, *functions: str) -> bool:
 def undefined_symbols(library: Any, prefix: str) -> list[str]:
     """Symbols of this prefix that are called and that nothing defines."""
     text = "\n".join(library.llvm_strs)
-    called = set(re.findall(rf'declare [^@\n]*@"?({re.escape(prefix)}\w+)"?\(', text))
-    defined = set(re.findall(rf'define [^@\n]*@"?({re.escape(prefix)}\w+)"?\(', text))
+    called = set(re.findall(rf'declare [^@\n]*@"?({re.escape(prefix)}[\w$]+)"?\(', text))
+    defined = set(re.findall(rf'define [^@\n]*@"?({re.escape(prefix)}[\w$]+)"?\(', text))
     return sorted(called - defined)

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 from numba import cuda
 from numba.cuda import codegen, compiler, dispatcher, types
 from numba.cuda.core import config, typed_passes, untyped_passes
+from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.cudadrv import nvvm
 
 from ...arch.hopper import HOPPER
+from ..undisturbed import COMPILES
 from . import quicker
 from .exhausted import LeaveOutBodies
 
@@ -73,27 +75,41 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
         return self._managers
 
 
-_lock = threading.RLock()
 _APART = {types.int32, types.float32}
 """types of which no variable can have both: Numba would make it a float64"""
 
 
+def _in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
+    """`ours` in the thread that compiles for Hopper, Numba's own function elsewhere: Numba calls it outside its lock, too."""
+    thread = threading.get_ident()
+
+    def either(*args: Any, **named: Any) -> Any:
+        return (ours if threading.get_ident() == thread else numbas)(*args, **named)
+
+    return either
+
+
 @contextlib.contextmanager
 def compiling_for_hopper() -> Iterator[None]:
-    """Inside, Numba compiles for sm_90a with or without a GPU, and NVVM's log is part of its errors."""
+    """Inside, Numba compiles for sm_90a with or without a GPU, and NVVM's log is part of its errors.
+
+    The functions of Numba that are replaced for it are those of the whole process, so Numba's own lock is held meanwhile: a plain
+    `@cuda.jit` function of another thread is compiled before or after. Code inside takes no lock that is held around a compile.
+    """
     if config.FORCE_CUDA_CC:
         raise RuntimeError("NUMBA_FORCE_CUDA_CC drops the 'a' of sm_90a, which wgmma and TMA need: unset it")
-    unify = types.Number.unify
-    changes: tuple[tuple[Any, str, Any], ...] = (
-        (dispatcher, "get_current_device", lambda: _Hopper),
-        (compiler, "get_current_device", lambda: _Hopper),
-        (compiler, "CUDACompiler", _Compiler),
-        (codegen.CUDACodeLibrary, "_ensure_cc", lambda self, cc: HOPPER.capability if cc is None else cc),
-        # Numba reads the PTX only to look for runtime calls we never make
-        (codegen.CUDACodeLibrary, "get_asm_str", lambda self, cc=None: ""),
-        (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),
-        *quicker.replacements)
-    with _lock:
+    library = codegen.CUDACodeLibrary
+    with global_compiler_lock:
+        unify = types.Number.unify
+        changes: tuple[tuple[Any, str, Any], ...] = (
+            (dispatcher, "get_current_device", _in_this_thread(lambda: _Hopper, dispatcher.get_current_device)),
+            (compiler, "get_current_device", _in_this_thread(lambda: _Hopper, compiler.get_current_device)),
+            (compiler, "CUDACompiler", _Compiler),
+            (library, "_ensure_cc", _in_this_thread(lambda self, cc: HOPPER.capability if cc is None else cc, library._ensure_cc)),
+            # Numba reads the PTX only to look for runtime calls we never make
+            (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
+            (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),
+            *quicker.replacements)
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
         try:
             for owner, name, value in changes:
@@ -114,6 +130,7 @@ def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+COMPILES.hold(global_compiler_lock)
 nvvm.CompilationUnit.verify = _with_log(nvvm.CompilationUnit.verify)
 nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 

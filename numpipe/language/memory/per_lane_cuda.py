@@ -11,7 +11,7 @@ import numpy as np
 from ...core import numba as nb
 from ...core.arith_cuda import convert, kind_of, type_of
 from ...core.closure_cuda import BoundType, bound_type
-from ...core.op import cuda_meaning
+from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ..tiles.refs import READ_ONLY
 from ..tiles.refs_cuda import SmemType, view
@@ -143,15 +143,7 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
 
         return kind(mask, kind, amount), codegen
 
-    cuda_meaning(operation)(_named(typer, operation))
-
-
-def _named(typer: Any, operation: Any) -> Any:
-    """The typer with the operation's own parameter names, by which Numba calls it."""
-    names = ", ".join(inspect.signature(operation.function).parameters)
-    ns: dict[str, Any] = {"typer": typer}
-    exec(f"def typed(typing_context, {names}):\n    return typer(typing_context, {names})", ns)
-    return ns["typed"]
+    cuda_meaning(operation)(with_parameters(typer, inspect.signature(operation.function).parameters))
 
 
 def _by_words(builder: Any, value: Any, word: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,8 @@ class Arguments:
     """The arguments of one call of `kernel`; `run` makes the call on copies of the host arrays among them.
 
     A copy has the strides of its array and its alignment, and arrays that overlap have copies that overlap: an array that is
-    passed as input and output is one array again. Arrays on a GPU and whatever else there is are passed as they are.
+    passed as input and output is one array again. Elements alone are copied, not what lies between them. Arrays on a GPU
+    and whatever else there is are passed as they are.
     """
 
     def __init__(self, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any) -> None:
@@ -72,12 +72,14 @@ def duplicates(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, A
             regions[-1][1] = max(regions[-1][1], hi)
         else:
             regions.append([lo, hi])
-    copies = [(lo, hi, *_copy(lo, hi)) for lo, hi in regions]
+    copies = [(lo, hi, *_room(lo, hi)) for lo, hi in regions]
     made = []
     for array in arrays:
         low, high = _extent(array)
         lo, memory, start = next((lo, memory, start) for lo, hi, memory, start in copies if lo <= low and high <= hi)
         copy = np.ndarray(array.shape, array.dtype, memory, start + array.ctypes.data - lo, array.strides)
+        one = tuple(slice(None) if stride else slice(1) for stride in array.strides)  # of elements that stand for many, one
+        copy[one] = array[one]
         copy.flags.writeable = array.flags.writeable
         made.append(copy)
     return made
@@ -88,10 +90,7 @@ def _extent(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     return byte_bounds(array.ctypes.data, array.shape, array.strides, array.itemsize)
 
 
-def _copy(lo: int, hi: int) -> tuple[np.ndarray[Any, Any], int]:
-    """Bytes with a copy of [lo, hi), and where in them it starts."""
+def _room(lo: int, hi: int) -> tuple[np.ndarray[Any, Any], int]:
+    """Bytes for a copy of [lo, hi), and where in them it starts. Untouched pages of them take no memory."""
     memory = np.empty(hi - lo + _ALIGN, np.uint8)
-    start = (lo - memory.ctypes.data) % _ALIGN
-    if hi > lo:
-        memory[start:start + hi - lo] = np.frombuffer(ctypes.string_at(lo, hi - lo), np.uint8)
-    return memory, start
+    return memory, (lo - memory.ctypes.data) % _ALIGN

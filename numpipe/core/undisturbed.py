@@ -1,0 +1,100 @@
+"""Work that is done as a whole: no signal ends it half way, and no fork leaves the child with a part of it.
+
+Python forgets a module whose import was interrupted, and keeps those that it had imported: what they registered, an import that
+begins again registers twice. A child of a fork has one thread, and of the others the locks that they held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from ..diagnostics.errors import TargetError
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Inside, signals wait: the handlers that Python code has for them, Ctrl-C's among them, are called at the end.
+
+    Python calls them in the main thread only, so there is nothing to do in others.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    handlers = {int(number): handler for number in signal.valid_signals() if callable(handler := signal.getsignal(number))}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, frame: came.append((number, frame)))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, frame in came:
+            handlers[number](number, frame)
+
+
+class Compiles:
+    """The compiles that run in this process. A fork waits until those of other threads are done; none begins meanwhile."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: Counter[int] = Counter()
+        """how many compiles each thread is in, one inside another, by the thread's ident"""
+        self._locks: list[Any] = []
+        self._forks: dict[int, contextlib.ExitStack] = {}
+        """what a thread that forks holds, by its ident"""
+        self.cut = False
+        """whether this process is the child of a fork that did not wait: Ctrl-C ended the waiting"""
+
+    @contextlib.contextmanager
+    def one(self, what: str) -> Iterator[None]:
+        """A compile, from the import of the compiler to the machine code. Raises TargetError in a child that cannot compile."""
+        if self.cut:
+            raise TargetError(f"{what}: this process was forked in the middle of another thread's compile, and what it has of the "
+                              "compiler is half of one: fork before, or start processes with "
+                              "multiprocessing.get_context('spawn')")
+        thread = threading.get_ident()
+        with self._changed:
+            self._running[thread] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running[thread] -= 1
+                self._changed.notify_all()
+
+    def hold(self, lock: Any) -> None:
+        """Have forks wait for this lock too, behind the compiles, and hold it: a child gets it free."""
+        self._locks.append(lock)
+
+    def _others(self) -> bool:
+        return any(count for thread, count in self._running.items() if thread != threading.get_ident())
+
+    def before_fork(self) -> None:
+        held = self._forks[threading.get_ident()] = contextlib.ExitStack()
+        held.enter_context(self._changed)
+        self._changed.wait_for(lambda: not self._others())
+        for lock in self._locks:
+            held.enter_context(lock)
+
+    def after_fork(self) -> None:
+        self._forks.pop(threading.get_ident()).close()
+
+    def in_child(self) -> None:
+        """Of the threads that compile, or wait here, this one is left."""
+        thread = threading.get_ident()
+        self.cut = self.cut or self._others()
+        self.after_fork()
+        self._changed, self._forks, self._running = threading.Condition(), {}, Counter({thread: self._running[thread]})
+
+
+COMPILES = Compiles()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=COMPILES.before_fork, after_in_parent=COMPILES.after_fork, after_in_child=COMPILES.in_child)
