@@ -54,7 +54,7 @@ def run(program: str, tmp_path: Any) -> str:
 # ---- signals ---------------------------------------------------------------------------------------------------------------
 @compiler
 @pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.hopper",
-                                    "numpipe.fragment.elementwise_cuda"])
+                                    "numpipe.language.tiles.elementwise_cuda"])
 def test_ctrl_c_during_the_first_import_of_the_compiler_leaves_it_whole(module: str, tmp_path: Any) -> None:
     assert run(f"""
 OnImport({module!r}, lambda: signal.raise_signal(signal.SIGINT))
