@@ -22,4 +22,4 @@ def _warpgroup_index(_typing: Any) -> Any:
 
 @cuda_meaning(special.smem_base)
 def _smem_base(_typing: Any) -> Any:
-    return nb.types.int32(), lambda context, builder, sig, args: nb.smem(builder, 0)
+    return nb.types.int32(), lambda context, builder, sig, args: nb.shared_base(builder)

@@ -78,7 +78,7 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
 
 def test_every_error_of_the_simulator_names_its_hazard_and_a_mend() -> None:
     named: set[str] = set()
-    for file in (*SIM.glob("*.py"), SIM.parent / "deadlocks.py"):
+    for file in (*SIM.glob("*.py"), SIM.parent / "diagnostics/deadlocks.py"):
         found, without = hazards_of(file.read_text(encoding="utf8"))
         named |= found
         assert not without, f"{file.name}: errors without a hazard's name at lines {without}"

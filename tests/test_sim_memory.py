@@ -10,7 +10,7 @@ from sim_pipelines import F16, each_warp, one
 
 from numpipe.errors import PipelineRace, SimulationError
 from numpipe.sim import simulate
-from numpipe.sim.memory import intervals
+from numpipe.sim.boxes import intervals
 
 SEEDS = [None, *range(20)]
 ROWS = (np.arange(4)[:, None] * 256 + np.arange(16) * 16)  # warp w: bytes [256 w, 256 w + 256)

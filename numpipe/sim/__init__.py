@@ -7,14 +7,15 @@ that covers them; a scheduler, seeded or in the order of a virtual-time model, d
 =============  ==================================================================================================
 file           concept
 =============  ==================================================================================================
-``sm``         the CTA, its shared units, the loop
+``state``      what a CTA's SM and its warpgroups hold, accesses and mbarriers: what all others are typed against
+``sm``         a CTA that runs a body, and the loop
 ``port``       one warpgroup: the Machine that operations act on
 ``schedule``   who is next, and the cycles of the virtual-time model
-``clocks``     happens-before: vectors of counters, per warp and proxy
+``clocks``     happens-before: vectors of counters, per warp and proxy; ``warps``: what the warps of a warpgroup know
 ``memory``     shared memory: bytes, and who wrote and read each of them
 ``cluster``    remote arrivals, the barrier of a cluster
 ``mbarrier``   phases of an mbarrier; ``barriers``: what is done with them; ``named``: named barriers and the register pool
-``tma``        boxes and swizzles; ``bulk``: copies in flight
+``boxes``      what a TMA copy moves, and swizzles; ``tma``: what the TMA can address; ``bulk``: copies in flight
 ``mma``        matrix descriptors, accumulators, groups
 ``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
 ``gmem``       global memory: who wrote and read which elements, by CTA; ``touches``: an access to it, and what is told of two;
@@ -22,7 +23,8 @@ file           concept
 ``remote``     stores to the shared memory of another CTA of the cluster
 ``handover``   flags in global memory, by which a CTA tells another one that its stores are there
 ``deal``       the counter from which CTAs take their tiles
-``report``     the errors, their text and their `numpipe.reports.Report`; ``conflicts``: which hazard two accesses are
+``report``     the errors, their text and their `numpipe.reports.Report`; ``sites``: lines of the user's; ``conflicts``: which
+               hazard two accesses are; ``deadlock``: nobody can run
 =============  ==================================================================================================
 
 CTAs run one after the other, and what any two of them do to an element of an array is compared (`gmem`), so that a conflict is
@@ -50,6 +52,7 @@ from ..arch.hopper import HOPPER
 from ..core.machine import TensorMap
 from ..diagnostics.errors import SpecError
 from ..traces import Event, Trace
+from .boxes import Box
 from .clocks import Clocks
 from .deal import Deal
 from .gmem import GlobalMemory
@@ -57,7 +60,7 @@ from .handover import left_set
 from .mma import Plan
 from .schedule import Costs, Schedule
 from .sm import SM, Body, run
-from .tma import Box
+from .state import SM as State
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
@@ -115,7 +118,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
         for ctas in sorted(groups, key=lambda ctas: ctas[0][::-1]) if handover else groups:
             gmem.begin()
             scheduler, clocks = schedule.scheduler(), Clocks(4 * warpgroups * len(ctas), len(ctas))
-            peers: list[SM] = []
+            peers: list[State] = []
             for cta in ctas:
                 SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                    registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler, clocks=clocks,

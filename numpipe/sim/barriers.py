@@ -8,16 +8,9 @@ PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from . import report
+from . import deadlock, mbarrier, report, sites
 from .clocks import GENERIC, INITIALISED
-from .mbarrier import Mbarrier
-from .memory import Access
-
-if TYPE_CHECKING:
-    from .port import Warpgroup
-    from .sm import SM
+from .state import SM, Access, Mbarrier, Warpgroup
 
 _MAX_COUNT = 2**20 - 1
 
@@ -35,25 +28,25 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at "
-                              f"{report.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar,
+                              f"{sites.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar,
                               before=mbar.party())
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
-            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {report.place(mbar.site)} "
+            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} "
                                    "the TMA may "
                               "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
                               hazard="missing-init-fence", mbar=mbar, before=mbar.party())
         mbar.seen_by.add(key)
     if mbar.epoch:
-        site = report.user_site()
+        site = sites.user_site()
         mbar.used |= {who.first_warp + warp: (who.epoch(warp), who, site) for warp in who.warps()}
     return mbar
 
 
 def init(who: Warpgroup, address: int, count: int, name: str) -> None:
-    who.one_lane("mbar_init")
+    report.one_lane(who, "mbar_init")
     old = who.sm.mbarriers.get(address)
     if old is not None:
-        raise report.violation(who, f"mbar_init on {old.name}, live since {report.place(old.site)}; mbar_inval it "
+        raise report.violation(who, f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it "
                                     "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
     _create(who, address, count, name, who.epoch())
@@ -70,7 +63,7 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed:
     elif old.count != count or old.epoch:
         raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
                                     "with "
-                               f"count {old.count} is live since {report.place(old.site)}",
+                               f"count {old.count} is live since {sites.place(old.site)}",
                                hazard="barrier-reinitialised", mbar=old, before=old.party(),
                                mend="all warpgroups give a barrier the same count")
 
@@ -92,7 +85,7 @@ def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> 
 
 
 def invalidate(who: Warpgroup, address: int) -> None:
-    who.one_lane("mbar_inval")
+    report.one_lane(who, "mbar_inval")
     mbar = find(who, address, "mbar_inval")
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
@@ -102,7 +95,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
     for warp, (epoch, user, site) in mbar.used.items():
         if who.knows(who.sm.clocks.index(GENERIC, warp)) < epoch:
             raise report.race(who, f"mbar_inval on {mbar.name}, but nothing orders its use by warp {warp % 4} of {user.title} at "
-                              f"{report.place(site)} before: it may still test or arrive there", hazard="barrier-reinitialised",
+                              f"{sites.place(site)} before: it may still test or arrive there", hazard="barrier-reinitialised",
                               mbar=mbar, mend="bar_sync between the last use of all warps and mbar_inval")
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
@@ -118,7 +111,7 @@ def arrive(who: Warpgroup, address: int, count: int) -> None:
     who.elapse(who.sm.costs.issue)
     if who.sm.trace is not None:
         who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
-    mbar.arrive(who, count * who.lane_count())
+    mbarrier.arrive(mbar, who, count * who.lane_count())
     who.breathe()
 
 
@@ -126,8 +119,8 @@ def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     mbar = find(who, address, "mbar_arrive_expect_tx")
     who.elapse(who.sm.costs.issue)
     lanes = who.lane_count()
-    mbar.expect(who, int(nbytes) * lanes)
-    mbar.arrive(who, lanes)
+    mbarrier.expect(mbar, who, int(nbytes) * lanes)
+    mbarrier.arrive(mbar, who, lanes)
     who.breathe()
 
 
@@ -197,7 +190,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
     who.elapse(who.sm.costs.wait)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
-        who.poll(Polling(mbar, mbar.phase, -1))
+        deadlock.poll(who, Polling(mbar, mbar.phase, -1))
         return False
     _acquire(who, mbar, reached)
     who.breathe()
@@ -216,7 +209,7 @@ def unfinished(sm: SM) -> None:
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
-                                    f"{report.place(copy.site)}) was "
+                                    f"{sites.place(copy.site)}) was "
                               f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for "
                               f"phase {copy.phase} of {mbar.name}", hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
@@ -225,6 +218,6 @@ def unfinished(sm: SM) -> None:
                               hazard="phase-unobserved", mbar=mbar)
         if mbar.observed and mbar.pending != mbar.count:
             raise report.race(sm.warpgroups[0], f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
-                              f"of {mbar.count} arrivals missing (arrived: {mbar.who_arrived()}): num_arrivals is too high, or "
-                              f"somebody did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
+                              f"of {mbar.count} arrivals missing (arrived: {mbarrier.who_arrived(mbar)}): num_arrivals is too "
+                              f"high, or somebody did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
                               f"num_arrivals={(mbar.count - mbar.pending) // 4}", mbar.site, hazard="too-few-arrivals", mbar=mbar)

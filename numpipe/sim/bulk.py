@@ -9,24 +9,17 @@ Where they meet with other accesses to an array is looked after by `gmem`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..core.machine import TensorMap
-from . import barriers, cluster, report, tma
+from . import barriers, cluster, mbarrier, report, sites, tma
 from .clocks import BULK_READ
-from .memory import Access
-
-if TYPE_CHECKING:
-    from .mbarrier import Mbarrier
-    from .port import Warpgroup
-    from .schedule import Task
-    from .sm import SM
+from .schedule import Task
+from .state import SM, Access, Mbarrier, Warpgroup
 
 
 def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int, ctas: int = 0) -> None:
     """A load, to the CTAs of the cluster whose ranks are bits of `ctas`; 0: to the warpgroup's own."""
     operation = "tma_multicast" if ctas else "tma_load"
-    who.one_lane(operation)
+    report.one_lane(who, operation)
     sm = who.sm
     box = tma.checked(who, tensor)
     where, index, touched = tma.place(who, operation, box, coords, dst)
@@ -58,9 +51,9 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
         def land(_: int) -> None:
             if told is not None:
                 cluster.reach(to, who, f"{operation} of {tensor.name}", (), access.site)
-                mbar.learn(told)
+                mbarrier.learn(mbar, told)
             to.memory.chunks[index] = box.fetch(where)
-            mbar.land(access, nbytes, done)
+            mbarrier.land(mbar, access, nbytes, done)
 
         return land
 
@@ -96,7 +89,7 @@ class Groups:
 
     def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str, once: bool = False) -> None:
         who, sm = self.who, self.who.sm
-        who.one_lane("tma_store")
+        report.one_lane(who, "tma_store")
         box = tma.checked(who, tensor)
         if reduction:
             tma.reducible(who, box, reduction)
@@ -200,7 +193,7 @@ class Groups:
         if left:
             raise report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not "
                                         "waited for, the first "
-                              f"{left[0].access.describe()} at {report.place(left[0].access.site)}"
+                              f"{left[0].access.describe()} at {sites.place(left[0].access.site)}"
                               + (", and not committed" if self._open else "")
                               + "; wait_smem_to_gmem(0) behind the last group's commit, before it ends (bulk_commit and "
                                 "bulk_wait(0, read=False) by the lane that stored)", left[0].access.site,

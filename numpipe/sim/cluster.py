@@ -10,19 +10,15 @@ PTX ISA, "mbarrier.arrive": .shared::cluster; "barrier.cluster"; "Cluster of Coo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party
-from . import barriers, report
+from . import barriers, mbarrier, report, sites
 from .clocks import GENERIC, Need, Vector
-
-if TYPE_CHECKING:
-    from .mbarrier import Mbarrier
-    from .port import Warpgroup
-    from .sm import SM
+from .state import SM, Mbarrier, Warpgroup
 
 WINDOW = 1 << 24
 """bytes of the cluster's window for each CTA"""
@@ -52,7 +48,7 @@ class Sent:
         self.who, self.mbars, self.count = who, mbars, who.lane_count()
         self.known = who.known()
         self.vector: Vector = who.sm.clocks.vector()
-        self.site = report.user_site()
+        self.site = sites.user_site()
         self.needs = tuple((who.sm.clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)) for warp in who.warps())
         who.release_into(self.vector)
         who.remote.append(self)
@@ -74,7 +70,7 @@ class Sent:
         self.who.remote.remove(self)
         for mbar in self.mbars:
             reach(mbar.sm, self.who, f"mbar_arrive_remote on {mbar.name}", self.needs, self.site)
-            mbar.count_arrival(self.who, self.count, self.known, self.vector, time, self.site)
+            mbarrier.count_arrival(mbar, self.who, self.count, self.known, self.vector, time, self.site)
 
 
 def arrive_remote(who: Warpgroup, address: int) -> None:
@@ -93,7 +89,7 @@ def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool) -
 
 
 # ---- memory of a CTA that may have ended -----------------------------------------------------------------------------
-def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: report.Site) -> None:
+def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site) -> None:
     """A warpgroup of another CTA touches the shared memory of `sm`: what is done there has to be over when it ends."""
     if sm is who.sm:
         return
@@ -112,7 +108,7 @@ def check_reached(sm: SM) -> None:
             raise _left(sm, who, what, site)
 
 
-def _left(sm: SM, who: Warpgroup, what: str, site: report.Site) -> SimulationError:
+def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationError:
     return report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this; "
                             "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends", site,
                        hazard="exit-in-flight",
@@ -152,7 +148,7 @@ class Meeting:
 
 
 def arrive(who: Warpgroup) -> None:
-    who.collective("cluster_arrive")
+    report.collective(who, "cluster_arrive")
     who.breathe()
     if who.met is not None:
         raise report.violation(who, "cluster_arrive for the second time; cluster_wait before the next cluster_arrive",
@@ -168,7 +164,7 @@ def arrive(who: Warpgroup) -> None:
 
 
 def wait(who: Warpgroup) -> None:
-    who.collective("cluster_wait")
+    report.collective(who, "cluster_wait")
     meeting, who.met = who.met, None
     if meeting is None:
         raise report.violation(who, "cluster_wait without a cluster_arrive; cluster_arrive first", hazard="too-few-arrivals")
@@ -186,7 +182,7 @@ class Agreed:
 
     def __init__(self, who: Warpgroup, value: Any, parties: int) -> None:
         self.who, self.value, self.left = who, value, parties - 1
-        self.site = report.user_site()
+        self.site = sites.user_site()
 
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:

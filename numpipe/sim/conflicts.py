@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party, Report
-from . import clocks, report
+from . import clocks, report, sites
+from .state import SM, Access, Mbarrier
 
 if TYPE_CHECKING:
     from ..plan.plans import RingPlan
-    from .mbarrier import Mbarrier
-    from .memory import Access
-    from .sm import SM
 
 _VERBS = {
     "TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
@@ -67,7 +65,7 @@ def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: li
     """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`; `filled`: who wrote the bytes before."""
     if "mbarrier" in (earlier.kind, later.kind):
         return report.violation(later, f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}), where "
-                                f"{earlier.describe()} is in use (at {report.place(earlier.site)}); "
+                                f"{earlier.describe()} is in use (at {sites.place(earlier.site)}); "
                                 "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
                                 hazard="barrier-reinitialised", before=earlier, span=(lo, hi))
     told = _why(_Conflict(sm, earlier, later, lo, hi, known, asynchronous, filled))
@@ -78,11 +76,11 @@ def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: li
         f"  before: {earlier.tell()}",
     ]
     if filled is not None and filled is not earlier and filled.mbar is not None:
-        lines.append(f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {report.place(filled.site)}")
+        lines.append(f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}")
     lines += [f"  {told.cause}", f"  mend:   {told.mend}"]
     found = Report(told.hazard, "\n".join(lines), report.party(later, span=(lo, hi)), report.party(earlier, span=(lo, hi)),
                    cause=told.cause, mend=told.mend, kernel=report.kernel_of(sm))
-    return report.failed(PipelineRace, found, None if later.site is None else report.line_of(later.site))
+    return report.failed(PipelineRace, found, None if later.site is None else sites.line_of(later.site))
 
 
 def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -> SimulationError:
@@ -331,7 +329,7 @@ def _slot_text(this: _Conflict) -> str:
     """``slot 2 of a, b @ gemm.py:41``, or the bytes."""
     if this.slot is not None:
         return f"slot {this.slot[1]} of {this.slot[0].name}"
-    slot, ring = report.noted(this.earlier.note_, "slot"), None
+    slot, ring = sites.noted(this.earlier.note_, "slot"), None
     if this.earlier.note_ is not None:
         ring = this.earlier.note_[1].get("ring")
     return f"SMEM[{this.lo}:{this.hi})" if slot is None or hasattr(this.sm.unit, "slot_at") else (
@@ -352,4 +350,4 @@ def _at(access: Access, plan: RingPlan) -> int | None:
         return None
     ring, name = str(access.note_[1].get("ring")), report.ring_name(access.agent.sm, plan, access.note_)
     same = ring == name or (plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2])
-    return report.noted(access.note_, "step") if same else None
+    return sites.noted(access.note_, "step") if same else None

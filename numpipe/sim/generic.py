@@ -5,19 +5,16 @@ PTX ISA, "Memory Consistency Model: Proxies".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import report
+from . import report, sites
+from .boxes import combined, intervals
 from .clocks import FENCED, GENERIC
-from .memory import Access, intervals
-from .tma import combined
+from .state import Access, Warpgroup
 from .touches import LOAD, STORE
-
-if TYPE_CHECKING:
-    from .port import Warpgroup
 
 _touched: dict[bytes, tuple[tuple[int, int], ...]] = {}
 """intervals of chunk patterns, relative to their first chunk: the same few come back for every tile"""
@@ -55,7 +52,7 @@ def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
     """An access by one warp; the same object while nothing that reports name has changed, so that segments merge."""
     epoch = who.epoch(warp)
     clocks = who.sm.clocks
-    site = report.user_site()
+    site = sites.user_site()
     old = who.recent.get((kind, warp))
     same = old is not None and old.what == what and old.needs[0][1] == epoch and old.site == site
     if old is not None and same and old.note_ is who.note_:
@@ -122,7 +119,7 @@ def _word(who: Warpgroup, address: int, operation: str) -> None:
 
 
 def store_word(who: Warpgroup, address: int, value: int) -> None:
-    who.one_lane("store_word")
+    report.one_lane(who, "store_word")
     _word(who, address, "store_word")
     who.sm.memory.write(_access(who, "write", "store_word", 0), address, address + 4, who.known(), False)
     who.sm.memory.bytes[address:address + 4].view(np.uint32)[0] = value & 0xFFFFFFFF

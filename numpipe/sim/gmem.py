@@ -24,22 +24,19 @@ PTX ISA, "Memory Consistency Model: Data-races; Proxies", "cp.reduce.async.bulk"
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..core.machine import TensorMap
 from ..diagnostics.errors import SimulationError
+from .boxes import Box
+from .clocks import Need
 from .handover import Flag, handed_over
-from .memory import Access
-from .regions import Codes, Cut, Index, Place, Region, bounds, extent, overlap, settle
-from .touches import LOAD, STORE, Touch, before_wait, conflict, found, in_transfer, other_proxy, unordered
-
-if TYPE_CHECKING:
-    from .clocks import Need
-    from .port import Warpgroup
-    from .tma import Box
+from .regions import Cut, Place, Region, bounds, overlap, settle
+from .state import Access, Warpgroup
+from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, found, in_transfer, other_proxy, unordered
 
 _FIRST = np.iinfo(np.int32).max
 """code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest, and 0 is nobody"""

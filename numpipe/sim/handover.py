@@ -13,7 +13,7 @@ PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality orde
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,21 +21,9 @@ import numpy.typing as npt
 from ..diagnostics.deadlocks import Hint
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
-from . import report
-
-if TYPE_CHECKING:
-    from .clocks import Vector
-    from .gmem import GlobalMemory
-    from .port import Warpgroup
-    from .sm import SM
-    from .touches import Touch
-
-
-class Handed(NamedTuple):
-    """What a release took with it: the CTA's number in the order of the run, and what the lane knew."""
-
-    number: int
-    vector: Vector
+from . import report, sites
+from .state import SM, Global, Handed, Warpgroup
+from .touches import Touch
 
 
 class Flag:
@@ -58,12 +46,13 @@ class Flag:
 
 def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> Flag:
     address = int(flags.ctypes.data) + flags.strides[0] * index
-    return who.sm.gmem.flags.setdefault(address, Flag(what))
+    found: Flag = who.sm.gmem.flags.setdefault(address, Flag(what))
+    return found
 
 
 def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
     """Set a flag, by one lane."""
-    who.one_lane("st.release.gpu")
+    report.one_lane(who, "st.release.gpu")
     who.elapse(who.sm.costs.tma_latency)
     who.breathe()
     flag = _flag(who, flags, index, what)
@@ -73,7 +62,7 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
     vector = who.vectors[0].copy()
     who.release_into(vector)
     flag.handed = Handed(who.sm.gmem.number, vector)
-    flag.set_by = f"{who.name} of CTA {who.cta} at {report.place(report.user_site())}"
+    flag.set_by = f"{who.name} of CTA {who.cta} at {sites.place(sites.user_site())}"
     flag.party = report.party(who, f"sets the flag of {what}")
     flags[index] = 1
     who.sm.progress += 1
@@ -84,7 +73,7 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
 
 def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
     """Wait until a flag is set and clear it, by one lane."""
-    who.one_lane("ld.acquire.gpu")
+    report.one_lane(who, "ld.acquire.gpu")
     who.elapse(who.sm.costs.tma_latency)
     who.breathe()
     flag = _flag(who, flags, index, what)
@@ -112,7 +101,7 @@ def hints(sm: SM) -> list[Hint]:
             for flag in waited]
 
 
-def left_set(gmem: GlobalMemory) -> None:
+def left_set(gmem: Global) -> None:
     """SimulationError for a flag that is set when the grid has ended: the next launch would take it for its own."""
     for flag in gmem.flags.values():
         if flag.handed is not None:

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from greenlet import getcurrent, greenlet
 
 from ..core import machine as _machine
 from ..diagnostics.errors import SpecError
-from . import generic, report
-
-if TYPE_CHECKING:
-    from .port import Warpgroup
+from . import generic, report, sites
+from .state import Warpgroup
 
 WARP = 32
 SPINS = 50_000
@@ -35,14 +33,14 @@ class _Stop:
 
     def __init__(self, operation: str, mask: int, value: Any, amount: int) -> None:
         self.operation, self.mask, self.value, self.amount = operation, mask, value, amount
-        self.site = report.user_site()
+        self.site = sites.user_site()
 
     @property
     def key(self) -> tuple[Any, ...]:
         return self.operation, self.mask, self.site
 
     def __str__(self) -> str:
-        return f"cuda.{self.operation} at {report.place(self.site)}"
+        return f"cuda.{self.operation} at {sites.place(self.site)}"
 
 
 class Lane:
@@ -208,7 +206,7 @@ class _Warp:
 
 def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Run 128 lanes, warp after warp."""
-    who.collective("a body of lowering_semantics=Lane")
+    report.collective(who, "a body of lowering_semantics=Lane")
     results: list[Any] = []
     for number in range(4):
         who.breathe()

@@ -8,63 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import conflicts, report
-from .clocks import Need
-
-if TYPE_CHECKING:
-    from .mbarrier import Mbarrier
-    from .port import Warpgroup
-    from .sm import SM
-    from .tma import Box
+from .state import SM, Access, Warpgroup
 
 POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do not look like zeros
 
 WHOLE = "write all of an output tile in every block, before it is read or stored"
-
-
-class Access:
-    """One access by one agent: what must be covered (`clocks`) before another access may conflict with it.
-
-    `needs` is what a generic access must know, `async_needs` what a TMA or wgmma must: they differ for generic stores,
-    which have to be fenced.
-    """
-
-    __slots__ = ("agent", "async_needs", "box", "epoch", "kind", "mbar", "needs", "note_", "over", "phase", "site", "wait_",
-                 "what", "where")
-
-    def __init__(self, agent: Warpgroup, kind: str, what: str, needs: tuple[Need, ...],
-                 async_needs: tuple[Need, ...] | None = None, mbar: Mbarrier | None = None, phase: int = 0) -> None:
-        self.agent = agent
-        self.kind = kind
-        self.what = what
-        self.needs = needs
-        self.async_needs = needs if async_needs is None else async_needs
-        self.mbar = mbar
-        self.phase = phase
-        self.site = report.user_site()
-        self.note_ = agent.note_
-        self.wait_ = agent.wait_
-        self.epoch = 0
-        """of a wgmma: that of its warpgroup's last warp, for reports"""
-        self.box: Box | None = None
-        """what a TMA copy moves, and `where` in its array"""
-        self.over: Access | None = None
-        """of a TMA load: what had written the bytes before it"""
-        self.where: tuple[int, ...] = ()
-
-    def describe(self) -> str:
-        return f"{self.kind} ({self.what})" if self.what else self.kind
-
-    def tell(self) -> str:
-        """Who, where, on which barrier, in which step."""
-        on = f", on {self.mbar.name} phase {self.phase}" if self.mbar is not None else ""
-        where = f"{self.describe()} by {self.agent.title} at {report.place(self.site)}{on}"
-        return where + report.context(self.note_, self.wait_)
 
 
 class Segment:
@@ -174,18 +128,3 @@ class SharedMemory:
         self._segments[i:j] = [Segment(None, {access: access})]
         self._starts[i:j] = [lo]
         self.bytes[lo:hi] = POISON
-
-
-def intervals(addresses: npt.NDArray[Any], width: int) -> tuple[tuple[int, int], ...]:
-    """The merged, sorted intervals covered by `width` bytes at each address.
-
-    >>> intervals(np.array([64, 16, 32]), 16)
-    ((16, 48), (64, 80))
-    """
-    flat = np.unique(addresses)
-    if not flat.size:
-        return ()
-    breaks = np.flatnonzero(np.diff(flat) > width)
-    first = np.concatenate(([0], breaks + 1))
-    last = np.concatenate((breaks, [flat.size - 1]))
-    return tuple((int(flat[a]), int(flat[b]) + width) for a, b in zip(first, last, strict=True))

@@ -18,7 +18,7 @@ the relative geometry only and are therefore made once.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -26,13 +26,10 @@ import numpy.typing as npt
 
 from ..core.machine import InFlight, Mma
 from ..diagnostics.reports import Party
-from . import report
+from . import report, sites
+from .boxes import intervals, swizzled
 from .clocks import DRAINED
-from .memory import Access, intervals
-from .tma import swizzled
-
-if TYPE_CHECKING:
-    from .port import Warpgroup
+from .state import Access, Warpgroup
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT16 = np.dtype(np.float16)
@@ -160,9 +157,9 @@ class Accumulator:
         self.note = products.who.note_
         """the ring, slot and step it was issued in"""
         self.value: npt.NDArray[np.float32] | None = None
-        self.successor: report.Site | Literal[False] = False
+        self.successor: sites.Site | Literal[False] = False
         self.read_at_fence = -1
-        self.site = report.user_site()
+        self.site = sites.user_site()
         self.what = what
 
     def party(self) -> Party:
@@ -172,16 +169,16 @@ class Accumulator:
     def read(self) -> npt.NDArray[np.float32]:
         who = self.products.who
         if self.batch > self.products.drained:
-            raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read before "
+            raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read before "
                                    "wgmma_wait has covered it: "
                               f"batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
-                              f"with few enough groups pending{self.products.enough(self.batch)}", report.user_site(),
+                              f"with few enough groups pending{self.products.enough(self.batch)}", sites.user_site(),
                               hazard="accumulator-in-flight", before=self.party())
         if self.successor is not False:
-            raise report.race(who, f"the accumulator of the wgmma at {report.place(self.site)} is read after a later "
+            raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later "
                                    "wgmma, at "
-                              f"{report.place(self.successor)}, took over its registers; read the newest "
-                              "one", report.user_site(), hazard="accumulator-in-flight", before=self.party())
+                              f"{sites.place(self.successor)}, took over its registers; read the newest "
+                              "one", sites.user_site(), hazard="accumulator-in-flight", before=self.party())
         self.read_at_fence = self.products.fences
         assert self.value is not None
         return self.value.copy()
@@ -231,9 +228,9 @@ class Products:
                 raise report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers "
                                             "belong to one warpgroup", hazard="accumulator-in-flight", before=accumulator.party())
             if accumulator.successor is not False:
-                raise report.violation(who, f"wgmma on the accumulator of {report.place(accumulator.site)}, which a "
+                raise report.violation(who, f"wgmma on the accumulator of {sites.place(accumulator.site)}, which a "
                                             "later wgmma at "
-                                       f"{report.place(accumulator.successor)} has already taken over; use what that "
+                                       f"{sites.place(accumulator.successor)} has already taken over; use what that "
                                        "one returned", hazard="accumulator-in-flight", before=accumulator.party())
             if accumulator.what != f"{rows}x{mma.n}":
                 raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}; use one "
@@ -257,7 +254,7 @@ class Products:
     def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, a: npt.NDArray[Any] | None = None) -> Accumulator:
         who, sm = self.who, self.who.sm
         key = mma.n, mma.dtype, mma.a_major, mma.b_major, mma.steps, a is None
-        plan = sm.plans.get(key)
+        plan: Plan | None = sm.plans.get(key)
         if plan is None:
             check(who, mma)
             plan = sm.plans[key] = Plan(mma, a is not None)
@@ -352,10 +349,10 @@ class Products:
         """PipelineRace if registers were overwritten that a product reads which was in flight until now, or still is."""
         for product, registers, held in self._registers:
             if registers.tobytes() != held:
-                raise report.race(self.who, f"registers that the wgmma at {report.place(product.site)} takes as its A operand were "
+                raise report.race(self.who, f"registers that the wgmma at {sites.place(product.site)} takes as its A operand were "
                                             f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with "
                                             "few enough groups pending before they are used again, or other registers",
-                                  report.user_site(), hazard="operand-in-flight", before=product.party())
+                                  sites.user_site(), hazard="operand-in-flight", before=product.party())
         self._registers = [one for one in self._registers if one[0].batch > self.drained]
 
     def enough(self, batch: int) -> str:

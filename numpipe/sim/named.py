@@ -5,17 +5,14 @@ PTX ISA, "Parallel Synchronization and Communication Instructions: bar", "Miscel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..diagnostics.deadlocks import Hint
 from ..diagnostics.reports import Party
 from ..language.pipeline.turns import FIRST_BARRIER
-from . import report
+from . import report, sites
 from .clocks import NAMED_BARRIERS
-
-if TYPE_CHECKING:
-    from .port import Warpgroup
-    from .sm import SM
+from .state import SM, Warpgroup
 
 
 class Generation:
@@ -33,7 +30,7 @@ class Generation:
         self.vector = who.sm.clocks.vector()
         self.time = 0
         self.complete = False
-        self.site = report.user_site()
+        self.site = sites.user_site()
         self.turn = _turn(who.unit, barrier)
         self.meaning = f" ({self.turn})" if self.turn else ""
 
@@ -41,7 +38,7 @@ class Generation:
         """Who used it first, for reports."""
         who = self.arrived[0]
         return Party(f"uses named barrier {self.barrier} with {self.threads} threads", who.warpgroup, who.role, who.cta,
-                     () if self.site is None else (report.line_of(self.site),))
+                     () if self.site is None else (sites.line_of(self.site),))
 
     def text(self) -> str:
         return (f"bar_sync {self.barrier}{self.meaning}: {128 * len(self.arrived)} of {self.threads} threads have arrived "
@@ -59,7 +56,7 @@ def _turn(unit: Any, barrier: int) -> str:
 
 
 def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:
-    who.collective(operation)
+    report.collective(who, operation)
     sm = who.sm
     if not 0 <= barrier < NAMED_BARRIERS:
         raise report.violation(who, f"{operation} {barrier}", mend=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}",
@@ -75,11 +72,11 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     if over is not None and who.knows(sm.clocks.named(barrier, sm.rank)) < over.number:
         users = ", ".join(w.name for w in over.arrived)
         raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
-                          f"barrier at {report.place(over.site)} by {users}: its warps may be counted there; take another "
+                          f"barrier at {sites.place(over.site)} by {users}: its warps may be counted there; take another "
                           "barrier, or wait for the end of that use", hazard="named-barrier-mismatch", before=over.party())
     if generation.threads != threads:
         raise report.violation(who, f"{operation} {barrier} with {threads} threads, but "
-                                    f"{report.place(generation.site)} uses it with "
+                                    f"{sites.place(generation.site)} uses it with "
                                f"{generation.threads} at the same time; every participant must give the same number",
                                hazard="named-barrier-mismatch", before=generation.party())
     who.elapse(sm.costs.issue)
@@ -184,7 +181,7 @@ def unfinished(sm: SM) -> None:
     for left in sm.named.values():
         if left.turn:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
-                              f"at {report.place(left.site)} (named barrier {left.barrier}: {128 * len(left.arrived)} of "
+                              f"at {sites.place(left.site)} (named barrier {left.barrier}: {128 * len(left.arrived)} of "
                               f"{left.threads} threads); {_mend(left)}", left.site, hazard="named-barrier-mismatch",
                               before=left.party())
 
@@ -193,7 +190,7 @@ def hints(sm: SM) -> list[Hint]:
     """Named barriers that somebody waits at."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
     return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {128 * len(g.arrived)} of {g.threads} threads "
-                 f"(at {report.place(g.site)}){_ended(sm, g)}", _mend(g), not elsewhere)
+                 f"(at {sites.place(g.site)}){_ended(sm, g)}", _mend(g), not elsewhere)
             for g in sm.named.values() if g.waiters]
 
 

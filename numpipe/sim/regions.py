@@ -8,16 +8,13 @@ grow together, and their units get finer, as arrays are met; what the maps hold 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from .touches import Touch
+from .touches import Codes, Index, Touch
 
-Codes = npt.NDArray[np.int32]
-Index = tuple[slice, ...]
 _NOTHING: Codes = np.empty(0, np.int32)
 
 
@@ -123,13 +120,6 @@ def settle(place: Place, regions: list[Region]) -> Region:
     regions.append(region)
     place.join(region)
     return region
-
-
-def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
-    """The smallest box around the elements of `index` that a mask has."""
-    found = np.argwhere(mask)[:, :len(index)]
-    first, last = found.min(axis=0), found.max(axis=0)
-    return tuple(slice(part.start + int(lo), part.start + int(hi) + 1) for part, lo, hi in zip(index, first, last, strict=True))
 
 
 def overlap(place: Place, index: Index, other: Place, theirs: Index) -> bool:

@@ -9,21 +9,15 @@ PTX ISA, "st.async"; "Memory Consistency Model: Proxies".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import barriers, cluster, generic, report
-from .clocks import UNREACHABLE
-from .memory import Access
-
-if TYPE_CHECKING:
-    from .clocks import Vector
-    from .mbarrier import Mbarrier
-    from .port import Warpgroup
-    from .schedule import Task
-    from .sm import SM
+from . import barriers, cluster, generic, mbarrier, report
+from .clocks import UNREACHABLE, Vector
+from .schedule import Task
+from .state import SM, Access, Mbarrier, Warpgroup
 
 
 def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, address: int, what: str) -> None:
@@ -61,8 +55,8 @@ def _landing(to: SM, mbar: Mbarrier, access: Access, chunks: npt.NDArray[np.int6
              done: int) -> Task:
     def land(_: int) -> None:
         cluster.reach(to, access.agent, f"st.async of {access.what}", (), access.site)
-        mbar.learn(told)
+        mbarrier.learn(mbar, told)
         to.memory.chunks[chunks >> 4] = values
-        mbar.land(access, values.nbytes, done)
+        mbarrier.land(mbar, access, values.nbytes, done)
 
     return land

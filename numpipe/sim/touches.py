@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import numpy as np
+import numpy.typing as npt
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party, Report
-from . import report
-from .memory import Access
-from .regions import Codes, Index, extent
+from . import report, sites
+from .clocks import Need
+from .state import Access, Mbarrier
 
-if TYPE_CHECKING:
-    from .clocks import Need
-    from .mbarrier import Mbarrier
-
+Codes = npt.NDArray[np.int32]
+"""A number for each element: of the access that did something there, 0 is nobody."""
+Index = tuple[slice, ...]
 STORE, LOAD = "store", "load"
 """kinds of ordinary accesses"""
 _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
 STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
               "wait_smem_to_gmem(0)")
-
-
-class Agent(NamedTuple):
-    """A warpgroup, when the CTA that it was of has ended."""
-
-    name: str
-    warpgroup: int
-    role: str
-    cta: tuple[int, int, int]
 
 
 class Touch:
@@ -60,14 +51,14 @@ class Touch:
 
     def tell(self) -> str:
         """Who, where, in which step."""
-        return (f"{self.describe()} by {self.agent.name} of CTA {self.agent.cta} at {report.place(self.site)}: {self.where()}"
-                + report.context(self.note_, self.wait_))
+        return (f"{self.describe()} by {self.agent.name} of CTA {self.agent.cta} at {sites.place(self.site)}: {self.where()}"
+                + sites.context(self.note_, self.wait_))
 
     def party(self) -> Party:
         ring = None if self.note_ is None else self.note_[1].get("ring")
         return Party(f"{self.describe()} of {self.where()}", self.agent.warpgroup, self.agent.role, self.agent.cta,
-                     () if self.site is None else (report.line_of(self.site),), ring, report.noted(self.note_, "slot"),
-                     report.noted(self.note_, "step"))
+                     () if self.site is None else (sites.line_of(self.site),), ring, sites.noted(self.note_, "slot"),
+                     sites.noted(self.note_, "step"))
 
 
 # ---- what is told ---------------------------------------------------------------------------------------------------
@@ -137,6 +128,13 @@ def before_wait(access: Access, touch: Touch) -> SimulationError:
         "griddep.wait() by every warpgroup, before it touches an array")
 
 
+def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
+    """The smallest box around the elements of `index` that a mask has."""
+    found = np.argwhere(mask)[:, :len(index)]
+    first, last = found.min(axis=0), found.max(axis=0)
+    return tuple(slice(part.start + int(lo), part.start + int(hi) + 1) for part, lo, hi in zip(index, first, last, strict=True))
+
+
 def _common(touch: Touch, earlier: Touch, codes: Codes) -> str:
     """The elements that two accesses have in common."""
     return touch.where(extent(codes == earlier.code, touch.index))
@@ -151,4 +149,4 @@ def found(kind: type[SimulationError], access: Access, touch: Touch, earlier: To
     lines += [f"  {cause}", f"  mend:   {mend}"]
     told = Report(hazard, "\n".join(lines), touch.party(), None if earlier is None else earlier.party(), cause=cause, mend=mend,
                   kernel=report.kernel_of(access.agent.sm))
-    return report.failed(kind, told, None if touch.site is None else report.line_of(touch.site))
+    return report.failed(kind, told, None if touch.site is None else sites.line_of(touch.site))

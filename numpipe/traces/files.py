@@ -37,7 +37,7 @@ def save(trace: Recording, file: Path) -> None:
         packed = json.dumps(_packed(trace), separators=(",", ":"))
         written = json.dumps(shown, indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
-        written = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas or [None])
+        written = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
         written += f"\n\n{trace.failure}" if trace.failure else ""
     file.write_text(written + "\n", encoding="utf8")
 

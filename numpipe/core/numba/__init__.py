@@ -86,6 +86,7 @@ with uninterrupted(), _row_stack():
         join,
         nothing,
         pure_asm,
+        shared_base,
         smem,
         thread_index,
         void,
@@ -118,7 +119,7 @@ __all__ = [
     "compiling_for_hopper", "const", "constant_attribute", "cuda", "define", "disassemble", "emit_asm", "explain", "external",
     "f32", "front_end", "global_pointer", "grid_constant", "helper_type", "i1", "i8", "i16", "i32", "i64", "immediate", "ir",
     "iternext_impl", "join", "link", "literal", "lower_builtin", "lower_cast", "lowering_registry", "method", "models",
-    "nothing", "numba_ir", "operation_type", "pure_asm", "register_model", "returns", "rewrite_ir", "signature", "smem",
-    "thread_index", "to_ltoir", "to_ptx", "tuple_of", "types", "typing_registry", "undefined_symbols", "unliteral", "void",
+    "nothing", "numba_ir", "operation_type", "pure_asm", "register_model", "returns", "rewrite_ir", "shared_base", "signature",
+    "smem", "thread_index", "to_ltoir", "to_ptx", "tuple_of", "types", "typing_registry", "undefined_symbols", "unliteral", "void",
     "vprintf",
 ]

@@ -99,15 +99,20 @@ def assert_fail(context: Any, builder: Any, message: str, file: str, line: int, 
     external(builder, "__assertfail", void, [*text[:2], const(line), text[2], const(1, i64)])
 
 
-def smem(builder: Any, offset: int) -> Any:
-    """Shared-space address (32 bit) of an offset in the CTA's dynamic shared memory."""
+def shared_base(builder: Any) -> Any:
+    """Shared-space address (32 bit) of the CTA's dynamic shared memory."""
     module = builder.module
     array = module.globals.get("numpipe_smem")
     if array is None:
         array = ir.GlobalVariable(module, ir.ArrayType(i8, 0), "numpipe_smem", addrspace=3)
         array.linkage = "external"
         array.align = 1024
-    return builder.add(builder.ptrtoint(array, i32), const(offset))
+    return builder.ptrtoint(array, i32)
+
+
+def smem(builder: Any, offset: int) -> Any:
+    """Shared-space address of an offset in it."""
+    return builder.add(shared_base(builder), const(offset))
 
 
 # ---- what a kernel says of its parameters ------------------------------------------------------------------------

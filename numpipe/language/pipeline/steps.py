@@ -6,8 +6,7 @@ Operands that change together and have as many slots share a ring (`ring`); a pi
     ring       |------- 0 -------|     1: 2 of 3   2: 0 of 3             dimensions whose change is a new block
 
 At each step the memory role fills one slot in the rings that begin a block there (`produce`). The compute role releases, in
-all rings, what has been used for the last time, then waits for what begins (`advance`): in this order, because the memory role
-goes through the rings one after another, and what it waits for may be in any of them.
+all rings, what has been used for the last time, then waits for what begins (`advance`): the memory role may wait for any ring.
 """
 
 from __future__ import annotations
@@ -387,8 +386,8 @@ def pass_turn_of(loop):  # type: ignore[no-untyped-def]
 def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     """Before step k of `steps`: release what no product reads any more, wait for the next tiles; False after the last step.
 
-    A slot is released `delay` steps after the last one that uses it, behind a wait that leaves only the newer steps' wgmmas in
-    flight. Where the body releases, it has done so for all but the last `delay` steps when the loop ends.
+    A slot is released `delay` steps after its last use, behind a wait that leaves the newer steps' wgmmas in flight. A body that
+    releases has done so for all but the last `delay` steps when the loop ends.
     """
     over(loop, check_released, k)
     if k < steps:

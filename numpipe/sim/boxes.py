@@ -1,0 +1,119 @@
+"""What a TMA copy moves: a box of an array in GMEM, and where its bytes lie in shared memory.
+
+Rows of the box (its innermost dimension) follow each other without gaps. With a swizzle, the 16-byte chunk index is
+XORed with the row: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). The bits are those of the absolute
+address, so the pattern of a box depends on where it starts modulo 1024.
+
+PTX ISA, "Tensors" (tensor dimension, box, interleave and swizzle modes).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.machine import TensorMap
+
+_REDUCED: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda old, new: old + new, "min": np.minimum, "max": np.maximum,
+    "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
+    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}
+
+
+def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What becomes of elements that a reduction changes: of TMA copies, and of lanes."""
+    with np.errstate(all="ignore"):  # floats overflow to inf, integers wrap
+        found: npt.NDArray[Any] = _REDUCED[reduction](old, new)
+        return found
+
+
+def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int64]:
+    """Where the hardware puts 16-byte chunk number `chunks` (address / 16).
+
+    >>> swizzled(np.arange(8, 12), 128).tolist()
+    [9, 8, 11, 10]
+    """
+    return chunks ^ (chunks >> 3 & (swizzle // 16 - 1)) if swizzle else chunks
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern(count: int, swizzle: int, start: int) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
+    """(chunk table, bytes touched), both relative to the 1024-byte line in which the box starts `start` bytes in."""
+    table = swizzled(start // 16 + np.arange(count), swizzle)
+    return table, intervals(16 * table, 16)
+
+
+@dataclass(frozen=True)
+class Box:
+    """The checked geometry of a TensorMap."""
+
+    tensor: TensorMap
+    nbytes: int
+
+    def footprint(self, address: int) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
+        """(index into the 16-byte chunks of shared memory, byte intervals) of the box at `address`."""
+        if not self.tensor.swizzle:
+            return slice(address // 16, (address + self.nbytes) // 16), [(address, address + self.nbytes)]
+        line = address & ~1023
+        table, touched = _pattern(self.nbytes // 16, self.tensor.swizzle, address - line)
+        return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
+
+    def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:
+        """The part of the array that the box at `coords` has, empty where it lies outside."""
+        return tuple([slice(start if start > 0 else 0, max(min(start + extent, size), start, 0)) for start, extent, size in zip(
+            coords, self.tensor.box, self.tensor.array.shape, strict=True)])
+
+    def _inside(self, coords: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...], bool]:
+        """(slices of the array, slices of the box, is it the whole box) for the part that exists."""
+        outer, inner, whole = [], [], True
+        for start, extent, size in zip(coords, self.tensor.box, self.tensor.array.shape, strict=True):
+            lo, hi = max(start, 0), min(start + extent, size)
+            hi = max(hi, lo)
+            whole = whole and hi - lo == extent
+            outer.append(slice(lo, hi))
+            inner.append(slice(lo - start, hi - start))
+        return tuple(outer), tuple(inner), whole
+
+    def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
+        """The box at `coords` as contiguous 16-byte chunks; elements outside the array are zeros (or NaN)."""
+        array = self.tensor.array
+        outer, inner, whole = self._inside(coords)
+        if whole:
+            box = np.ascontiguousarray(array[outer])
+        else:
+            box = np.zeros(self.tensor.box, array.dtype)
+            if self.tensor.fill == "nan":
+                box[...] = np.nan
+            if all(s.start < s.stop for s in outer):
+                box[inner] = array[outer]
+        return box.reshape(-1).view(np.complex128)
+
+    def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
+        """Write what exists of the box at `coords` to the array, or reduce it into the array."""
+        array = self.tensor.array
+        outer, inner, _ = self._inside(coords)
+        if all(s.start < s.stop for s in outer):
+            new = chunks.view(array.dtype).reshape(self.tensor.box)[inner]
+            array[outer] = combined(reduction, array[outer], new) if reduction else new
+
+
+def intervals(addresses: npt.NDArray[Any], width: int) -> tuple[tuple[int, int], ...]:
+    """The merged, sorted intervals covered by `width` bytes at each address.
+
+    >>> intervals(np.array([64, 16, 32]), 16)
+    ((16, 48), (64, 80))
+    """
+    flat = np.unique(addresses)
+    if not flat.size:
+        return ()
+    breaks = np.flatnonzero(np.diff(flat) > width)
+    first = np.concatenate(([0], breaks + 1))
+    last = np.concatenate((breaks, [flat.size - 1]))
+    return tuple((int(flat[a]), int(flat[b]) + width) for a, b in zip(first, last, strict=True))
