@@ -56,7 +56,7 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
 
     _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
                  untyped_passes.InlineInlinables, untyped_passes.FindLiterallyCalls, untyped_passes.LiteralUnroll,
-                 untyped_passes.LiteralPropagationSubPipelinePass, typed_passes.InlineOverloads, typed_passes.NopythonRewrites)
+                 untyped_passes.LiteralPropagationSubPipelinePass, typed_passes.InlineOverloads, typed_passes.NopythonRewrites, typed_passes.AnnotateTypes)
 
     _managers: ClassVar[list[Any]] = []
     """the same for all functions"""
