@@ -54,7 +54,7 @@ def test_helpers_local_arrays_and_names_are_no_violation(kernel: Any) -> None:
 
 def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
     """The store ring synchronises its warpgroup: the check reads the memory role's instance, which has no store."""
-    library = named_like_one.compiled(A, C).library
+    library = named_like_one.compiled(A, C).kernel._codelibrary
     bodies = roles.functions(library)
     assert any(roles.violation(body) for body in bodies.values())
     root = next(name for name in bodies if f"named_like_one{roles.MEMORY_SUFFIX}" in name)

@@ -27,19 +27,14 @@ class Built:
     """nvJitLink's"""
 
     @property
-    def library(self) -> Any:
-        """Numba's code library."""
-        return self.kernel._codelibrary
-
-    @property
     def llvm(self) -> str:
-        return str(self.library.get_llvm_str())
+        return str(self.kernel._codelibrary.get_llvm_str())
 
     @functools.cached_property
     def ptx(self) -> str:
         from ..core import numba as nb
 
-        return nb.to_ptx(self.library)
+        return nb.to_ptx(self.kernel._codelibrary)
 
     @functools.cached_property
     def sass(self) -> str:

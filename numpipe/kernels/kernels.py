@@ -163,8 +163,7 @@ class Kernel(Calls):
         """The compiled kernel for arguments of these types, with what the compiler made on the way; an ArrayType may stand for an
         array. Needs no GPU."""
         asked = self.described(args, named, out)
-        with self._lock:
-            return self.built(asked.unit_key, asked.obstacles)
+        return self.built(asked.unit_key, asked.obstacles)
 
     @brief
     def inspect(self, what: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
@@ -183,5 +182,4 @@ class Kernel(Calls):
         """
         check_inspect(what, self.name)
         asked = self.described(args, named, out)
-        with self._lock:
-            return self.shown(what, asked.unit_key, asked.obstacles)
+        return self.shown(what, asked.unit_key, asked.obstacles)

@@ -85,10 +85,10 @@ class Variants(Definition):
 
     def built(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None) -> Built:
         """The same with the compiler's objects: compiled again where only the image was kept."""
-        built = self._built.get(unit_key)
-        if built is None:
-            built = self._built[unit_key] = self._build(unit_key, obstacles)
-        return built
+        with self._lock:
+            if unit_key not in self._built:
+                self._built[unit_key] = self._build(unit_key, obstacles)
+            return self._built[unit_key]
 
     def shown(self, what: str, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Any:
         """What `Kernel.inspect` shows: from the image alone where there is one that tells, else of a compile, which is kept."""

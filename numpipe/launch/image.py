@@ -192,10 +192,10 @@ class Image:
         if zlib.crc32(memoryview(data)[_PREFIX.size:]) != crc:
             raise ValueError("its checksum is wrong: it is damaged")
         image = record(cls, parsed(data[start:start + header]), cubin=data[start + header:])
-        image.check()
+        image._check()
         return image
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise ValueError where the fields do not belong to each other, or to any kernel: what a launch would trust."""
         for right, what in (
                 (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
