@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,17 @@ from launch_fakes import CudaArray
 
 import numpipe
 from numpipe import ds, launch
+from numpipe.plan.resources import Resources
 
 
-@dataclass
-class Compiled:
-    """What the compiler returns for `doubled`."""
-
-    name: str = "doubled"
-    maps: tuple[launch.MapRequest, ...] = ()
-    arrays: tuple[str, ...] = ("a", "c")
-    majors: tuple[str, ...] = ("row", "row")
-    cubin: bytes = field(default=b"cubin", repr=False)
-    entry: str = "doubled_entry"
-    threads: int = 384
-    smem_bytes: int = 200_000
-    debug: bool = False
-    profiled: bool = False
-    dynamic: bool = False
+def image(maps: tuple[launch.MapRequest, ...] = (), arrays: tuple[str, ...] = ("a", "c"), majors: tuple[Any, ...] | None = None,
+          **fields: Any) -> launch.Image:
+    """What the compiler returns for `doubled`, or for a kernel of other arrays."""
+    name = fields.setdefault("name", "doubled")
+    used = Resources(168, 0, 0, 200_000, 384, 40, 232, ())
+    given: dict[str, Any] = {"entry": f"{name}_entry", "cubin": b"cubin", "threads": 384, "smem_bytes": 200_000, **fields}
+    majors = ("row",) * len(arrays) if majors is None else majors
+    return launch.Image(maps=maps, arrays=arrays, majors=majors, resources=used, **given)
 
 
 SIZES = [128] + [8] * 10
@@ -40,7 +33,7 @@ def doubled(compiled: Any = None, **options: Any) -> Any:
     def doubled(a, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    doubled.built = compiled or (lambda *_: Compiled())
+    doubled.image = compiled or (lambda *_: image())
     return doubled
 
 

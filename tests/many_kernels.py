@@ -73,7 +73,7 @@ def main(count: int, full_every: int) -> None:
         begin = time.process_time()
         if full:
             built = kernel.compiled(*types, 1.0)
-            entry, text = built.entry, built.inspect("ptx")
+            entry, text = built.image.entry, built.ptx
         else:
             kernel.built = lambda key, obstacles, kernel=kernel: front_end(
                 kernel.unit(key, obstacles), kernel.lifted(key), [("scale", np.dtype(np.float32))])[0]

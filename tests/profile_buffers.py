@@ -8,8 +8,9 @@ from typing import Any
 from unittest import mock
 
 from numpipe import Trace
+from numpipe.launch.image import Image
 from numpipe.launch.profiles import told
-from numpipe.plan import profile
+from numpipe.plan import profile, resources
 from numpipe.traces import Event
 
 Moment = tuple[str, int, int, int, int]
@@ -34,7 +35,12 @@ def traced(kernel: Any, *args: Any, seed: int | None = None, **named: Any) -> tu
 def as_recorded(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int = 4096, tick: int = 1000) -> Trace:
     """The trace that the host makes of such a run on a GPU whose %globaltimer steps by so many nanoseconds, with `room` events."""
     unit = dataclasses.replace(unit, params=unit.params.replace(profile_space=room, profile_dir="."))
-    return told(unit, buffer(trace, unit, grid, room, tick), grid)
+    return told(image_of(unit), buffer(trace, unit, grid, room, tick), grid)
+
+
+def image_of(unit: Any) -> Image:
+    """The image of a unit of which no machine code was made."""
+    return Image.of(unit, b"", "", resources.of(unit, "", 0, {}))
 
 
 def buffer(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int, tick: int) -> bytes:

@@ -155,7 +155,7 @@ def test_one_array_may_be_read_with_zeros_and_with_nan_around_it() -> None:
     both.simulate(a, b, c, d)
     assert np.isnan(c[40:]).all() and (c[:40] == product(a, b)).all()
     assert (d[40:] == 0).all() and (d[:40] == product(a, b)).all()
-    assert sorted(m.fill for m in both.compiled(a, b, c, d).maps if m.arg == 0) == ["nan", "zeros"]
+    assert sorted(m.fill for m in both.compiled(a, b, c, d).image.maps if m.arg == 0) == ["nan", "zeros"]
 
 
 @pytest.mark.parametrize("fill", ["zeros", "nan"])
@@ -216,7 +216,7 @@ def test_the_build_gate_and_the_rank_of_the_copies() -> None:
 
 def test_boxes_have_one_element_along_squeezed_dimensions() -> None:
     five = halves((1, 2, 64, 2, 64))
-    maps = COPIES[5].compiled(five, EYE, five).maps
+    maps = COPIES[5].compiled(five, EYE, five).image.maps
     assert {(m.arg, m.box, m.written) for m in maps} == {
         (0, (1, 1, 64, 1, 64), False), (1, (64, 64), False), (2, (1, 1, 64, 1, 64), True)}
 
@@ -226,9 +226,9 @@ def test_windows_compile_from_constants_of_every_kind() -> None:
     a = halves((64, 136))
     assert windows.inspect("gate", a, a, np.zeros((64, 64), np.float32), 3, 0) == ()
     x, w = halves((2, 64, 64)), halves((3, 64, 64))
-    assert {m.fill for m in convolution.compiled(x, w, cfg=Taps(fill="nan")).maps} == {"nan", "zeros"}
+    assert {m.fill for m in convolution.compiled(x, w, cfg=Taps(fill="nan")).image.maps} == {"nan", "zeros"}
     for block in ((None, Element(64), 64), (None, Element(64), Element(64))):
-        assert convolution.compiled(x, w, cfg=Taps(block=block)).maps[0].box == (1, 64, 64)
+        assert convolution.compiled(x, w, cfg=Taps(block=block)).image.maps[0].box == (1, 64, 64)
 
 
 def test_elements_and_specs_are_values() -> None:

@@ -297,7 +297,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
     def k(scale, a, c, n=3, *, beta, flag=True):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    monkeypatch.setattr(k, "built", lambda *args: None)
+    monkeypatch.setattr(k, "image", lambda *args: None)
     a, c = CudaArray(4096, (64, 64), "<f4"), CudaArray(1 << 20, (64, 64), "<f4")
     k(2.0, a, c, beta=0.5, stream=7)
     k(3.0, a, c, 4, beta=np.float64(0.25), stream=7)

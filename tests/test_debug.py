@@ -114,7 +114,7 @@ def test_every_warpgroup_prints_its_line_with_its_name(capsys: pytest.CaptureFix
 
 def test_on_the_gpu_one_lane_calls_vprintf_with_the_same_texts() -> None:
     built = speaking.compiled(*SPOKEN_ARGS)
-    ptx = built.inspect("ptx")
+    ptx = built.ptx
     decoded = {bytes(map(int, text.split(","))).decode() for text in re.findall(r"\.b8 \S+\[\d+\] = \{([\d, ]+)\}", ptx)}
     decoded = {text.rstrip("\0").removesuffix("\n") for text in decoded}
     compute, memory = "[speaking cta (%d, %d, %d) compute %d] ", "[speaking cta (%d, %d, %d) memory] "
@@ -122,7 +122,7 @@ def test_on_the_gpu_one_lane_calls_vprintf_with_the_same_texts() -> None:
             memory + "count=%03lld scale=%.3f %s - %lld", compute + "count=%03lld scale=%.3f %s %lld %lld",
             compute + "k=%lld %g"} <= decoded
     assert not any("memory" in text and "k=%" in text for text in decoded), "the body of the pipeline is the compute role's"
-    assert ".extern .func  (.param .b32 func_retval0) vprintf" in ptx and "vprintf" in built.inspect("sass")
+    assert ".extern .func  (.param .b32 func_retval0) vprintf" in ptx and "vprintf" in built.sass
 
 
 def test_the_notes_of_the_gate_say_that_printing_serialises_the_products() -> None:

@@ -15,6 +15,8 @@ import pytest
 from dynamic_kernels import STEP_A_TILE, cases, gemm, made
 from kernels_for_tests import operands, product
 from launch_fakes import CudaArray, FakeDriver
+from launch_kernels import image
+from profile_buffers import image_of
 from test_injected import Bug
 from turn_kernels import CFG
 
@@ -22,6 +24,7 @@ import gemm_tuned
 import numpipe
 from numpipe import ArrayType, ds, launch
 from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
 from numpipe.errors import CompileError, PipelineDeadlock, PipelineRace, SimulationError, SpecError
 from numpipe.language.grid import tile_scheduler
 from numpipe.language.pipeline import number_ring
@@ -243,7 +246,7 @@ def test_the_ring_of_tickets_needs_room() -> None:
 def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
     unit = Unit("tuned", (), (), "wg", 2, 40)
     plan = unit.plan_tickets("gemm.py:7")
-    report = told(unit, [Record(0, (3, 0, 0), warp, plan.ready_at(0) + 8, 2, 0) for warp in (0, 4)])
+    report = told(image_of(unit), [Record(0, (3, 0, 0), warp, plan.ready_at(0) + 8, 2, 0) for warp in (0, 4)])
     assert [party.barrier for party in report.waiting[:2]] == 2 * ["ready[1] of tile numbers @ gemm.py:7"]
     assert report.waiting[0].lines[0].line == 7 and (report.waiting[0].slot, report.waiting[0].step) == (1, plan.step_at(1, 2))
 
@@ -254,8 +257,8 @@ def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
 def test_the_machine_code_is_clean(name: str) -> None:
     case = cases()[name]
     built = case.kernel.compiled(*case.inputs, case.output(), cfg=case.cfg)
-    assert built.inspect("gate") == () and built.dynamic and built.unit.tickets is not None
-    ptx = built.inspect("ptx")
+    assert gate.findings(built) == () and built.image.dynamic and built.unit.tickets is not None
+    ptx = built.ptx
     touched = re.search(r"atom\.|cp\.async\.bulk\.tensor|(ld|st)\.global", ptx)
     assert touched and ptx.index("launch_dependents") < ptx.index("griddepcontrol.wait") < touched.start()
     fetched = Counter(re.findall(r"(atom\.\S+|red\.\S+)", ptx))
@@ -281,14 +284,6 @@ def test_a_deal_gives_each_ticket_to_one_cta() -> None:
 
 
 # ---- the launch's counter
-class Compiled:
-    name, cubin, entry, threads, smem_bytes = "dynamic", b"", "dynamic", 384, 1024
-    debug = profiled = False
-    dynamic = True
-    maps: tuple[Any, ...] = ()
-    arrays, majors = ("a", "c"), ("row", "row")
-
-
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake = FakeDriver()
@@ -304,7 +299,7 @@ def test_launches_that_may_run_at_the_same_time_have_counters_of_their_own(fake:
     seen: list[int] = []
     fake.sizes = [256] + [8] * 6
     fake.kernel = lambda p: seen.append(ctypes.c_uint64.from_address(p[0] + 128).value)
-    prepared = launch.Prepared(Compiled(), [array(4096), array(8192)], outputs=1)
+    prepared = launch.Prepared(image(dynamic=True), [array(4096), array(8192)], outputs=1)
     for ptr, out, stream in ((4096, 8192, 0), (4096, 8192, 0), (4096, 8192, 7), (4096, 16384, 0), (12288, 8192, 0)):
         prepared((1, 1, 1), [array(ptr), array(out)], stream=stream)
     first, again, other_stream, other_output, other_input = seen
@@ -314,8 +309,6 @@ def test_launches_that_may_run_at_the_same_time_have_counters_of_their_own(fake:
 
 def test_a_kernel_without_such_loops_has_no_counter(fake: FakeDriver) -> None:
     fake.sizes = [128] + [8] * 6
-    compiled = Compiled()
-    compiled.dynamic = False
     arrays = [launch.describe(CudaArray(ptr, (64,), "<f2"), "a") for ptr in (4096, 8192)]
-    launch.Prepared(compiled, arrays, outputs=1)((1, 1, 1), arrays)
+    launch.Prepared(image(), arrays, outputs=1)((1, 1, 1), arrays)
     assert not fake.named("counter") and fake.named("launch")

@@ -160,9 +160,9 @@ def test_registers_and_shared_memory_are_the_compiled_kernels() -> None:
     x = ArrayType((320, 512), F16)
     built = copy_pipeline.copy.compiled(x)
     told = numpipe.explain(copy_pipeline.copy, x, compiled=True)
-    used = built.resources
+    used = built.image.resources
     assert told.registers == numpipe.model.Registers(used.registers, used.memory_registers, used.compute_registers, 0, 0, True)
-    assert told.smem_bytes == built.smem_bytes
+    assert told.smem_bytes == built.image.smem_bytes
     budgeted = explain(copy_pipeline.copy, x)
     assert budgeted.smem == told.smem and not budgeted.registers.compiled
     assert dataclasses.replace(budgeted.registers, compiled=True) == told.registers

@@ -316,7 +316,7 @@ def test_every_kernel_of_this_file_compiles_without_spills() -> None:
     half, single = integers((192, 64)), integers((128, 64), np.float32)
     for kernel, x, y in ((column_sums, half, single), (alone, half, single), (slotted, half, half), (mirrored, half, half),
                          (warp_sums, single, single)):
-        assert kernel.compiled(x, y).resources.clean, kernel
+        assert kernel.compiled(x, y).image.resources.clean, kernel
 
 
 def ptx(kernel: Any, x: Any) -> str:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from launch_fakes import FakeDriver
-from launch_kernels import SIZES, Compiled, arrays, doubled
+from launch_kernels import SIZES, arrays, doubled, image
 from test_launch_driver import OK, Api, Names, Result, api
 
 import numpipe
 from numpipe import LaunchError, TargetError, launch
-from numpipe.launch import device, driver, images
+from numpipe.launch import device, driver, loading
 
 A100, H100, H200 = ("NVIDIA A100", (8, 0)), ("NVIDIA H100", (9, 0)), ("NVIDIA H200", (9, 0))
 __all__ = ["api"]
@@ -79,10 +79,10 @@ def test_a_first_call_from_many_threads_compiles_and_loads_once(fake: FakeDriver
     compiles: list[int] = []
     ready = threading.Barrier(8)
 
-    def compile_slowly(*_: Any) -> Compiled:
+    def compile_slowly(*_: Any) -> launch.Image:
         compiles.append(threading.get_ident())
         time.sleep(0.05)  # as long as all threads need to get here
-        return Compiled()
+        return image()
 
     kernel = doubled(compile_slowly)
     failures: list[BaseException] = []
@@ -120,7 +120,7 @@ def test_code_that_the_driver_does_not_take_is_an_error_with_both_versions(
 
     fake.cuda = version
     monkeypatch.setattr(device, "cuda_wheels_major", lambda: version // 1000)
-    monkeypatch.setattr(images, "linker", lambda: made)
+    monkeypatch.setattr(loading, "linker", lambda: made)
     monkeypatch.setattr(fake, "load", load)
     with pytest.raises(LaunchError, match=mend) as caught:
         doubled()(*arrays())
@@ -296,7 +296,7 @@ def test_what_the_driver_says_of_a_call_names_its_kernel(fake: FakeDriver, monke
     kernel, x = doubled(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype)), launch.DeviceArray((64, 64), np.float32)
     host = np.ones((64, 64), np.float32)
     bound = kernel.bind(host)
-    prepared, infos = launch.Prepared(Compiled(), [launch.describe(host, "a")] * 2), [launch.describe(host, "a")] * 2
+    prepared, infos = launch.Prepared(image(), [launch.describe(host, "a")] * 2), [launch.describe(host, "a")] * 2
     failing(fake, monkeypatch, "capturing")
     for call in (lambda: kernel(host), bound, lambda: launch.run(prepared, (1, 1, 1), infos, outputs=1)):
         named(call)

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 import sys
 import threading
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from launch_fakes import CudaArray, FakeDriver, TorchTensor, view
+from launch_kernels import image
 
 from numpipe import launch
 from numpipe.errors import LaunchError, SpecError
 from numpipe.launch import driver
 
-
-@dataclass
-class Kernel:
-    """Stands for what the compiler returns."""
-
-    maps: tuple[launch.MapRequest, ...] = ()
-    arrays: tuple[str, ...] = ("a", "c")
-    majors: tuple[str, ...] = ("row", "row")
-    name: str = "scale"
-    cubin: bytes = field(default=b"cubin", repr=False)
-    entry: str = "scale_entry"
-    threads: int = 384
-    smem_bytes: int = 200_000
-    debug: bool = False
-    profiled: bool = False
-    dynamic: bool = False
+Kernel = functools.partial(image, name="scale")
+"""what the compiler returns for a kernel of these maps and arrays"""
 
 
 @pytest.fixture

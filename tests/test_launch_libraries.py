@@ -185,7 +185,7 @@ def copy(a, c):
 def launches(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     device = launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
     monkeypatch.setattr(launch, "choose_target", lambda *_: launch.Choice("gpu", "a fake", device))
-    monkeypatch.setattr(copy, "built", lambda key, obstacles: Kernel())
+    monkeypatch.setattr(copy, "image", lambda key, obstacles: Kernel())
     for memory in ("_plans", "_prepared"):
         monkeypatch.setattr(copy, memory, {})
     fake.sizes, fake.kernel = [128] + [8] * 10, copying

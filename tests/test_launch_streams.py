@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from launch_fakes import FakeDriver
-from launch_kernels import SIZES, Compiled, arrays, doubled
+from launch_kernels import SIZES, arrays, doubled, image
 
 import numpipe
 from numpipe import LaunchError, SpecError, launch
@@ -199,7 +199,7 @@ def test_an_output_that_would_be_memory_of_the_graph_is_refused(fake: FakeDriver
 def test_kernels_that_the_host_watches_are_not_captured(fake: FakeDriver) -> None:
     told: list[Any] = []
     by = types.SimpleNamespace(launched=lambda *what: told.append(what[1:]))
-    launched = launch.launcher.Function("doubled", b"", "", 384, 0, (), [(Compiled(), by)]).launcher((1, 1, 1), 4096, 0)
+    launched = launch.launcher.Function("doubled", b"", "", 384, 0, (), [(image(), by)]).launcher((1, 1, 1), 4096, 0)
     parameters = (ctypes.c_void_p * len(SIZES))()
     config = types.SimpleNamespace(gridDimX=1, gridDimY=1, gridDimZ=1, hStream=4096)
     launched(config, "kernel", ctypes.addressof(parameters), 0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from kernels_for_tests import SMALL, gemm
 from launch_fakes import FakeDriver
-from launch_kernels import SIZES, Compiled, arrays, doubled
+from launch_kernels import SIZES, arrays, doubled, image
 
 from numpipe import ArrayType, LaunchError, SpecError, TargetError, launch
 from numpipe.compile import build
@@ -72,7 +72,7 @@ MAP = launch.MapRequest(0, (64, 32), 128)
 def test_loads_maps_plans_and_launches_have_a_line_each(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch,
                                                          capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(log.VARIABLE, "launch")
-    kernel = doubled(lambda *_: Compiled(maps=(MAP,)), grid=(2, 3))
+    kernel = doubled(lambda *_: image(maps=(MAP,)), grid=(2, 3))
     kernel(*arrays(), stream=4096)
     plan, tensor_map, load, first = lines(capsys)
     shapes = r"a float32\[64, 64\], c float32\[64, 64\]"
@@ -112,7 +112,7 @@ def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_fu
         return (0,)
 
     monkeypatch.setattr(fake, "launcher", lambda ordinal: own)
-    kernel = doubled(lambda *_: Compiled(maps=(MAP,)))
+    kernel = doubled(lambda *_: image(maps=(MAP,)))
     kernel(*arrays())
     (prepared,) = kernel._prepared.values()
     assert prepared.function.launcher((1, 1, 1), 0, 0) is own
@@ -148,7 +148,7 @@ def test_resources_say_what_shared_memory_is_for_and_all_else_that_is_used(compi
     assert (used.threads, used.memory_registers, used.compute_registers, used.barriers) == (384, 40, 232, 4)
     assert used.tensor_maps == 3 and used.clean and 0 < used.registers <= 168
     built = compiled[0].compiled(A, A, cfg=SMALL)
-    assert used.cubin_bytes == len(built.cubin) > 1000
+    assert used.cubin_bytes == len(built.image.cubin) > 1000
     assert [part for part, _ in used.seconds] == ["lift", "numba", "nvvm", "link"]
     assert all(seconds > 0 for _, seconds in used.seconds) and used.compile_seconds < 60
 
@@ -171,9 +171,9 @@ def test_resources_are_a_table_when_printed(compiled: tuple[Any, str]) -> None:
 
 def test_every_word_of_inspect_answers(compiled: tuple[Any, str]) -> None:
     built = compiled[0].compiled(A, A, cfg=SMALL)
-    assert ".entry" in built.inspect("ptx") and ".target sm_90a" in built.inspect("ptx")
-    assert re.search(r"^define .*@", built.inspect("llvm"), re.MULTILINE)
-    assert "def matmul" in built.inspect("source")
+    assert ".entry" in built.ptx and ".target sm_90a" in built.ptx
+    assert re.search(r"^define .*@", built.llvm, re.MULTILINE)
+    assert "def matmul" in built.source
 
 
 def test_an_unknown_word_is_refused_before_anything_is_compiled() -> None:

@@ -318,7 +318,7 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 ], ids=lambda value: getattr(value, "name", ""))
 def test_compiled_kernels_keep_registers(kernel: Any, args: Any) -> None:
     built = kernel.compiled(*args)
-    assert built.resources.clean, built.resources
+    assert built.image.resources.clean, built.image.resources
 
 
 def test_reductions_compile_to_their_instruction() -> None:

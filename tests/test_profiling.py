@@ -49,8 +49,8 @@ def test_a_profile_is_in_the_code_where_it_is_asked_for_and_nowhere_else(example
     recording = numpipe.Kernel(kernel.function, replace(kernel.options, compiler_params=CompilerParams(
         profile_space=100, profile_dir="unused")))
     built = recording.compiled(*args)
-    assert built.resources.clean and recording.inspect("gate", *args) == ()
-    ptx = built.inspect("ptx")
+    assert built.image.resources.clean and recording.inspect("gate", *args) == ()
+    ptx = built.ptx
     assert ptx.count("np_profile[") == 1
     stores = [line for line in ptx.splitlines() if "st.global.v4.u32 [at]" in line]
     assert len(stores) >= 4 and all("@np_used st.global.v4.u32 [at]" in line for line in stores)
@@ -96,14 +96,14 @@ def built() -> Any:
 
 
 def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
-    unit = built().unit
+    unit, image = built().unit, built().image
     ring = next(iter(unit.rings.values()))
     compute = part([event("region begin", 0, 50_100), event("wait", 0, 50_200, ring.index), event("compute", 0, 50_600, ring.index),
                     event("store begin", 0, 51_000), event("store end", 0, 51_400), event("release", 0, 52_000, ring.index)],
                    happened=ROOM + 1)
     memory = part([event("tile", 2, 50_000), event("fill", 0, 50_020, ring.index), event("issue", 0, 50_040, ring.index),
                    event("issued", 0, 50_080, ring.index)])
-    trace = told(unit, compute + memory + EMPTY * 2, (2, 1, 1))
+    trace = told(image, compute + memory + EMPTY * 2, (2, 1, 1))
     assert (trace.clock, trace.lost, trace.sms) == ("ns", 1, {(0, 0, 0): 7})
     seen = {(e.warpgroup, e.kind, e.start, e.end, e.details.get("mbar")) for e in trace.events if e.kind != "note"}
     assert seen == {(0, "wait", 100, 300, f"ready[0] of {ring.name}"), (0, "write", 500, 700, None),
@@ -111,9 +111,9 @@ def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
                     (1, "wait", 10, 20, f"consumed[0] of {ring.name}"), (1, "issue", 20, 40, None), (1, "end", 2000, 2000, None)}
     notes = [(e.warpgroup, e.details["event"], e.details.get("region"), e.details.get("number")) for e in trace.of("note")]
     assert (0, "region begin", unit.regions[0], None) in notes and (1, "tile begin", None, 2) in notes
-    assert told(unit, EMPTY * 4, (2, 1, 1)).events == []
-    assert {e.cta for e in told(unit, EMPTY * 2 + compute + memory, (1, 2, 1)).events} == {(0, 1, 0)}
-    assert told(unit, EMPTY * 2 + compute + memory, (1, 1, 1)).events == [], "of an earlier launch with more CTAs"
+    assert told(image, EMPTY * 4, (2, 1, 1)).events == []
+    assert {e.cta for e in told(image, EMPTY * 2 + compute + memory, (1, 2, 1)).events} == {(0, 1, 0)}
+    assert told(image, EMPTY * 2 + compute + memory, (1, 1, 1)).events == [], "of an earlier launch with more CTAs"
 
 
 # ---- the simulated SM ----------------------------------------------------------------------------------------------------

@@ -217,11 +217,11 @@ def test_closed_forms_are_near_what_is_counted(cfg: InCluster) -> None:
 def test_the_machine_code_passes_the_gate_and_sends_16_bytes_a_lane(cfg: InCluster) -> None:
     built = exchanged(cfg).compiled(T16, T16)
     assert gate.findings(built) == ()
-    sass = built.inspect("sass")
+    sass = built.sass
     pieces = cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs) // cfg.size * (cfg.size - 1)
     assert sass.count("STAS.128") == sass.count("LDS.128") == pieces
     assert sass.count("MEMBAR.ALL.GPU") == 1 and sass.count("UCGABAR_ARV") == 2  # of the CTAs' last meeting, none of the first
-    first, _, rest = built.inspect("ptx").partition("barrier.cluster.wait")
+    first, _, rest = built.ptx.partition("barrier.cluster.wait")
     assert "barrier.cluster.arrive.relaxed" in first
     arrived = rest.partition("barrier.cluster.arrive.release")[2]
     assert 0 < arrived.index("cp.async.bulk.wait_group 0") < arrived.index("barrier.cluster.wait")  # meanwhile

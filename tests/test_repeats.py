@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from launch_fakes import CudaArray, FakeDriver, TorchTensor
-from test_launch_launcher import Kernel as Compiled
+from launch_kernels import image
 
 import numpipe
 from numpipe import ArrayType, LaunchError, SpecError, launch
@@ -74,7 +74,7 @@ def made(monkeypatch: pytest.MonkeyPatch, function: Any, names: str, **options: 
     """A kernel that is not compiled: what is launched is a fake."""
     kernel = numpipe.kernel(num_compute_wgs=1, **options)(function)
     arrays = tuple(names.split())
-    monkeypatch.setattr(kernel, "built", lambda *_: Compiled((), arrays, ("row",) * len(arrays)))
+    monkeypatch.setattr(kernel, "image", lambda *_: image((), arrays, name="scale"))
     return kernel
 
 

@@ -67,7 +67,7 @@ def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
     assert np.allclose(c, f32(a) @ (2 * f32(b) + f32(d)).T, atol=1e-2)
     built = twice.compiled(a, b, d, c)
     assert len(built.unit.rings) == 2  # the third loop goes on with the first one's
-    assert {m.arg for m in built.maps} == {0, 1, 2, 3}
+    assert {m.arg for m in built.image.maps} == {0, 1, 2, 3}
 
 
 def test_a_nested_function_called_twice_goes_on_with_its_ring() -> None:

@@ -54,7 +54,7 @@ def test_helpers_local_arrays_and_names_are_no_violation(kernel: Any) -> None:
 
 def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
     """The store ring synchronises its warpgroup: the check reads the memory role's instance, which has no store."""
-    library = named_like_one.compiled(A, C).library
+    library = named_like_one.compiled(A, C).kernel._codelibrary
     bodies = roles.functions(library)
     assert any(roles.violation(body) for body in bodies.values())
     root = next(name for name in bodies if f"named_like_one{roles.MEMORY_SUFFIX}" in name)
@@ -186,7 +186,7 @@ def _loops_of_the_memory_role(ptx: str) -> int:
 def test_the_memory_role_has_no_loop_around_the_loads_of_one_step(drain: bool, count: int | None) -> None:
     """Tiles and the inner loop are left. With drain=True the end of the step waits for the body's loads to be used, and a loop
     of unknown length is one."""
-    loops = _loops_of_the_memory_role(_one_of_many(drain, count).compiled(A, B, C, 1).inspect("ptx"))
+    loops = _loops_of_the_memory_role(_one_of_many(drain, count).compiled(A, B, C, 1).ptx)
     assert (loops == 2) == (not drain and count == 1)
 
 

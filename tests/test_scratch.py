@@ -119,7 +119,7 @@ def test_a_function_called_twice_has_the_same_allocation_and_goes_on_in_its_phas
         by_a_function.simulate(x, y, seed=seed)
         np.testing.assert_array_equal(y, x)
     built = by_a_function.compiled(x, y)
-    assert built.smem_bytes == 1024 + 8192 and len(built.unit.scratch) == 1 and built.resources.clean
+    assert built.image.smem_bytes == 1024 + 8192 and len(built.unit.scratch) == 1 and built.image.resources.clean
 
 
 @numpipe.function
@@ -147,7 +147,7 @@ def test_a_pipeline_in_a_scope() -> None:
     for seed in SEEDS:
         with_a_pipeline.simulate(x, y, seed=seed)
         np.testing.assert_allclose(y, 2 * x.reshape(4, 128, 64).sum(axis=0), rtol=1e-5, atol=1e-5)
-    assert with_a_pipeline.compiled(x, y).resources.clean
+    assert with_a_pipeline.compiled(x, y).image.resources.clean
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
@@ -172,7 +172,7 @@ def test_stores_by_copies_are_seen_through_names_and_functions() -> None:
     chosen.simulate(x, y, z)
     np.testing.assert_array_equal(y, x)
     np.testing.assert_array_equal(z, x)
-    assert chosen.compiled(x, y, z).resources.clean
+    assert chosen.compiled(x, y, z).image.resources.clean
 
 
 # ---- transforms and dimensions
@@ -194,7 +194,7 @@ def test_transforms_of_slots_of_two_dimensions() -> None:
         other_layouts.simulate(a, b, c, seed=seed)
         np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-4, atol=1e-4)
     built = other_layouts.compiled(a, b, c)
-    assert built.resources.clean and {request.swizzle for request in built.maps if not request.written} == {32}
+    assert built.image.resources.clean and {request.swizzle for request in built.image.maps if not request.written} == {32}
 
 
 # ---- what goes wrong

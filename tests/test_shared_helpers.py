@@ -133,7 +133,7 @@ def test_each_kernel_reads_its_own_dimension_of_the_grid(order: list[tuple[str, 
 def test_each_kernel_has_its_own_options_in_the_helpers(factory: Any, order: list[tuple[str, str]]) -> None:
     for names in order:
         built = factory(names).compiled(A, B)
-        ptx, options = built.inspect("ptx"), OPTIONS[names]
+        ptx, options = built.ptx, OPTIONS[names]
         wgs, delay = options["num_compute_wgs"], options["compiler_params"].delay_release
         (plan,) = built.unit.rings.values()
         assert plan.delay == delay
@@ -176,4 +176,4 @@ def test_a_helper_in_the_body_form_has_its_own_axes(order: list[tuple[str, str]]
     for names in order:
         made = kernel(names)
         assert np.array_equal(made.simulate(A, B), expected), names
-        assert made.compiled(A, B).threads == 128 * (2 + names.index("m"))
+        assert made.compiled(A, B).image.threads == 128 * (2 + names.index("m"))

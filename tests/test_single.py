@@ -60,11 +60,11 @@ def test_loops_in_loops_without_a_memory_role() -> None:
 @pytest.mark.parametrize("form, roles, delay", [("body", True, 1), ("body", False, 0), ("loop", False, 1)])
 def test_the_machine_code_is_clean_and_products_stay_in_flight(form: str, roles: bool, delay: int) -> None:
     built = kernels.gemm(form, roles, 3, delay, 2).compiled(HALF, HALF)
-    assert built.inspect("resources").clean
+    assert built.image.resources.clean
     from numpipe.compile.check import gate
 
     assert gate.findings(built) == ()
-    waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)", built.inspect("sass"))
+    waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)", built.sass)
     assert str(delay) in waits  # none of them more than the delay allows
     assert max(map(int, waits)) == delay
 
@@ -97,7 +97,7 @@ def test_each_warpgroup_has_slots_and_barriers_of_its_own() -> None:
     barriers = list(built.unit.barriers(plan))
     assert len({address for address, _, _ in barriers}) == len(barriers) == 3 * 3 * 2
     assert {(count, name.partition("[")[0]) for _, count, name in barriers} == {(1, "ready"), (4, "consumed")}
-    assert built.smem_bytes >= plan.end and plan.barrier_bytes == 8 * len(barriers)
+    assert built.image.smem_bytes >= plan.end and plan.barrier_bytes == 8 * len(barriers)
 
 
 def test_rings_that_do_not_fit_say_how_many_warpgroups_have_one() -> None:

@@ -336,7 +336,7 @@ def test_workspaces_are_said_right() -> None:
 def test_the_machine_code_passes_the_gate_and_moves_16_bytes_a_lane(cfg: Config) -> None:
     built = split_product(cfg).compiled(T16, T16)
     assert gate.findings(built) == ()
-    sass, pieces = built.inspect("sass"), cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs)
+    sass, pieces = built.sass, cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs)
     assert sass.count("STG.E.128") == sass.count("LDG.E.128") == pieces
     assert sass.count("MEMBAR.ALL.GPU") == 1
     fenced = gate.Sass(sass.replace("HGMMA.", "MEMBAR.ALL.GPU ;\n        /*9990*/  HGMMA.", 1))

@@ -52,7 +52,7 @@ def test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies(width: in
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("majors", ["CC", "FF"])
 def test_the_tensor_maps_have_the_width_asked_for(width: int, majors: str) -> None:
-    maps = product.compiled(*operands(majors), to=layouts(width)).maps[:2]
+    maps = product.compiled(*operands(majors), to=layouts(width)).image.maps[:2]
     rows = 128 if majors == "CC" else 64
     assert [(m.box, m.swizzle) for m in maps] == [((rows, width // 2), width if width > 16 else 0)] * 2
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import tune_kernels
 from launch_fakes import CudaArray, FakeDriver
+from launch_kernels import image
 from tune_kernels import Config, Measured, product
 
 import numpipe
@@ -268,7 +269,7 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(monk
 def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One compiles, the other has more shared memory than there is: in a process of its own, this one compiles nothing."""
     configs = {"narrow": Config(64), "huge": Config(64, 40)}
-    monkeypatch.setattr(Kernel, "built", lambda *_: pytest.fail("compiled here"))
+    monkeypatch.setattr(Kernel, "_build", lambda *_: pytest.fail("compiled here"))
     found, none = candidates.describe(product, configs, (A, B), {})
     told: list[str] = []
     codes, refused = candidates.compiled(product, found, 1, told.append)
@@ -279,8 +280,7 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
 
     [one] = [one for one in found if one.name == "narrow"]
     one.kernel.adopt(code, one.asked)
-    prepared = one.kernel._prepared[one.asked.unit_key]
-    assert prepared.compiled is code and code.smem_bytes > 2 * 2 * 8192
+    assert one.kernel.image(one.asked.unit_key) is code and code.smem_bytes > 2 * 2 * 8192
 
 
 def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
@@ -331,7 +331,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
     fake.sizes = [128, *[8] * 15]
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setattr(candidates, "compiled", lambda factory, found, workers, told: ({
-        one.name: candidates.Code("multiply", one.name.encode(), one.name, 256, 40000, (), ("a", "b", "c"), ("row",) * 3)
+        one.name: image((), ("a", "b", "c"), name="multiply", cubin=one.name.encode(), entry=one.name)
         for one in found}, {}))
     product.cache_clear()
     yield fake
@@ -340,7 +340,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
 
 def test_candidates_are_launched_from_the_workers_code_on_copies(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "MOST_SETS", 3)
-    monkeypatch.setattr(Kernel, "built", lambda *_: pytest.fail("compiled here"))
+    monkeypatch.setattr(Kernel, "_build", lambda *_: pytest.fail("compiled here"))
     x = numpipe.to_device(A)
 
     def measure(calls: contest.Competitors) -> Mapping[str, float]:

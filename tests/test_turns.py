@@ -346,7 +346,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     assert gate.findings(built) == ()
     assert built.unit.store_slots == cfg.panels and [plan.slots for plan in built.unit.rings.values()] == [cfg.depth]
     assert all(plan.delay == 1 for plan in built.unit.rings.values())
-    compute = gate.compute_role(gate.Sass(built.inspect("sass")))
+    compute = gate.compute_role(gate.Sass(built.sass))
     order = [i for i in compute if i.opcode.startswith("BAR.") and i.text.endswith("0x100")]
     assert [i.opcode.split(".")[1] for i in order] == ["ARV", "SYNC", "ARV", "SYNC"]  # at entry; take and pass; at the end
     products = [i for i in compute if i.opcode.startswith("HGMMA")]
@@ -354,7 +354,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     drained = next(i for i in waits if i.text.endswith("gsb0, 0x0"))
     assert order[1].address < products[0].address < order[2].address < drained.address  # passed before the products are waited for
     assert any(i.text.endswith("gsb0, 0x1") for i in waits)  # products stay in flight while the slot before is released
-    loop = gate.Sass(built.inspect("sass")).innermost(products[0])
+    loop = gate.Sass(built.sass).innermost(products[0])
     assert not [i for i in loop if i.opcode.startswith(("SHFL", "R2UR", "WARPSYNC"))]  # counters in uniform registers
 
 

@@ -52,8 +52,9 @@ def test_threads_and_registers_are_those_of_the_launch() -> None:
     for warpgroups, expected in registers.items():
         assert (unit(warpgroups).threads, unit(warpgroups).compute_registers) == (128 * warpgroups, expected)
     built = counts.compiled(ROWS)
-    assert built.resources.threads == 640 and built.resources.compute_registers == 96 and built.resources.memory_registers == 0
-    assert ".maxntid 640" in built.inspect("ptx")
+    used = built.image.resources
+    assert used.threads == 640 and used.compute_registers == 96 and used.memory_registers == 0
+    assert ".maxntid 640" in built.ptx
 
 
 def test_one_warpgroup_by_default() -> None:
@@ -63,7 +64,7 @@ def test_one_warpgroup_by_default() -> None:
 
     c = np.zeros((64, 64), np.float32)
     alone(c, target="sim")
-    assert (c == 1).all() and alone.compiled(ROWS).threads == 128
+    assert (c == 1).all() and alone.compiled(ROWS).image.threads == 128
 
 
 def test_the_code_moves_no_registers_and_has_one_role() -> None:

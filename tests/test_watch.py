@@ -49,17 +49,17 @@ def test_default_builds_hold_nothing_of_either(name: str) -> None:
 @pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
 def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str) -> None:
     debug, jitter = built(name, debug=True), built(name, jitter=3)
-    assert debug.resources.clean and jitter.resources.clean
-    ptx = debug.inspect("ptx")
+    assert debug.image.resources.clean and jitter.image.resources.clean
+    ptx = debug.ptx
     assert ptx.count("np_watch[") == 1 and "WAIT:" not in ptx
     waits = ptx.count("AGAIN:")
     assert waits and waits == ptx.count("@late trap") and ptx.count("mbarrier.try_wait") == 2 * waits
-    ptx = jitter.inspect("ptx")
+    ptx = jitter.ptx
     statements = [line for line in ptx.splitlines() if re.search(
         r"mbarrier\.(try_wait|arrive)|cp\.async\.bulk\.(tensor|commit|wait)|bar\.sync", line)]
     assert statements and all("nanosleep" in line for line in statements) and "np_watch" not in ptx
     if name == "copy_pipeline":
-        other = built(name, jitter=4).inspect("ptx")
+        other = built(name, jitter=4).ptx
         assert plain(ptx) != plain(other) and plain(re.sub(r"drawn, \d+;", "", ptx)) == plain(re.sub(r"drawn, \d+;", "", other))
 
 
@@ -70,7 +70,7 @@ COUNTED = re.compile(r"mbarrier\.arrive|cp(\.reduce)?\.async\.bulk\.tensor|st\.a
 @pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
 def test_behind_a_wait_that_was_given_up_nothing_is_done_that_an_mbarrier_counts(name: str) -> None:
     """On hardware an arrival that a phase does not miss is a trap, and the context is lost."""
-    statements = [line for line in built(name, debug=True).inspect("ptx").splitlines() if COUNTED.search(line)]
+    statements = [line for line in built(name, debug=True).ptx.splitlines() if COUNTED.search(line)]
     waits = [line for line in statements if "mbarrier.try_wait" in line]
     others = [line for line in statements if line not in waits]
     assert len(others) >= 3
@@ -157,28 +157,28 @@ def test_records_become_the_report_of_the_simulator() -> None:
     ready, consumed = plan.ready_at(0) + 8, plan.consumed_at(0) + 8
     found = [Record(0, (1, 0, 0), warp, ready, 1, state(1, 1)) for warp in (3, 1, 0, 2)]
     found += [Record(0, (1, 0, 0), 4, consumed, 0, state(0, 4)), Record(0, (0, 0, 0), 2, ready, 1, state(1, 1))]
-    report = told(built.unit, found)
+    report = told(built.image, found)
     assert [(p.warpgroup, p.role, p.ring, p.slot, p.step, p.phase) for p in report.waiting] == [
         (0, "compute", plan.name, 1, 3, 1), (1, "memory", plan.name, 1, 3, 0)]
     assert [(b.kind, b.phase, b.pending, b.count) for b in report.barriers] == [("ready", 1, 1, 1), ("consumed", 0, 4, 4)]
     assert report.hazard == "too-few-arrivals" and report.kernel == kernel.name
-    raised = failure(built, found, True)
+    raised = failure(built.image, found, True)
     error = str(raised)
     assert raised.report is not None and raised.report.text == error
     assert re.match(r"hang_kernels\.py:\d+: kernel a_slot_is_not_released, CTA \(1, 0, 0\) and 1 more: waits for mbarriers took "
                     r"more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up", error)
     assert "has not released slot 1" in error and "restart the process" not in error
-    assert "restart the process" in str(failure(built, found, False))
+    assert "restart the process" in str(failure(built.image, found, False))
 
 
 def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
     """In a cluster, where others may arrive still."""
-    unit = HANGS["a_slot_is_not_released"].compiled(*arrays()).unit
-    [plan] = unit.rings.values()
+    built = HANGS["a_slot_is_not_released"].compiled(*arrays())
+    [plan] = built.unit.rings.values()
     record = Record(0, (1, 0, 0), 0, plan.ready_at(0) + 8, 1)
-    report = told(unit, [record])
+    report = told(built.image, [record])
     assert not report.barriers[0].known and "phase 1, what it misses is not known" in report.text
-    assert told(unit, [replace(record, state=state(1, 1))]).barriers[0].known
+    assert told(built.image, [replace(record, state=state(1, 1))]).barriers[0].known
 
 
 def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
@@ -186,7 +186,7 @@ def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
     [(address, count, name)] = built.unit.scratch_barriers()
     seen = [(0, 2), (0, 4), (1, 8), (0, 1), (0, 3), (1, 7), (1, 6), (1, 5)]  # the fourth arrival completed the phase
     found = [Record(0, (0, 0, 0), warp, address, 0, state(*was)) for warp, was in enumerate(seen)]
-    [barrier] = told(built.unit, found).barriers
+    [barrier] = told(built.image, found).barriers
     assert (barrier.name, barrier.pending, barrier.count, barrier.waiters) == (name, 4, count, (0, 1))
 
 

@@ -32,6 +32,6 @@ def test_a_number_of_columns_compiled(n: int) -> None:
     assert gate.findings(built) == ()
     kind = {"float16": "f16", "bfloat16": "bf16"}[arrays[0].dtype.name]
     text = rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32\.{kind}\.{kind} {{[^}}]*}}, (.)[^;]*([01]), ([01]);"
-    made = [source + (a if source == "d" else "") + b for source, a, b in re.findall(text, built.inspect("ptx"))]
+    made = [source + (a if source == "d" else "") + b for source, a, b in re.findall(text, built.ptx)]
     counts = {form: made.count(form) * 16 * 64 // (K * statics["m"]) for form in made}
     assert counts == {"d01": 1, "d00": 1, "{1": 2, "{0": 1}  # A from shared memory or registers, what is transposed

@@ -11,7 +11,6 @@ serialises wgmma.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib
 import importlib.util
@@ -19,20 +18,21 @@ import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.symbols import axis_of
-from ..core.undisturbed import COMPILES, uninterrupted
+from ..core.undisturbed import uninterrupted
 from ..diagnostics import log as _log
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetError
 from ..language.grid import tile_scheduler
 from ..language.pipeline import pipelines
-from ..plan.plans import MapRequest
+from ..launch.image import Image
+from ..plan import resources
 from ..plan.unit import Unit
-from .check import advisories, blame, register_budget, resources
+from .built import Built
+from .check import advisories, blame, register_budget
 from .lift.lift import Lifted
 
 if TYPE_CHECKING:
@@ -50,102 +50,6 @@ SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language
 _FIRST = 4
 """compiles of a process, whose objects count as old behind them"""
 _compiles = itertools.count()
-
-
-@dataclass
-class Built:
-    """A compiled kernel: what the launcher needs, and what `inspect` shows."""
-
-    name: str
-    unit: Unit
-    cubin: bytes = field(repr=False)
-    entry: str
-    log: str = field(repr=False)
-    kernel: Any
-    """Numba's kernel object"""
-    source: str = field(repr=False)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def debug(self) -> bool:
-        return self.unit.params.debug
-
-    @property
-    def profiled(self) -> bool:
-        return self.unit.params.profile_space > 0
-
-    @property
-    def dynamic(self) -> bool:
-        return self.unit.tickets is not None
-
-    @property
-    def threads(self) -> int:
-        return self.unit.threads
-
-    @property
-    def smem_bytes(self) -> int:
-        return self.unit.smem_bytes
-
-    @property
-    def maps(self) -> tuple[MapRequest, ...]:
-        return tuple(self.unit.maps)
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        return tuple(a.name for a in self.unit.arrays)
-
-    @property
-    def majors(self) -> tuple[str, ...]:
-        return tuple(a.order for a in self.unit.arrays)
-
-    @property
-    def library(self) -> Any:
-        return self.kernel._codelibrary
-
-    @functools.cached_property
-    def resources(self) -> resources.Resources:
-        return resources.of(self)
-
-    @functools.cached_property
-    def ptx(self) -> str:
-        from ..core import numba as nb
-
-        with COMPILES.one(f"kernel {self.name}"):
-            return nb.to_ptx(self.library)
-
-    @functools.cached_property
-    def sass(self) -> str:
-        from ..core import numba as nb
-
-        try:
-            return nb.disassemble(self.cubin)
-        except RuntimeError as error:
-            raise TargetError(f"kernel {self.name}: inspect('sass') needs nvdisasm, which was not found: pip install "
-                              "nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)") from error
-
-    def inspect(self, what: str) -> Any:
-        """"ptx", "sass", "llvm", "source" (the rewritten kernel function), "resources" or "gate"."""
-        if what in ("ptx", "sass"):
-            return getattr(self, what)
-        if what == "llvm":
-            return self.library.get_llvm_str()
-        if what == "source":
-            return self.source
-        if what == "resources":
-            return self.resources
-        from .check import gate
-
-        check_inspect(what, self.name)
-        return gate.findings(self)
-
-
-_INSPECT = ("ptx", "sass", "llvm", "source", "resources", "gate")
-
-
-def check_inspect(what: str, kernel: str) -> None:
-    """SpecError for what `inspect` cannot show."""
-    if what not in _INSPECT:
-        raise SpecError(f"kernel {kernel}: inspect({what!r}): one of {', '.join(map(repr, _INSPECT))}")
 
 
 def toolchain() -> str | None:
@@ -253,19 +157,18 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
         raise blame.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
     advisories.check(unit, lifted, seen, log, calls=nb.calls(kernel._codelibrary, "vprintf", "__assertfail"))
-    built = Built(unit.kernel, unit, cubin, kernel.entry_name, log, kernel, lifted.text,
-                  {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm})
+    used = resources.of(unit, log, len(cubin), {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba,
+                                                "link": end - nvvm})
     if log_on:
-        _tell(built)
-    return built
+        _tell(unit, used)
+    return Built(Image.of(unit, cubin, kernel.entry_name, used), unit, kernel, lifted.text, log)
 
 
-def _tell(built: Built) -> None:
+def _tell(unit: Unit, used: resources.Resources) -> None:
     """The line of a compile in the log."""
-    used = built.resources
     parts = ", ".join(f"{part} {_log.spell(seconds)}" for part, seconds in used.seconds)
-    arrays = ", ".join(f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in built.unit.arrays)
-    _log.say("compile", f"{built.name} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
+    arrays = ", ".join(f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in unit.arrays)
+    _log.say("compile", f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
                         f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code")
 
 

@@ -115,8 +115,7 @@ def _start(unit: Unit) -> Op[..., Any]:
                 define_profile(builder)
             first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
             with builder.if_then(builder.and_(first, elected(builder))):
-                rings = (barrier for plan in unit.rings.values() for barrier in unit.barriers(plan))
-                for address, count, _ in (*rings, *unit.scratch_barriers()):
+                for address, count, _ in unit.all_barriers():
                     nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
                 nb.call(context, builder, fence.mbarrier_init, (), ())
                 if unit.params.debug:

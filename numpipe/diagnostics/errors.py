@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .reports import Report
 
 __all__ = [
-    "CompileError", "LaunchError", "NumpipeError", "PipelineDeadlock", "PipelineRace", "SerializedWgmma", "SimulationError",
-    "SpecError", "TargetError",
+    "CompileError", "ImageError", "LaunchError", "NumpipeError", "PipelineDeadlock", "PipelineRace", "SerializedWgmma",
+    "SimulationError", "SpecError", "TargetError",
 ]
 
 
@@ -35,6 +35,10 @@ class SerializedWgmma(CompileError):
     The message has ptxas' code (C75xx) and our name for it, at the line of the statement that it comes from. With
     ``CompilerParams(allow_serialized_wgmma=True)`` such a kernel is compiled.
     """
+
+
+class ImageError(NumpipeError, ValueError):
+    """Bytes that should be the image of a compiled kernel are not: damaged, of another version of numpipe, or something else."""
 
 
 class TargetError(NumpipeError, RuntimeError):

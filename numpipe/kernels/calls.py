@@ -267,11 +267,7 @@ class Calls(Variants):
 
         return Described((self._with_workspace(arrays), kinds, call.statics), obstacles, infos, values, grid)
 
-    def adopt(self, compiled: launch.Compiled, asked: Described) -> None:
-        """Launch machine code that another process made of this kernel for such a call; one that is prepared stays as it is."""
+    def adopt(self, image: launch.Image, asked: Described) -> None:
+        """Take what another process compiled of this kernel for such a call; where there is an image already, that stays."""
         with self._lock:
-            if asked.unit_key not in self._prepared:
-                arrays, kinds, _ = asked.unit_key
-                outputs = sum(a.output for a in arrays if not a.workspace)
-                self._prepared[asked.unit_key] = launch.Prepared(compiled, asked.infos, kinds, outputs, self.options.attributes,
-                                                                 self.workspace_of(asked.unit_key))
+            self._images.setdefault(asked.unit_key, image)

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from ..compile.built import Built, check_inspect
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
@@ -84,14 +85,14 @@ class Kernel(Calls):
 
     # ---- inspection
     @brief
-    def compiled(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
-        """The compiled kernel for arguments of these types; an ArrayType may stand for an array. Needs no GPU."""
+    def compiled(self, /, *args: Any, out: Any = None, **named: Any) -> Built:
+        """The compiled kernel for arguments of these types, with what the compiler made on the way; an ArrayType may stand for an
+        array. Needs no GPU."""
         asked = self.described(args, named, out)
-        with self._lock:
-            return self.built(asked.unit_key, asked.obstacles)
+        return self.built(asked.unit_key, asked.obstacles)
 
     @brief
-    def inspect(self, what: str, /, *args: Any, **named: Any) -> Any:
+    def inspect(self, what: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """The kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Needs no GPU.
 
         "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
@@ -105,7 +106,6 @@ class Kernel(Calls):
 
         >>> print(matmul.inspect("resources", a, b))
         """
-        from ..compile.build import check_inspect
-
         check_inspect(what, self.name)
-        return self.compiled(*args, **named).inspect(what)
+        asked = self.described(args, named, out)
+        return self.shown(what, asked.unit_key, asked.obstacles)

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from ..compile.check import blame
+from ..compile.built import Built, sass
+from ..compile.check import blame, gate
 from ..compile.lift import asked as asked_of
 from ..compile.lift.fold import StaticArray
 from ..compile.lift.lift import Lifted, lift
@@ -38,7 +39,8 @@ class Variants(Definition):
         _made.add(self)
         self._splits: dict[tuple[Any, ...], asked_of.Split] = {}
         self._lifted: dict[tuple[Any, ...], Lifted] = {}
-        self._built: dict[tuple[Any, ...], Any] = {}
+        self._images: dict[tuple[Any, ...], launch.Image] = {}
+        self._built: dict[tuple[Any, ...], Built] = {}
         self._prepared: dict[tuple[Any, ...], Any] = {}
         self._checked: set[tuple[Any, ...]] = set()
 
@@ -72,23 +74,45 @@ class Variants(Definition):
         return lifted
 
     # ---- on the GPU
-    def built(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None) -> Any:
-        """The compiled kernel for these types and Statics."""
-        built = self._built.get(unit_key)
-        if built is None:
-            with COMPILES.one(f"kernel {self.name}"):
-                from ..compile.build import build
+    def _build(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None) -> Built:
+        with COMPILES.one(f"kernel {self.name}"):
+            from ..compile.build import build
 
-                lifted = self.lifted(unit_key)
-                built = self._built[unit_key] = build(self.unit(unit_key, obstacles), lifted, self._scalars(unit_key))
+            lifted = self.lifted(unit_key)
+            built = build(self.unit(unit_key, obstacles), lifted, self._scalars(unit_key))
+        self._images.setdefault(unit_key, built.image)
         return built
+
+    def image(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None) -> launch.Image:
+        """The machine code for these types and Statics; the compiler's objects are not kept."""
+        image = self._images.get(unit_key)
+        return self._build(unit_key, obstacles).image if image is None else image
+
+    def built(self, unit_key: tuple[Any, ...], obstacles: dict[int, str] | None = None) -> Built:
+        """The same with the compiler's objects: compiled again where only the image was kept."""
+        with self._lock:
+            if unit_key not in self._built:
+                self._built[unit_key] = self._build(unit_key, obstacles)
+            return self._built[unit_key]
+
+    def shown(self, what: str, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Any:
+        """What `Kernel.inspect` shows: from the image alone where there is one that tells, else of a compile, which is kept."""
+        image = self._images.get(unit_key)
+        if what == "source":
+            return self.lifted(unit_key).text
+        if image is not None and what == "resources":
+            return image.resources
+        if image is not None and what == "sass" and unit_key not in self._built:
+            return sass(image)
+        built = self.built(unit_key, obstacles)
+        return gate.findings(built) if what == "gate" else built.image.resources if what == "resources" else getattr(built, what)
 
     def _prepare(self, unit_key: tuple[Any, ...], infos: list[ArrayInfo], obstacles: dict[int, str]) -> Any:
         prepared = self._prepared.get(unit_key)
         if prepared is None:
-            built = self.built(unit_key, obstacles)
+            image = self.image(unit_key, obstacles)
             outputs = sum(array.output for array in unit_key[0] if not array.workspace)
-            prepared = launch.Prepared(built, infos, unit_key[1], outputs, self.options.attributes, self.workspace_of(unit_key))
+            prepared = launch.Prepared(image, infos, unit_key[1], outputs, self.options.attributes, self.workspace_of(unit_key))
             self._prepared[unit_key] = prepared
         return prepared
 

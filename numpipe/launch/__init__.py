@@ -20,13 +20,14 @@
 `streams`       which stream a call is queued on; what CUDA graphs cannot hold
 `attributes`    clusters, cooperative launch, programmatic dependent launch
 `workspaces`    memory for partial sums, by stream
+`image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes
 `launcher`      parameter packing and the driver call
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      kernels that record: traces of them
 `watch`         kernels built with debug=True: who waited in vain
 `driver`        the functions of libcuda that all of these use; of host memory `driver_host`, of devices, contexts and
                 streams `contexts`
-`faults`        what the driver's errors mean; of loading machine code `images`
+`faults`        what the driver's errors mean; of loading machine code `loading`
 ==============  ========================================================================================
 
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
@@ -39,8 +40,9 @@ from .device import Choice, Device, GpuState, choose_target, find, gpu_state
 from .device_array import DeviceArray
 from .handover import deliver, foreign, order, settle
 from .host import Staging, run, run_on_host
+from .image import Image
 from .info import ArrayInfo, imagined, major_order, not_addressable, same_place, tma_addressable
-from .launcher import Compiled, Function, Launch, Prepared
+from .launcher import Function, Launch, Prepared
 from .outputs import check_writable, describe_fresh, empty_like_kind, maker
 from .overlap import check_overlap
 from .placement import pinned_empty, to_device
@@ -54,12 +56,12 @@ __all__ = [
     "TARGET_VARIABLE",
     "ArrayInfo",
     "Choice",
-    "Compiled",
     "Device",
     "DeviceArray",
     "DeviceBuffer",
     "Function",
     "GpuState",
+    "Image",
     "Launch",
     "MapRequest",
     "Prepared",

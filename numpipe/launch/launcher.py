@@ -20,7 +20,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,9 @@ from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, streams
 from .attributes import PLAIN, Attributes
 from .faults import naming
-from .images import load
+from .image import Image
 from .info import ArrayInfo, memory_order, not_addressable, tma_addressable
+from .loading import load
 from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
@@ -51,35 +52,14 @@ _SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", 
 """struct's codes of the scalar types"""
 
 
-class Compiled(Protocol):
-    """What the compiler hands over."""
-
-    name: str
-    cubin: bytes
-    entry: str
-    threads: int
-    smem_bytes: int
-    maps: tuple[MapRequest, ...]
-    arrays: tuple[str, ...]
-    """names of the array arguments"""
-    debug: bool
-    """whether it has a control block (`watch`)"""
-    profiled: bool
-    """whether it records events (`profiles`)"""
-    dynamic: bool
-    """whether it takes tiles from a counter of the launch's (`tile_scheduler`)"""
-    majors: tuple[Any, ...]
-    """"row" or "col" of each"""
-
-
 class Function:
     """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
 
     def __init__(self, name: str, cubin: bytes, entry: str, threads: int, smem_bytes: int,
-                 parameters: Sequence[int] = (), observers: Sequence[tuple[Compiled, Any]] = (),
+                 parameters: Sequence[int] = (), observers: Sequence[tuple[Image, Any]] = (),
                  attributes: Attributes = PLAIN) -> None:
         """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded.
-        `observers`: (the compiled kernel, who is told when it is loaded and launched)."""
+        `observers`: (the kernel's image, who is told when it is loaded and launched)."""
         self.name = name
         self.cubin = cubin
         self.entry = entry
@@ -241,7 +221,7 @@ class Prepared:
     Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call from several threads.
     """
 
-    def __init__(self, compiled: Compiled, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0,
+    def __init__(self, compiled: Image, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0,
                  attributes: Attributes = PLAIN, workspace: Callable[[Grid, Sequence[ArrayInfo]], tuple[int, int]] | None = None,
                  ) -> None:
         """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order.
@@ -251,6 +231,9 @@ class Prepared:
         """
         self.compiled = compiled
         self._outputs, self._workspace = outputs, workspace
+        if compiled.cluster not in ((1, 1, 1), attributes.cluster):
+            raise LaunchError(f"kernel {compiled.name!r}: the machine code is for clusters {compiled.cluster}, and the launch has "
+                              f"{attributes.cluster}: it is the image of another kernel")
         words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None)
         table = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
         self._words = struct.Struct(f"<{words}q")
@@ -259,7 +242,7 @@ class Prepared:
         self._scalars_at = table + self._words.size
         self._nbytes = self._scalars_at + self._scalars.size
         self._slots = [0, *range(table, self._nbytes, _WORD)]
-        observers = [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.profiled, PROFILES)) if asked]
+        observers = [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if asked]
         self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
                                  [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]],
                                  observers, attributes)

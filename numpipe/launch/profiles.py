@@ -19,6 +19,7 @@ from ..core.symbols import symbol
 from ..plan import profile
 from ..traces import Event, Trace
 from . import driver
+from .image import Image, Recording
 
 __all__ = ["last_profile"]
 
@@ -28,7 +29,7 @@ Grid = tuple[int, int, int]
 class Recorded:
     """A kernel on a GPU, with the buffer it writes to."""
 
-    def __init__(self, compiled: Any, device: int, buffer: int, nbytes: int) -> None:
+    def __init__(self, compiled: Image, device: int, buffer: int, nbytes: int) -> None:
         self.compiled, self.device, self.buffer, self.nbytes = compiled, device, buffer, nbytes
         self.launches = 0
         self.pending: tuple[Grid, int] | None = None
@@ -47,22 +48,22 @@ class Profiles:
         """In a forked child: the kernels that record are the parent's."""
         self.lock, self.kernels, self.newest = threading.RLock(), [], None
 
-    def arm(self, compiled: Any, kernel: Any, device: int) -> None:
+    def arm(self, compiled: Image, kernel: Any, device: int) -> None:
         """Give a kernel that was just loaded on a device, whose context is current, its buffer."""
-        unit = compiled.unit
-        nbytes = profile.buffer_bytes(unit.warpgroups, unit.params.profile_space)
+        assert compiled.recording is not None
+        space = compiled.recording.space
+        nbytes = profile.buffer_bytes(compiled.warpgroups, space)
         with self.lock:
             cuda = driver.get()
             with cuda.aside(device) as stream:  # another stream may be captured
                 buffer = cuda.allocate(nbytes, stream, device)
                 cuda.synchronize(stream, device)
-            cuda.poke(cuda.symbol(kernel, profile.SYMBOL), profile.control(buffer, profile.SAMPLED, unit.params.profile_space),
-                      device)
+            cuda.poke(cuda.symbol(kernel, profile.SYMBOL), profile.control(buffer, profile.SAMPLED, space), device)
             if not self.kernels:
                 atexit.register(self._at_exit)
             self.kernels.append(Recorded(compiled, device, buffer, nbytes))
 
-    def launched(self, compiled: Any, grid: Grid, stream: int, device: int) -> None:
+    def launched(self, compiled: Image, grid: Grid, stream: int, device: int) -> None:
         with self.lock:
             recorded = next(r for r in self.kernels if r.compiled is compiled and r.device == device)
             recorded.launches += 1
@@ -105,36 +106,38 @@ def _fetched(recorded: Recorded) -> Trace:
     cuda.synchronize(stream, recorded.device)
     cuda.copy_out(memory.ctypes.data, 0, recorded.buffer, 0, recorded.nbytes, 1, 0, recorded.device)
     cuda.synchronize(0, recorded.device)
-    unit = recorded.compiled.unit
-    trace = told(unit, memory.tobytes(), grid)
-    directory = Path(unit.params.profile_dir)
+    trace = told(recorded.compiled, memory.tobytes(), grid)
+    assert recorded.compiled.recording is not None
+    directory = Path(recorded.compiled.recording.directory)
     directory.mkdir(parents=True, exist_ok=True)
-    trace.save(directory / f"{symbol(unit.kernel)}_{recorded.launches - 1}.json")
+    trace.save(directory / f"{symbol(recorded.compiled.name)}_{recorded.launches - 1}.json")
     return trace
 
 
 # ---- what the buffer says -----------------------------------------------------------------------------------------------
-def told(unit: Any, memory: bytes, grid: Grid) -> Trace:
+def told(compiled: Image, memory: bytes, grid: Grid) -> Trace:
     """The trace of a launch, in the events that the simulated SM has; time 0 is when its first warpgroup began."""
     trace = Trace(clock="ns")
-    parts = profile.parts(memory, unit.warpgroups, unit.params.profile_space, grid[0] * grid[1] * grid[2])
+    recording = compiled.recording
+    assert recording is not None
+    parts = profile.parts(memory, compiled.warpgroups, recording.space, grid[0] * grid[1] * grid[2])
     if not parts:
         return trace
-    trace.tell_rings(unit.traced())
+    trace.tell_rings(recording.traced)
     zero = min(part.begin for part in parts)
-    plans = {plan.index: plan for plan in (*unit.rings.values(), *unit.outputs.values())}
     for part in parts:
         cta = (part.cta % grid[0], part.cta // grid[0] % grid[1], part.cta // (grid[0] * grid[1]))
-        role = "memory" if part.warpgroup == unit.memory_warpgroup else "compute"
+        role = compiled.role(part.warpgroup)
         trace.lost += part.lost
         trace.events += [Event(cta, part.warpgroup, role, round(start - zero), round(end - zero), kind, details)
-                         for start, end, kind, details in _events(unit, plans, part)]
+                         for start, end, kind, details in _events(recording, part)]
         trace.sms[cta] = part.sm
     return trace
 
 
-def _events(unit: Any, plans: dict[int, Any], part: profile.Part) -> list[tuple[float, float, str, dict[str, Any]]]:
+def _events(recording: Recording, part: profile.Part) -> list[tuple[float, float, str, dict[str, Any]]]:
     """(start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
+    rings = {ring.index: ring for ring in recording.rings}
     found: list[tuple[float, float, str, dict[str, Any]]] = []
     since: dict[str, float] = {}
 
@@ -144,7 +147,7 @@ def _events(unit: Any, plans: dict[int, Any], part: profile.Part) -> list[tuple[
     for moment in part.moments:
         kind, time = moment.kind, moment.time
         if kind in ("region begin", "region end"):
-            note(time, kind, {"region": unit.regions[moment.step]})
+            note(time, kind, {"region": recording.regions[moment.step]})
             continue
         if kind == "tile":
             note(time, "tile begin", {"number": moment.step})
@@ -155,30 +158,29 @@ def _events(unit: Any, plans: dict[int, Any], part: profile.Part) -> list[tuple[
             elif kind == "store begin":
                 since["store"] = time
             continue
-        plan = plans[moment.ring]
-        slot = moment.step % plan.slots
-        where: dict[str, Any] = {"ring": plan.name, "slot": slot, "step": moment.step}
-        if plan.one_by_one("fill" if kind.startswith("issue") else kind):
+        ring = rings[moment.ring]
+        slot = moment.step % ring.slots
+        where: dict[str, Any] = {"ring": ring.name, "slot": slot, "step": moment.step}
+        if ("fill" if kind.startswith("issue") else kind) in ring.one_by_one:
             where["operand"] = moment.operand
         if kind in ("fill", "wait"):
             note(time, kind, where)
             since[kind] = time
         elif kind in ("issue", "compute"):
             begun = since.pop("fill" if kind == "issue" else "wait", time)
-            freed, phase = kind == "issue", moment.step // plan.slots
+            freed, phase = kind == "issue", moment.step // ring.slots
             mbar = f"consumed[{slot}]" if freed else f"ready[{slot}]"
-            mbar += unit.whose(plan, moment.operand, plan.manual_consumed if freed else plan.manual_ready)
+            mbar += (ring.consumed if freed else ring.ready)[moment.operand]
             found.append((begun, time, "wait", {"mbar": mbar, "phase": phase - freed, "step": moment.step}))
             if kind == "compute":
                 note(time, kind, where)
             else:
                 since["issue"] = time
         elif kind == "issued":
-            arrays = ", ".join(unit.arrays[arg].name for arg in plan.args)
-            found.append((since.pop("issue", time), time, "issue", {"tensor": arrays, **where}))
+            found.append((since.pop("issue", time), time, "issue", {"tensor": ", ".join(ring.arrays), **where}))
         else:
             note(time, kind, where)
             if kind == "release":
-                found.append((time, time, "arrive", {"mbar": f"consumed[{slot}] of {plan.name}"}))
+                found.append((time, time, "arrive", {"mbar": f"consumed[{slot}] of {ring.name}"}))
     found.append((part.end, part.end, "end", {"lost": part.lost} if part.lost else {}))
     return found

@@ -20,6 +20,7 @@ from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
 from . import driver
 from .faults import forked
+from .image import Image, Mbarrier
 
 __all__ = ["last_failure"]
 
@@ -69,7 +70,7 @@ class Watch:
         self.lost = self.lost or driver.abandoned()
         self.kernels[:] = [Watched(None, 0)] * self.lost
 
-    def arm(self, compiled: Any, kernel: Any, device: int) -> None:
+    def arm(self, compiled: Image, kernel: Any, device: int) -> None:
         """Fill the control block of a kernel that was just loaded on a device, whose context is current."""
         with self.lock:
             cuda = driver.get()
@@ -84,7 +85,7 @@ class Watch:
             watched.blocks[device] = cuda.symbol(kernel, watch.SYMBOL)
             self._clear(watched, device)
 
-    def launched(self, compiled: Any, _grid: tuple[int, int, int], stream: int, device: int) -> None:
+    def launched(self, compiled: Image, _grid: tuple[int, int, int], stream: int, device: int) -> None:
         """A kernel was queued: remember where, to know when it has ended."""
         with self.lock:
             watched = next(w for w in self.kernels if w.compiled is compiled)
@@ -156,55 +157,47 @@ def last_failure() -> None:
 
 
 # ---- what the records say -----------------------------------------------------------------------------------------------
-def failure(compiled: Any, records: list[watch.Record], ended: bool) -> PipelineDeadlock:
-    """The error for a kernel that gave up; `compiled` is its `Built`."""
-    report = told(compiled.unit, records, ended)
+def failure(compiled: Image, records: list[watch.Record], ended: bool) -> PipelineDeadlock:
+    """The error for a kernel that gave up."""
+    report = told(compiled, records, ended)
     line = next((line for party in report.waiting for line in party.lines), None)
     error = PipelineDeadlock(report.text if line is None else at(line.filename, line.line, report.text))
     error.report = dataclasses.replace(report, text=str(error))
     return error
 
 
-def told(unit: Any, records: list[watch.Record], ended: bool = True) -> Report:
+def told(compiled: Image, records: list[watch.Record], ended: bool = True) -> Report:
     """The report of the first CTA that has most to say: a party for each of its warpgroups that waited."""
     by_cta: dict[tuple[int, int, int], dict[int, watch.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
     cta = min(by_cta, key=lambda found: (-len(by_cta[found]), found[::-1]))
-    names = {address: (count, name) for plan in unit.rings.values() for address, count, name in unit.barriers(plan)}
-    names |= {address: (count, name) for address, count, name in unit.scratch_barriers()}
+    known = {barrier.address: barrier for barrier in compiled.barriers}
     waiting: list[Party] = []
     barriers: dict[int, Barrier] = {}
-    for warpgroup in range(unit.warpgroups):
-        role = "memory" if warpgroup == unit.memory_warpgroup else "compute"
+    for warpgroup in range(compiled.warpgroups):
+        role = compiled.role(warpgroup)
         if warpgroup not in by_cta[cta]:
             waiting.append(Party("not in a wait for an mbarrier", warpgroup, role, cta))
             continue
         record = by_cta[cta][warpgroup]
-        count, name = names.get(record.address, (0, f"mbarrier at {record.address}"))
-        ring, slot, step, kind = _place(unit, record)
-        wanted = step if step is None or kind == "ready" else step + ring.slots
-        waiting.append(Party(blocked_on(name, record.phase, wanted), warpgroup, role, cta, lines_of(unit, name),
-                             ring and ring.name, slot, wanted, name, record.phase))
+        of = known.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
+        # the step whose tiles the phase brings or frees: each use of a slot is a phase
+        step = None if of.slot is None else record.phase * of.slots + of.slot
+        wanted = step if step is None or of.kind == "ready" else step + of.slots
+        waiting.append(Party(blocked_on(of.name, record.phase, wanted), warpgroup, role, cta, lines_of(compiled.name, of.name),
+                             of.ring, of.slot, wanted, of.name, record.phase))
         before = barriers.get(record.address)
         asked = [r for r in records if (r.cta, r.address) == (cta, record.address) and r.state]
         pending, missing = _lacks(asked, record.phase) if asked else (0, 0)
         barriers[record.address] = Barrier(
-            name, record.phase, pending, count or pending, missing, waiters=(*(before.waiters if before else ()), warpgroup),
-            kind=kind, ring=ring and ring.name, slot=slot, step=step, known=bool(asked))
+            of.name, record.phase, pending, of.arrivals or pending, missing, kind=of.kind, ring=of.ring, slot=of.slot, step=step,
+            waiters=(*(before.waiters if before else ()), warpgroup), known=bool(asked))
     others = len(by_cta) - 1
-    where = (f"kernel {unit.kernel}, CTA {cta}" + (f" and {others} more" if others else "")
+    where = (f"kernel {compiled.name}, CTA {cta}" + (f" and {others} more" if others else "")
              + f": waits for mbarriers took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
              "wrong" + ("" if ended else "; it has not ended since: restart the process"))
-    return deadlock(where, waiting, list(barriers.values()), kernel=unit.kernel)
-
-
-def _place(unit: Any, record: watch.Record) -> tuple[Any, int | None, int | None, str]:
-    """(ring, slot, the step whose tiles the phase brings or frees, "ready", "consumed" or "own") of the mbarrier."""
-    place = unit.barrier_at(record.address)
-    if place is None or place.plan is None:
-        return None, None, None, "" if place is None else place.kind
-    return place.plan, place.slot, place.plan.step_at(place.slot, record.phase), place.kind
+    return deadlock(where, waiting, list(barriers.values()), kernel=compiled.name)
 
 
 def _lacks(records: list[watch.Record], phase: int) -> tuple[int, int]:
@@ -214,7 +207,7 @@ def _lacks(records: list[watch.Record], phase: int) -> tuple[int, int]:
     return first.pending, first.missing_bytes
 
 
-def lines_of(unit: Any, name: str) -> tuple[Line, ...]:
+def lines_of(kernel: str, name: str) -> tuple[Line, ...]:
     """The line of the pipeline or allocation that a barrier's name ends in."""
     found = re.search(r" @ (.+?):(\d+)(?: \(\d+\))?(?:, .*)?$", name)
-    return () if found is None else (Line(found[1], int(found[2]), unit.kernel),)
+    return () if found is None else (Line(found[1], int(found[2]), kernel),)

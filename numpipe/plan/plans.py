@@ -34,7 +34,7 @@ class ArrayArg:
     name: str
     dtype: np.dtype
     ndim: int
-    order: str = "row"
+    order: Literal["row", "col"] = "row"
     tma: bool = True
     tma_store: bool = True
     output: bool = True

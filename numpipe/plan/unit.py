@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..diagnostics.errors import SpecError
+from ..traces.events import Ring
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .block import Block, cut
 from .budget import PANEL_BYTES
@@ -259,6 +260,12 @@ class Unit(SharedMemory):
                     for number in range(plan.kind.count):
                         yield plan.base + copy * plan.own + 8 * number, plan.arrivals, plan.name_of(copy, number)
 
+    def all_barriers(self) -> Iterator[tuple[int, int, str]]:
+        """(address, arrivals of a phase, name) of all mbarriers of the kernel."""
+        for plan in self.rings.values():
+            yield from self.barriers(plan)
+        yield from self.scratch_barriers()
+
     def barrier_at(self, address: int) -> BarrierPlace | None:
         """Which of the kernel's mbarriers is at an address of shared memory; None: no one that numpipe has placed."""
         for plan in self.rings.values():
@@ -285,8 +292,7 @@ class Unit(SharedMemory):
         block = plan.blocks[operand]
         return MapRequest(plan.args[operand], block.box, block.layout.swizzle, block.fill)
 
-    def traced(self) -> Iterator[dict[str, Any]]:
-        """Its rings, as far as a trace's reader has to know them (`numpipe.traces.Ring`)."""
+    def traced(self) -> Iterator[Ring]:
+        """Its rings, as far as a trace's reader has to know them."""
         for plan in (*self.load_rings, *self.outputs.values(), *self.sharing):
-            yield {"name": plan.name, "index": plan.index, "slots": plan.slots, "private": bool(plan.private),
-                   "output": plan.written, "turns": self.turns > 1 and not plan.private}
+            yield Ring(plan.name, plan.index, plan.slots, bool(plan.private), plan.written, self.turns > 1 and not plan.private)

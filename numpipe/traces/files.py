@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..diagnostics.errors import SpecError
 from .chrome import Json, plain, trace_events
-from .events import Event
+from .events import Event, Ring
 from .recording import Recording
 from .text import timeline
 
@@ -70,7 +70,7 @@ def load(trace: T, path: Any) -> T:
                         "show is not enough: save the trace again with this version of numpipe")
     who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
     trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
-    trace.tell_rings(packed["rings"])
+    trace.tell_rings(Ring(**ring) for ring in packed["rings"])
     trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
     for number, start, end, kind, details in packed["events"]:
         cta, warpgroup, role = who[number]

@@ -45,9 +45,9 @@ class Recording:
         """The events of one kind, of one CTA or of all."""
         return [e for e in self.events if e.kind == kind and (cta is None or e.cta == cta)]
 
-    def tell_rings(self, rings: Iterable[dict[str, Any]]) -> None:
+    def tell_rings(self, rings: Iterable[Ring]) -> None:
         """Which rings the kernel has (`Unit.traced`)."""
-        self.rings += [ring for each in rings if (ring := Ring(**each)) not in self.rings]
+        self.rings += [ring for ring in rings if ring not in self.rings]
 
     @property
     def ctas(self) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from graph_kernels import step
-from launch_kernels import Compiled
+from launch_kernels import image
 
 import numpipe
 from numpipe import LaunchError, launch
@@ -222,7 +222,7 @@ except numpipe.NumpipeError as error:
 
 def test_code_that_the_driver_does_not_take_is_told_with_its_version() -> None:
     a, c = (launch.describe(array, "a") for array in (launch.DeviceArray((64, 64), np.float32),) * 2)
-    prepared = launch.Prepared(Compiled(cubin=b"no machine code" * 100), [a, c])
+    prepared = launch.Prepared(image(cubin=b"no machine code" * 100), [a, c])
     major, minor = driver.get().version() // 1000, driver.get().version() % 1000 // 10
     with pytest.raises(LaunchError, match=rf"kernel 'doubled'.*the driver, of CUDA {major}\.{minor}, does not take the 1500 bytes"):
         prepared((1, 1, 1), [a, c])

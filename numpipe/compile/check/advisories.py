@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from ...arch.hopper import HOPPER
 from ...diagnostics.errors import Position, SerializedWgmma
+from ...plan import resources
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
-from . import blame, register_budget, resources
+from . import blame, register_budget
 from .in_flight import Seen
 
 COST = "each product would be waited for before the next one begins, at about half of the speed"

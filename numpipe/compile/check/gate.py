@@ -22,7 +22,7 @@ launch bounds          without them ptxas ignores setmaxnreg (C7508)
 tensor maps            one by-value parameter, addressed and never read: a copy in local memory is no tensor map
 =====================  ===========================================================================================
 
->>> from numpipe.compile import gate
+>>> from numpipe.compile.check import gate
 >>> gate.findings(kernel.compiled(a, b))          # doctest: +SKIP
 ()
 """
@@ -33,13 +33,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...arch.dtypes import OPERANDS
 from ...arch.hopper import HOPPER
-
-if TYPE_CHECKING:
-    from ..build import Built
+from ..built import Built
 
 
 # ---- SASS -------------------------------------------------------------------------------------------------------
@@ -138,7 +135,7 @@ def compute_role(sass: Sass) -> list[Instruction]:
 # ---- rules ------------------------------------------------------------------------------------------------------
 def resources(built: Built) -> Iterator[str]:
     """No spills, no stack, no note."""
-    used = built.resources
+    used = built.image.resources
     if used.spill_bytes or used.stack_bytes:
         yield f"{used.spill_bytes} bytes of spills, {used.stack_bytes} bytes of stack"
     yield from used.notes
@@ -147,9 +144,9 @@ def resources(built: Built) -> Iterator[str]:
 def entry_registers(built: Built) -> Iterator[str]:
     """The registers at launch are the pool that setmaxnreg re-divides."""
     expected = min(255, built.unit.register_pool // built.unit.warpgroups)
-    if built.resources.registers > expected or (built.unit.warp_specialized and built.resources.registers != expected):
-        yield (f"{built.resources.registers} registers at entry; {built.threads} threads share the register file at {expected} "
-               "a lane")
+    registers = built.image.resources.registers
+    if registers > expected or (built.unit.warp_specialized and registers != expected):
+        yield f"{registers} registers at entry; {built.image.threads} threads share the register file at {expected} a lane"
 
 
 def local_memory(sass: Sass) -> Iterator[str]:
@@ -287,8 +284,8 @@ def registers(built: Built, sass: Sass) -> Iterator[str]:
 def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
     """The threads of the Unit, and one CTA a SM."""
     found = re.search(r"\.maxntid\s+(\d+)", ptx)
-    if found is None or int(found[1]) != built.threads or not re.search(r"\.minnctapersm\s+1\b", ptx):
-        yield f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected {built.threads} with .minnctapersm 1"
+    if found is None or int(found[1]) != built.image.threads or not re.search(r"\.minnctapersm\s+1\b", ptx):
+        yield f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected {built.image.threads} with .minnctapersm 1"
 
 
 def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
@@ -336,7 +333,7 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
 
 def findings(built: Built) -> tuple[str, ...]:
     """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
-    ptx, sass = built.inspect("ptx"), Sass(built.inspect("sass"))
+    ptx, sass = built.ptx, Sass(built.sass)
     return (*resources(built), *entry_registers(built), *local_memory(sass), *memory_barriers(built, sass), *waterfalls(sass),
             *tensor_cores(sass, ptx), *waits(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
             *tensor_maps(built, ptx))

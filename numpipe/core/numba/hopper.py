@@ -52,12 +52,14 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
     """Numba's passes without those for Python that a kernel is not written in: each is milliseconds of every function.
 
     `compile.subset` refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literal
-    types are given where they are; the array expressions and string keys that are rewritten after inference have no values here.
+    types are given where they are; the array expressions and string keys that are rewritten after inference have no values here;
+    nobody reads a listing with types, for which Numba keeps each function's IR as long as the process lives.
     """
 
     _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
                  untyped_passes.InlineInlinables, untyped_passes.FindLiterallyCalls, untyped_passes.LiteralUnroll,
-                 untyped_passes.LiteralPropagationSubPipelinePass, typed_passes.InlineOverloads, typed_passes.NopythonRewrites)
+                 untyped_passes.LiteralPropagationSubPipelinePass, typed_passes.InlineOverloads, typed_passes.NopythonRewrites,
+                 typed_passes.AnnotateTypes)
 
     _managers: ClassVar[list[Any]] = []
     """the same for all functions"""

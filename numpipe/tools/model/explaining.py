@@ -17,8 +17,7 @@ from ...diagnostics.frames import brief
 from ...kernels.calls import Described
 from ...kernels.kernels import Kernel
 from ...kernels.simulate import run_role
-from ...plan.budget import PANEL_BYTES
-from ...plan.shared_memory import rows
+from ...plan.resources import Resources
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
 from ...sim import Trace
@@ -64,24 +63,23 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
     grid = asked.grid(launch.Device(0, device.name, (9, 0), device.sms, 0, HOPPER.smem_bytes))
     if 0 in grid:
         raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
-    built = kernel.compiled(*args, out=out, **named) if _compiles(compiled) else None
+    used: Resources | None = kernel.inspect("resources", *args, out=out, **named) if _compiles(compiled) else None
     unit = kernel.unit(asked.unit_key, asked.obstacles, simulated=True)
-    placed = built.unit if built else unit
-    entry = built.resources.registers if built else min(255, unit.register_pool // unit.warpgroups)
-    work = _count(kernel, unit, asked, grid, lambda: device.sms * _resident(placed, entry, device))
-    resident = _resident(placed, entry, device)
-    registers = _registers(unit, entry, work, built)
+    entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
+    work = _count(kernel, unit, asked, grid, lambda: device.sms * _resident(used or unit, entry, device))
+    resident = _resident(used or unit, entry, device)
+    registers = _registers(unit, entry, work, used)
     persistent = isinstance(kernel.options.grid, Persistent)
     prediction = predict(work, Facts(
         tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.load_rings), resident,
-        unit.params.drain, registers.spill_bytes, bool(built.resources.notes if built else registers.spill_bytes), unit.turns > 1),
+        unit.params.drain, registers.spill_bytes, bool(used.notes if used else registers.spill_bytes), unit.turns > 1),
         device, clock)
     tiles = work.total["tiles",] or work.ctas
     return Explanation(
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
         loaded=_arrays(work.total, "load"), stored=_arrays(work.total, "store"),
-        smem=tuple(rows(placed, placed.compute_wgs * placed.store_slots * PANEL_BYTES)), smem_limit=HOPPER.smem_bytes,
+        smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)), smem_limit=HOPPER.smem_bytes,
         registers=registers, slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
         waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
@@ -114,17 +112,16 @@ def _count(kernel: Kernel, unit: Unit, asked: Described, grid: tuple[int, int, i
         raise told from error
 
 
-def _resident(unit: Unit, entry: int, device: DeviceModel) -> int:
+def _resident(of: Unit | Resources, entry: int, device: DeviceModel) -> int:
     """CTAs that an SM holds: by shared memory, registers (`entry` a lane) and threads."""
-    return max(1, min(device.smem_bytes // (unit.smem_bytes + 1024), device.registers // (unit.threads * entry),
-                      2048 // unit.threads))
+    return max(1, min(device.smem_bytes // (of.smem_bytes + 1024), device.registers // (of.threads * entry), 2048 // of.threads))
 
 
-def _registers(unit: Unit, entry: int, work: KernelWork, built: Any) -> Registers:
+def _registers(unit: Unit, entry: int, work: KernelWork, used: Resources | None) -> Registers:
     memory, compute = (unit.memory_registers, unit.compute_registers) if unit.warp_specialized else (0, entry)
     missing = max(0, work.accumulators + OTHERS - unit.compute_registers)
-    spilled = built.resources.spill_bytes if built else 2 * 4 * missing
-    return Registers(entry, memory, compute, work.accumulators, spilled, built is not None)
+    spilled = used.spill_bytes if used else 2 * 4 * missing
+    return Registers(entry, memory, compute, work.accumulators, spilled, used is not None)
 
 
 def _slots(unit: Unit, work: KernelWork) -> tuple[Slots, ...]:

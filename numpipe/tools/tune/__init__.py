@@ -9,8 +9,7 @@
 ============  ==========================================================================
 """
 
-from .candidates import Code
 from .tuning import Tuned, autotune
 from .winners import VARIABLE, directory
 
-__all__ = ["VARIABLE", "Code", "Tuned", "autotune", "directory"]
+__all__ = ["VARIABLE", "Tuned", "autotune", "directory"]

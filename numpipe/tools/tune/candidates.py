@@ -11,33 +11,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
-from ... import launch
 from ...diagnostics.errors import CompileError, SpecError
 from ...kernels.calls import Described
 from ...kernels.kernels import Kernel
+from ...launch.image import Image
 from .space import Factory
-
-
-@dataclass
-class Code:
-    """A compiled kernel without its compiler: what a launch needs (`numpipe.launch.Compiled`), in a form that can be pickled."""
-
-    name: str
-    cubin: bytes
-    entry: str
-    threads: int
-    smem_bytes: int
-    maps: tuple[launch.MapRequest, ...]
-    arrays: tuple[str, ...]
-    majors: tuple[Any, ...]
-    debug: bool = False
-    profiled: bool = False
-    dynamic: bool = False
-
-    @classmethod
-    def of(cls, built: Any) -> Code:
-        return cls(built.name, built.cubin, built.entry, built.threads, built.smem_bytes, built.maps, built.arrays, built.majors,
-                   dynamic=built.dynamic)
 
 
 @dataclass(frozen=True)
@@ -85,17 +63,17 @@ def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], 
 
 
 def compiled(factory: Factory, candidates: list[Candidate], workers: int | None, told: Callable[[str], None]) -> tuple[
-        dict[str, Code], dict[str, Refused]]:
+        dict[str, Image], dict[str, Refused]]:
     """Machine code of the candidates, and why others have none; `told` hears of each that is done.
 
     workers  processes; None: as many as there are CPUs; 0: this process compiles
     """
-    codes: dict[str, Code] = {}
+    images: dict[str, Image] = {}
     refused: dict[str, Refused] = {}
 
-    def done(name: str, result: Code | Refused) -> None:
-        if isinstance(result, Code):
-            codes[name] = result
+    def done(name: str, result: Image | Refused) -> None:
+        if isinstance(result, Image):
+            images[name] = result
         else:
             refused[name] = result
         told(name)
@@ -103,7 +81,7 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
     if workers == 0:
         for candidate in candidates:
             done(candidate.name, _build(candidate.kernel, candidate.asked.unit_key, candidate.asked.obstacles))
-        return codes, refused
+        return images, refused
     for one in candidates:
         try:
             pickle.dumps((factory, one.config, one.asked.unit_key))
@@ -124,16 +102,16 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
                 "this one") from error
         finally:
             pool.shutdown(cancel_futures=True)
-    return codes, refused
+    return images, refused
 
 
-def _compile(factory: Factory, config: Any, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Code | Refused:
+def _compile(factory: Factory, config: Any, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Image | Refused:
     """One candidate, in a worker."""
     return _build(factory(config), unit_key, obstacles)
 
 
-def _build(kernel: Kernel, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Code | Refused:
+def _build(kernel: Kernel, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Image | Refused:
     try:
-        return Code.of(kernel.built(unit_key, obstacles))
+        return kernel.image(unit_key, obstacles)
     except (SpecError, CompileError) as error:
         return Refused.by(error)

@@ -109,11 +109,11 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     chosen, refused = candidates.describe(factory, configs, *given.sets[0])
     if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
         with _Bar(len(chosen), "compile", progress) as bar:
-            codes, more = candidates.compiled(factory, chosen, workers, bar.done)
+            images, more = candidates.compiled(factory, chosen, workers, bar.done)
         refused |= more
-        chosen = [one for one in chosen if one.name in codes]
+        chosen = [one for one in chosen if one.name in images]
         for one in chosen if on_gpu else ():
-            one.kernel.adopt(codes[one.name], one.asked)
+            one.kernel.adopt(images[one.name], one.asked)
     if on_gpu:
         chosen, more = contest.tried(chosen, given)
         refused |= more

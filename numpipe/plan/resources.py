@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ...arch.hopper import HOPPER
-
-if TYPE_CHECKING:
-    from ..build import Built
+from ..arch.hopper import HOPPER
+from .unit import Unit
 
 
 @dataclass(frozen=True)
@@ -86,20 +83,17 @@ def notes(log: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in log.splitlines() if re.search(f"{HOPPER.advisories}|Potential Performance", line))
 
 
-def of(built: Built) -> Resources:
-    """Those of a compiled kernel."""
-    unit = built.unit
-
+def of(unit: Unit, log: str, cubin_bytes: int, seconds: Mapping[str, float]) -> Resources:
+    """Those of a kernel, from nvJitLink's log and what its unit laid out."""
     def numbers(pattern: str) -> list[int]:
-        return [int(n) for n in re.findall(pattern, built.log)]
+        return [int(n) for n in re.findall(pattern, log)]
 
-    rings = sum(1 for plan in unit.rings.values() for _ in unit.barriers(plan))
     return Resources(
         registers=max(numbers(r"Used (\d+) registers"), default=0),
         spill_bytes=sum(numbers(r"(\d+) bytes spill")), stack_bytes=sum(numbers(r"(\d+) bytes stack")),
         smem_bytes=unit.smem_bytes, threads=unit.threads, memory_registers=unit.memory_registers,
         compute_registers=unit.compute_registers,
-        notes=notes(built.log),
+        notes=notes(log),
         smem=unit.shares, layout_casts=tuple((site, what, nbytes) for (site, what), nbytes in unit.casts.items()),
-        barriers=rings + sum(1 for _ in unit.scratch_barriers()), tensor_maps=len(unit.maps),
-        cubin_bytes=len(built.cubin), seconds=tuple(built.seconds.items()))
+        barriers=sum(1 for _ in unit.all_barriers()), tensor_maps=len(unit.maps),
+        cubin_bytes=cubin_bytes, seconds=tuple(seconds.items()))

@@ -1,0 +1,60 @@
+"""What a compile makes of a kernel: its `Image`, and the compiler's objects, which show how it came about."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.undisturbed import COMPILES
+from ..diagnostics.errors import SpecError, TargetError
+from ..launch.image import Image
+from ..plan.unit import Unit
+
+INSPECT = ("ptx", "sass", "llvm", "source", "resources", "gate")
+"""what `Kernel.inspect` shows"""
+
+
+@dataclass
+class Built:
+    """A kernel that this process has compiled. Launches need the image only; the other fields live as long as somebody asks."""
+
+    image: Image
+    unit: Unit = field(repr=False)
+    kernel: Any = field(repr=False)
+    """Numba's kernel object"""
+    source: str = field(repr=False)
+    log: str = field(repr=False)
+    """nvJitLink's"""
+
+    @property
+    def llvm(self) -> str:
+        return str(self.kernel._codelibrary.get_llvm_str())
+
+    @functools.cached_property
+    def ptx(self) -> str:
+        from ..core import numba as nb
+
+        with COMPILES.one(f"kernel {self.image.name}"):
+            return nb.to_ptx(self.kernel._codelibrary)
+
+    @functools.cached_property
+    def sass(self) -> str:
+        return sass(self.image)
+
+
+def sass(image: Image) -> str:
+    """The machine code of an image as text. Raises TargetError without nvdisasm."""
+    from ..core import numba as nb
+
+    try:
+        return nb.disassemble(image.cubin)
+    except RuntimeError as error:
+        raise TargetError(f"kernel {image.name}: inspect('sass') needs nvdisasm, which was not found: pip install "
+                          "nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)") from error
+
+
+def check_inspect(what: str, kernel: str) -> None:
+    """SpecError for what `inspect` cannot show."""
+    if what not in INSPECT:
+        raise SpecError(f"kernel {kernel}: inspect({what!r}): one of {', '.join(map(repr, INSPECT))}")

@@ -1,0 +1,208 @@
+"""What is left of a kernel when it is compiled: all that its launches, its reports and its profiles need, and its form as bytes.
+
+An `Image` knows neither Numba nor the objects of the compiler. It stands here, below the compiler that makes it, because launches
+read it, and whoever launches need not be able to compile.
+
+As bytes (little endian)::
+
+    0    8 bytes   b"numpipe" and a zero
+    8    u32       version of this form
+    12   u32       CRC-32 of all that follows
+    16   u32 u64   bytes of the header, bytes of the machine code
+    28   JSON      the header: the other fields, by name
+    ...            the machine code: a cubin
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import operator
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..arch.hopper import HOPPER
+from ..core.records import parsed, record
+from ..diagnostics.errors import ImageError
+from ..plan import profile
+from ..plan.plans import MapRequest, RingPlan
+from ..plan.resources import Resources
+from ..plan.unit import Unit
+from ..traces.events import Ring
+
+VERSION = 1
+_MAGIC = b"numpipe\0"
+_PREFIX = struct.Struct("<8sII")
+_LENGTHS = struct.Struct("<IQ")
+
+
+@dataclass(frozen=True)
+class Mbarrier:
+    """An mbarrier of a kernel: its offset in the CTA's shared memory, arrivals that complete a phase, and whose it is.
+
+    kind    "ready" or "consumed" of a slot of a ring, "own" of a `numpipe.Barrier`, "sums" (`plans.BarrierPlace`)
+    slots   of its ring; 0: it is of none
+    """
+
+    address: int
+    arrivals: int
+    name: str
+    kind: str
+    ring: str | None
+    slot: int | None
+    slots: int
+
+
+@dataclass(frozen=True)
+class RecordedRing:
+    """A ring as the events of a profile name it.
+
+    arrays, ready, consumed   by operand: its array, and what the names of its barriers say behind the slot
+    one_by_one                the kinds of events that are of one operand each
+    """
+
+    name: str
+    index: int
+    slots: int
+    arrays: tuple[str, ...]
+    ready: tuple[str, ...]
+    consumed: tuple[str, ...]
+    one_by_one: tuple[str, ...]
+
+    @classmethod
+    def of(cls, unit: Unit, plan: RingPlan) -> RecordedRing:
+        operands = range(max(1, len(plan.args)))
+        return cls(plan.name, plan.index, plan.slots, tuple(unit.arrays[arg].name for arg in plan.args),
+                   tuple(unit.whose(plan, operand, plan.manual_ready) for operand in operands),
+                   tuple(unit.whose(plan, operand, plan.manual_consumed) for operand in operands),
+                   tuple(kind for kind in profile.KINDS if plan.one_by_one(kind)))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a kernel with ``CompilerParams(profile_space=n, profile_dir=path)`` records.
+
+    space, directory   n and path
+    regions            names of the regions, by number
+    rings              those that its events are of
+    traced             those that a trace's reader has to know
+    """
+
+    space: int
+    directory: str
+    regions: tuple[str, ...]
+    rings: tuple[RecordedRing, ...]
+    traced: tuple[Ring, ...]
+
+    @classmethod
+    def of(cls, unit: Unit) -> Recording:
+        rings = tuple(RecordedRing.of(unit, plan) for plan in (*unit.rings.values(), *unit.outputs.values()))
+        return cls(unit.params.profile_space, str(unit.params.profile_dir), tuple(unit.regions), rings, tuple(unit.traced()))
+
+
+@dataclass(frozen=True)
+class Image:
+    """A compiled kernel.
+
+    entry            the kernel's symbol in `cubin`
+    threads, smem_bytes, cluster  of a CTA, and the CTAs of a cluster that the code is for; (1, 1, 1): of any
+    arrays, majors   the array parameters: their names, and "row" or "col"
+    maps             the tensor maps, in the order of the packed parameter
+    dynamic          whether it takes tiles from a counter of the launch's (`tile_scheduler`)
+    debug            whether it has a control block (`watch`), which finds waits for one of its `barriers` that do not end
+    recording        what it records (`profiles`); None: nothing
+    memory_warpgroup  the memory role, as the CTA numbers its warpgroups; without one a number that none has
+    resources        what it uses
+    """
+
+    name: str
+    entry: str
+    cubin: bytes = field(repr=False)
+    threads: int
+    smem_bytes: int
+    arrays: tuple[str, ...]
+    majors: tuple[Literal["row", "col"], ...]
+    maps: tuple[MapRequest, ...]
+    resources: Resources = field(repr=False)
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dynamic: bool = False
+    debug: bool = False
+    memory_warpgroup: int = 0
+    barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
+    recording: Recording | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, unit: Unit, cubin: bytes, entry: str, resources: Resources) -> Image:
+        """That of a compile, whose machine code and findings these are."""
+        barriers = []
+        for address, arrivals, name in unit.all_barriers():
+            place = unit.barrier_at(address)
+            assert place is not None
+            ring, slots = (None, 0) if place.plan is None else (place.plan.name, place.plan.slots)
+            barriers.append(Mbarrier(address, arrivals, name, place.kind, ring, place.slot, slots))
+        return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
+                   tuple(array.order for array in unit.arrays), tuple(unit.maps), resources, unit.cluster,
+                   unit.tickets is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers),
+                   Recording.of(unit) if unit.params.profile_space else None)
+
+    @property
+    def warpgroups(self) -> int:
+        """Of a CTA."""
+        return self.threads // 128
+
+    def role(self, warpgroup: int) -> str:
+        """Of a warpgroup, as the CTA numbers them: "memory" or "compute"."""
+        return "memory" if warpgroup == self.memory_warpgroup else "compute"
+
+    def to_bytes(self) -> bytes:
+        """The image for a file; `from_bytes` reads it."""
+        fields = dataclasses.asdict(self)
+        cubin = fields.pop("cubin")
+        header = json.dumps(fields, separators=(",", ":"), allow_nan=False, default=operator.index).encode()
+        rest = b"".join((_LENGTHS.pack(len(header), len(cubin)), header, cubin))
+        return _PREFIX.pack(_MAGIC, VERSION, zlib.crc32(rest)) + rest
+
+    @classmethod
+    def from_bytes(cls, data: bytes, what: str = "the image of a compiled kernel") -> Image:
+        """The image that `to_bytes` wrote, equal to what it was written from. Nothing of the bytes is executed.
+
+        Raises ImageError, which begins with `what` and says what is wrong: bytes of something else, of another version, damaged,
+        cut off or with more behind them, fields that are missing, unknown, of wrong types or that no kernel has.
+        """
+        try:
+            return cls._read(data)
+        except ValueError as error:
+            raise ImageError(f"{what} cannot be used: {error}; compile the kernel again") from None
+
+    @classmethod
+    def _read(cls, data: bytes) -> Image:
+        start = _PREFIX.size + _LENGTHS.size
+        if data[:len(_MAGIC)] != _MAGIC[:len(data)]:
+            raise ValueError(f"it begins with {data[:len(_MAGIC)]!r} and not with {_MAGIC!r}: it is something else")
+        if len(data) < start:
+            raise ValueError(f"it is cut off: it has {len(data)} bytes, less than the {start} of its beginning")
+        _, version, crc = _PREFIX.unpack_from(data)
+        if version != VERSION:
+            raise ValueError(f"it has version {version} of the form, and this numpipe reads version {VERSION}")
+        header, cubin = _LENGTHS.unpack_from(data, _PREFIX.size)
+        if len(data) != start + header + cubin:
+            raise ValueError(f"it has {len(data)} bytes and not {start + header + cubin}: it is cut off, or has more behind it")
+        if zlib.crc32(memoryview(data)[_PREFIX.size:]) != crc:
+            raise ValueError("its checksum is wrong: it is damaged")
+        image = record(cls, parsed(data[start:start + header]), cubin=data[start + header:])
+        image._check()
+        return image
+
+    def _check(self) -> None:
+        """Raise ValueError where the fields do not belong to each other, or to any kernel: what a launch would trust."""
+        for right, what in (
+                (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
+                (self.smem_bytes <= HOPPER.smem_bytes, f"smem_bytes is {self.smem_bytes}, more than the {HOPPER.smem_bytes} of a CTA"),
+                (len(self.majors) == len(self.arrays), f"it has {len(self.arrays)} arrays and {len(self.majors)} majors"),
+                (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
+                (all(1 <= n <= 16 for n in self.cluster), f"cluster is {self.cluster}"),
+                (self.recording is None or self.recording.space > 0, "recording.space is 0")):
+            if not right:
+                raise ValueError(what)
