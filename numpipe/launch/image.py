@@ -199,7 +199,8 @@ class Image:
         """Raise ValueError where the fields do not belong to each other, or to any kernel: what a launch would trust."""
         for right, what in (
                 (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
-                (self.smem_bytes <= HOPPER.smem_bytes, f"smem_bytes is {self.smem_bytes}, more than the {HOPPER.smem_bytes} of a CTA"),
+                (self.smem_bytes <= HOPPER.smem_bytes,
+                 f"smem_bytes is {self.smem_bytes}, more than the {HOPPER.smem_bytes} of a CTA"),
                 (len(self.majors) == len(self.arrays), f"it has {len(self.arrays)} arrays and {len(self.majors)} majors"),
                 (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
                 (all(1 <= n <= 16 for n in self.cluster), f"cluster is {self.cluster}"),

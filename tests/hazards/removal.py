@@ -47,29 +47,32 @@ OPERATIONS = (
     wgmma.wait_group, wgmma.wait)
 """The intrinsics that synchronise."""
 PASSED_ON = (
-    "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit", "copies.commit_group", "copies.fence_and_meet",
-    "copies.meet", "copies.wait_stores", "fragment.exchange.exchange", "fragment.mma.wgmma_wait",
-    "fragment.order.before_access", "fragment.order.before_async",
-    "multicast.arrive_at_peers", "order_tokens.await_token", "order_tokens.enter_turn", "order_tokens.leave_turn",
-    "order_tokens.pass_token", "outputs.await_slot", "outputs.meet", "partials.await_signal", "partials.signal", "phases.arrive",
-    "phases.arrive_at_peers", "phases.wait", "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release",
-    "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products", "steps.await_released",
-    "store_ring.await_staging", "store_ring.drain_stores")
+    "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait", "memory.copies.commit",
+    "memory.copies.commit_group", "memory.copies.fence_and_meet", "memory.copies.meet", "memory.copies.wait_stores",
+    "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access", "tiles.order.before_async",
+    "pipeline.multicast.arrive_at_peers", "pipeline.order_tokens.await_token", "pipeline.order_tokens.enter_turn",
+    "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token", "pipeline.outputs.await_slot",
+    "pipeline.outputs.meet", "grid.partials.await_signal", "grid.partials.signal", "memory.phases.arrive",
+    "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_registers", "pipeline.ring.await_consumed",
+    "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed", "pipeline.ring.release_used",
+    "pipeline.steps.await_empty", "pipeline.steps.await_products", "pipeline.steps.await_released",
+    "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
 """Helpers that synchronise, and do nothing else but move what they order."""
-APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "order_tokens.if_several", "order_tokens.over_tokens",
-           "outputs.first_lane", "refs.__getitem__", "refs.__setitem__", "ring.each", "steps.only_if", "steps.over",
-           "steps.over_outputs")
+APPLIES = (
+    "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.order_tokens.if_several", "pipeline.order_tokens.over_tokens",
+    "pipeline.outputs.first_lane", "tiles.load._read", "tiles.shared._load_part", "tiles.shared._store_part",
+    "tiles.store._write", "pipeline.ring.each", "pipeline.steps.only_if", "pipeline.steps.over", "pipeline.steps.over_outputs")
 """Functions that only call what they are given."""
 PUBLIC = (numpipe.commit_smem, numpipe.commit_smem_to_gmem_group, numpipe.wait_smem_to_gmem, numpipe.set_max_registers)
 """What a kernel says of these; the others are operations."""
-ELSEWHERE = "bench", "compile", "intrinsics", "launch", "sim"
-"""folders of numpipe without protocol"""
-LOOP = "the end of a loop (compile.loops)"
+ELSEWHERE = "compile", "intrinsics", "launch", "sim", "tools"
+"""rooms of numpipe without protocol"""
+LOOP = "the end of a loop (lift.loops)"
 
 
 @dataclass(frozen=True)
 class Place:
-    """An operation and the lines that led to it, ``module.function:line``, innermost first."""
+    """An operation and the lines that led to it, ``module.function:line``, innermost first; modules of `language` without it."""
 
     operation: str
     calls: tuple[str, ...]
@@ -98,8 +101,9 @@ def _name(frame: FrameType) -> tuple[str, bool]:
 def _named(file: Path, function: str, line: int) -> tuple[str, bool]:
     if file.is_relative_to(ROOT):
         inside = file.relative_to(ROOT)
-        machinery = inside.parts[0] in ELSEWHERE or inside.name in ("_op.py", "lanes.py")
-        return "" if machinery else f"{'.'.join(inside.with_suffix('').parts)}.{function}:{line}", True
+        machinery = inside.parts[0] in ELSEWHERE or inside.name in ("op.py", "lanes.py")
+        module = ".".join(inside.with_suffix("").parts).removeprefix("language.")
+        return "" if machinery else f"{module}.{function}:{line}", True
     if file.is_relative_to(INTRINSICS) or file == Path(__file__):
         return "", True
     if linecache.getline(str(file), line).strip().startswith("for "):  # the wait that the AST pass writes behind a pipeline's loop
@@ -200,7 +204,7 @@ def _module(path: Path) -> ModuleType:
 
 def _helper(name: str) -> Any:
     module, _, function = name.rpartition(".")
-    return getattr(importlib.import_module(f"numpipe.{module}"), function)
+    return getattr(importlib.import_module(f"numpipe.language.{module}"), function)
 
 
 def _synchronises(node: ast.AST, module: ModuleType, helpers: set[Any]) -> bool:

@@ -24,15 +24,16 @@ HINT = ("setmaxnreg is a hint to change how many registers a warp owns at most (
 WAITED = ("wgmma.wait_group waits until no more than N of the newest groups are pending (wgmma.wait_group). The loop's end has "
           "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers")
 REDUNDANT = {
-    "setmaxnreg.inc < simulate.run_role": HINT,
-    "setmaxnreg.inc < registers.set_registers < a kernel": HINT,
-    f"wgmma_wait < fragment.mma.wgmma_wait < {LOOP}": WAITED,
-    "wgmma_wait < fragment.mma.wgmma_wait < emit.run_carry": WAITED,
-    "warp_sync < phases.arrive < barriers.barrier_arrive < a kernel":
+    "setmaxnreg.inc < kernels.simulate.run_role": HINT,
+    "setmaxnreg.inc < memory.registers.set_registers < a kernel": HINT,
+    f"wgmma_wait < tiles.mma.wgmma_wait < {LOOP}": WAITED,
+    "wgmma_wait < tiles.mma.wgmma_wait < pipeline.emit.run_carry": WAITED,
+    "warp_sync < memory.phases.arrive < pipeline.barriers.barrier_arrive < a kernel":
         "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
         "body by lanes, ends with one of its own, so that nothing is left for this one to order",
 }
-SEEN_IN_THE_RESULT = {"mbar_wait < ring.await_consumed < steps.await_released < steps.await_empty < steps.finish_loads"}
+SEEN_IN_THE_RESULT = {"mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < pipeline.steps.await_empty < "
+                      "pipeline.steps.finish_loads"}
 """CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and does not keep the promise. In an
 order in which the slots happen to be free by then it is kept all the same."""
 
@@ -130,7 +131,7 @@ def test_each_kind_of_exchange_has_the_barriers_that_it_needs(name: str) -> None
     def run(seed: int | None = None) -> None:
         kernel.simulate(x, np.zeros((64, 64), np.float32), seed=seed)
 
-    places = [place for place in places_of(run)[0] if place.calls[0].startswith("fragment.exchange.")]
+    places = [place for place in places_of(run)[0] if place.calls[0].startswith("tiles.exchange.")]
     assert len(places) == barriers
     for place in places:
         for seed in SEEDS:
