@@ -35,7 +35,8 @@ def traced(kernel: Any, *args: Any, seed: int | None = None, **named: Any) -> tu
 def as_recorded(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int = 4096, tick: int = 1000) -> Trace:
     """The trace that the host makes of such a run on a GPU whose %globaltimer steps by so many nanoseconds, with `room` events."""
     unit = dataclasses.replace(unit, params=unit.params.replace(profile_space=room, profile_dir="."))
-    return told(image_of(unit), buffer(trace, unit, grid, room, tick), grid)
+    recorded = buffer(trace, unit, grid, room, tick)  # numbers the regions
+    return told(image_of(unit), recorded, grid)
 
 
 def image_of(unit: Any) -> Image:

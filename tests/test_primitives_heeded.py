@@ -105,7 +105,7 @@ def test_the_transforms_of_an_allocation_are_those_of_its_copies() -> None:
         numpipe.barrier_wait(landed)
 
     for width in (32, 64, 128):
-        request, = narrow.compiled(HALF, transforms=(SwizzleTransform(width),)).maps
+        request, = narrow.compiled(HALF, transforms=(SwizzleTransform(width),)).image.maps
         assert (request.box, request.swizzle) == ((64, width // 2), width)
 
 
