@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cluster
@@ -11,7 +12,6 @@ from ...plan.context_cuda import ContextType, cluster_place, compute_warpgroup
 from ..memory.shared_cuda import BarriersType, barrier_address
 from ..pipeline.multicast_cuda import rank
 from ..pipeline.ring_cuda import smem
-from ..tiles.tile import FLOAT32
 from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
 from . import reduce_scatter as source
 from .reduce_scatter import SumsPlan
