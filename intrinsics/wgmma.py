@@ -204,7 +204,8 @@ def mma_async(acc: Any, a_desc: int, b_desc: int, dtype: str, a_major: str, b_ma
 
     `acc` comes from `accumulators`, `mma_async` or `wait`, and says what N is. `a_desc` and `b_desc` are descriptors;
     the immediates are `dtype` ("f16", "bf16", "tf32", "e4m3" or "e5m2", whose sums are float32) and the majors: "k" where
-    K is contiguous in shared memory, "mn" where M (of A) or N (of B) is, of 16-bit types. D must not be read, and A and B not be overwritten, before a `wait`::
+    K is contiguous in shared memory, "mn" where M (of A) or N (of B) is, of 16-bit types. D must not be read, and A and B not
+    be overwritten, before a `wait`::
 
         acc = wgmma.mma_async(acc, a_desc, b_desc, "f16", "k", "mn")
 

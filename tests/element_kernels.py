@@ -82,6 +82,7 @@ def conversions(x, i, h, n, made, lanes, line, floats, whole, halves):
     made[ds(128, 64), ds(0, 64)] = h[ds(0, 64), ds(0, 64)].astype(n.dtype)
     lanes[ds(0, 64), ds(0, 64)] = tile
     lanes[ds(64, 64), ds(0, 64)] = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]).astype(n.dtype)
+    made[ds(256, 64), ds(0, 64)] = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]).astype(n.dtype)
     line[ds(0, 64)] = x[0, ds(0, 64)].astype(n.dtype)
     line[ds(64, 64)] = numpipe.layout_cast(x[ds(0, 64), ds(0, 64)].max(axis=1), "row").astype(n.dtype)
     for (_,), (block,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda _: (0, 0)),))(n):
@@ -108,7 +109,8 @@ def conversion_arrays(dtype: np.dtype) -> dict[str, np.ndarray]:
     i = (rng.integers(-2 ** 31, 2 ** 31, (64, 64)) >> rng.integers(0, 31, (64, 64))).astype(np.int32)
     with np.errstate(all="ignore"):
         h = x.astype(F16)
-    return {"x": x.astype(F32), "i": i, "h": h, "n": n, "made": np.zeros((256, 64), dtype), "lanes": np.zeros((128, 64), dtype).T.copy().T,
+    columns = np.zeros((64, 128), dtype).T  # a column-major array: lanes store to it
+    return {"x": x.astype(F32), "i": i, "h": h, "n": n, "made": np.zeros((320, 64), dtype), "lanes": columns,
             "line": np.zeros(128, dtype), "floats": np.zeros((128, 64), F32), "whole": np.zeros((64, 64), np.int32),
             "halves": np.zeros((64, 64), F16)}
 
@@ -117,7 +119,8 @@ def narrowed(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """What a conversion to an 8-bit type gives, said once more."""
     with np.errstate(all="ignore"):
         if dtype.kind in "iu":
-            return np.clip(np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
+            whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
+            return np.clip(whole, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
         most = float(ml_dtypes.finfo(dtype).max)
         return np.clip(x.astype(F32), -most, most).astype(dtype)
 
@@ -128,7 +131,7 @@ def conversions_wrong(dtype: np.dtype, **how: Any) -> list[str]:
     conversions(*arrays.values(), **how)
     x, i, h, n = (arrays[name] for name in "xihn")
     with np.errstate(all="ignore"):
-        made = np.concatenate([narrowed(x, dtype), narrowed(i, dtype), narrowed(h, dtype), n])
+        made = np.concatenate([narrowed(x, dtype), narrowed(i, dtype), narrowed(h, dtype), n, narrowed(x, dtype)])
         wide = n.astype(F32)
         wanted = {"made": made, "lanes": np.concatenate([made[:64], made[:64]]),
                   "line": np.concatenate([made[0], narrowed(x.max(axis=1), dtype)]), "floats": np.concatenate([wide, wide]),

@@ -45,8 +45,8 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     room = HOPPER.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
-        raise SpecError(f"fit_slots: a slot is {stage} B, but of {HOPPER.smem_bytes} B {max(0, room)} B are left beside {HEADER} B of "
-                        f"barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) "
+        raise SpecError(f"fit_slots: a slot is {stage} B, but of {HOPPER.smem_bytes} B {max(0, room)} B are left beside {HEADER} B "
+                        f"of barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x {PANEL_BYTES} B) "
                         f"and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots")
     return room // stage
 
@@ -60,8 +60,8 @@ def too_much(unit: Unit, header: int, staging: int) -> SpecError:
     total = sum(size for size, _ in found)
     width = len(str(total))
     return SpecError("\n".join([
-        f"kernel {unit.kernel}: shared memory: {total} B, but a CTA has {unit.target.smem_bytes} B: use fewer slots (max_concurrent_steps, "
-        "buffer_count), smaller blocks or fewer store_slots"
+        f"kernel {unit.kernel}: shared memory: {total} B, but a CTA has {unit.target.smem_bytes} B: use fewer slots "
+        "(max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots"
         + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(unit.scratch),
         *(f"  {size:>{width}} B  {what}" for size, what in found)]))
 

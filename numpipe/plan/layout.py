@@ -142,7 +142,8 @@ def operand(layout: Layout, k_axis: int) -> Operand:
         leading, stride = eight, layout.panel_stride
     rows = range(0, m, 64) if k_axis == 1 else (0,)
     at = (lambda r, c: layout.offset(r, c)) if k_axis == 1 else (lambda r, c: layout.offset(c, r))
-    return Operand(major, leading, stride, layout.swizzle, tuple(tuple(at(r, c) for c in range(0, k, K_BYTES // layout.itemsize)) for r in rows))
+    steps = range(0, k, K_BYTES // layout.itemsize)
+    return Operand(major, leading, stride, layout.swizzle, tuple(tuple(at(r, c) for c in steps) for r in rows))
 
 
 def swizzled(address: np.ndarray, width: int) -> np.ndarray:

@@ -179,7 +179,8 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
                                                for part in (parts[axis] for axis in axes)])
     memory = ref.role == "memory"
     tile = None if form is None else TileType.of(form)
-    result = tile or (InertType(source.element(name)) if memory else nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
+    result = tile or (InertType(source.element(name)) if memory else
+                      nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:

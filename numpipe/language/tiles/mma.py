@@ -47,10 +47,9 @@ def check(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dt
         if not isinstance(layout, Layout) or layout.inner != axis:
             continue
         if "mn" not in kind.majors:
-            array = f"np.ascontiguousarray({name}.T)"
-            mend = f"{array}, of shape (N, K), and multiply by {name}_tile.T" if name == "b" else f"{array}.T, whose K is contiguous"
+            mend = ", of shape (N, K), and multiply by b_tile.T" if name == "b" else ".T, whose K is contiguous"
             raise SpecError(f"wgmma: {name} {layout.shape} of {(a_dtype, b_dtype)[axis]} must be K-major, its elements along K "
-                            f"contiguous, as 8-bit and tf32 operands are: pass {mend}")
+                            f"contiguous, as 8-bit and tf32 operands are: pass np.ascontiguousarray({name}.T){mend}")
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels")
     return Form((a.shape[0], b.shape[1]), one.sums)
@@ -66,7 +65,8 @@ def _check_registers(a: Form) -> None:
     kind = element_operand(a.dtype)
     if kind is None or not kind.from_registers:
         raise SpecError(f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A operand of registers is "
-                        "that packed to 16 bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16")
+                        "that packed to 16 bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or "
+                        "bfloat16")
 
 
 def operands(*given: object) -> str:
@@ -93,14 +93,18 @@ def register_steps(rows: int, b: Operand) -> tuple[tuple[tuple[int, int], ...], 
 def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     """``acc + a @ b`` on the tensor cores, asynchronously (PTX ISA, "wgmma.mma_async").
 
-    acc     float32 tile (M, N), of int32 for integers, M a multiple of 64; in flight afterwards: reading it before `wgmma_wait` is an error.
-            Accumulators carried out of a pipeline loop are waited for at its end. None: the product alone, for which no register
-            is set to zero.
-    a       shared-memory tile (M, K), K a multiple of 32 bytes: float16 or bfloat16, in either major order; or K-major of float32,
-            whose low 13 bits are ignored (tf32), of a float8 type or of int8 or uint8. Or a register tile of 16 bits. A float32 tile becomes one by `astype`, in the same lanes. Values are never overwritten: what a
-            kernel calls by the same name while the product is in flight is another value, in other registers.
+    acc     float32 tile (M, N), of integers int32, M a multiple of 64; in flight afterwards: reading it before `wgmma_wait` is an
+            error. Accumulators carried out of a pipeline loop are waited for at its end. None: the product alone, for which no
+            register is set to zero.
+    a       shared-memory tile (M, K), K a multiple of 32 bytes: float16 or bfloat16, in either major order; or K-major: float32,
+            whose low 13 bits are ignored (tf32), a float8 type, int8 or uint8. Or a register tile of 16 bits: a float32 tile
+            becomes one by `astype`, in the same lanes. Values are never overwritten: what a kernel calls by the same name while
+            the product is in flight is another value, in other registers.
     b       shared-memory tile (K, N), ``b_tile.T`` for a tile loaded as (N, K): of a's type, of the other float8 type, or of the
             other sign
+
+    Sums are float32 in the simulation; a tensor core keeps fewer bits of those of float8 products, some 14 of the largest. Those
+    of integers are exact, and wrap.
 
     Each call is one wgmma group. Raises SpecError for shapes, types and layouts that do not fit.
     """

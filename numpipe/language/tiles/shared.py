@@ -47,8 +47,8 @@ def check_store(layout: Layout, dtype: np.dtype, writable: bool, value: Form) ->
 def _check_order(layout: Layout, dtype: np.dtype, what: str) -> None:
     """SpecError for columns of bytes: no instruction turns them into rows."""
     if layout.itemsize == 1 and layout.inner == 0:
-        raise SpecError(f"{what}: the columns of this {dtype} tile are contiguous, and lanes move two elements of a row: use the tile "
-                        "itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)")
+        raise SpecError(f"{what}: the columns of this {dtype} tile are contiguous, and lanes move two elements of a row: use the "
+                        "tile itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)")
 
 
 def no_tile(given: object) -> SpecError:

@@ -59,7 +59,8 @@ def stored(name: str) -> str:
 
 def through_tma(array: Any, axes: tuple[int, ...], form: Form) -> bool:
     """Whether a tile, lying along `axes` of this array, takes the store ring."""
-    return bool(form.layout == ACCUMULATOR and form.shape[1] * form.dtype.itemsize % 16 == 0 and array.tma and array.tma_store and array.order == "row" and axes[1] == array.ndim - 1)
+    whole = form.layout == ACCUMULATOR and form.shape[1] * form.dtype.itemsize % 16 == 0  # panels are 16 bytes wide at least
+    return bool(whole and array.tma and array.tma_store and array.order == "row" and axes[1] == array.ndim - 1)
 
 
 def _is_slice(part: Any) -> bool | None:
