@@ -13,8 +13,8 @@ from numpipe import SMEM, BlockSpec, cdiv, ds
 
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 S8, U8, F16, F32 = (np.dtype(t) for t in (np.int8, np.uint8, np.float16, np.float32))
-NARROW = [E4M3, S8, U8]
-PAIRS = {f"{a} x {b}": (a, b) for kinds in ((E4M3,), (S8, U8), (F32,)) for a in kinds for b in kinds}
+NARROW = [E4M3, E5M2, S8, U8]
+PAIRS = {f"{a} x {b}": (a, b) for kinds in ((E4M3, E5M2), (S8, U8), (F32,)) for a in kinds for b in kinds}
 TOLERANCE = {1: 2.0 ** -7, 4: 2.0 ** -16}
 """By bytes of an element, in parts of the sum of magnitudes. A tensor core adds float8 products with some 14 bits of the largest;
 those of tf32 in float32, truncated."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from element_kernels import (
     E4M3,
+    E5M2,
     F16,
     F32,
     NARROW,
@@ -60,7 +61,7 @@ def test_one_wrong_element_of_an_operand_is_told(pair: str, monkeypatch: pytest.
     assert wrong(pair, (20, 20, 40), np.random.default_rng(7), target="sim") != ""
 
 
-@pytest.mark.parametrize("to", [F16, E4M3, ELEMENTS["bfloat16"].dtype], ids=str)
+@pytest.mark.parametrize("to", [F16, E4M3, E5M2, ELEMENTS["bfloat16"].dtype], ids=str)
 def test_sums_of_float8_are_stored_in_other_types(to: np.dtype) -> None:
     assert wrong(f"{E4M3} x {E4M3}", (70, 80, 100), np.random.default_rng(1), to=to, target="sim") == ""
 

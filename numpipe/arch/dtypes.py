@@ -163,7 +163,7 @@ _RECORDS = (
     Element("float64", "FLOAT64", "add"),
     Element("bfloat16", "BFLOAT16", "add min max", _BF16, Operand("bf16", "bfloat16", majors=_BOTH)),
     Element("float8_e4m3fn", "UINT8", "", *_float8("e4m3", 448.0)),
-    Element("float8_e5m2", "UINT8"),
+    Element("float8_e5m2", "UINT8", "", *_float8("e5m2", 57344.0)),
 )
 
 ELEMENTS = {record.name: record for record in _RECORDS}

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from element_kernels import E4M3, F16, NARROW, PAIRS, S8, U8, conversion_arrays, conversions, conversions_wrong, same, shapes, wrong
+from element_kernels import (
+    E4M3,
+    E5M2,
+    F16,
+    NARROW,
+    PAIRS,
+    S8,
+    U8,
+    conversion_arrays,
+    conversions,
+    conversions_wrong,
+    same,
+    shapes,
+    wrong,
+)
 
 from numpipe.arch.dtypes import BFLOAT16
 
@@ -19,7 +33,7 @@ def test_products_are_numpys_at_300_random_shapes(pair: str) -> None:
 
 
 @pytest.mark.parametrize("pair, to", [
-    *((f"{E4M3} x {E4M3}", to) for to in (F16, BFLOAT16, E4M3)), (f"{S8} x {S8}", S8), (f"{S8} x {U8}", U8)], ids=str)
+    *((f"{E4M3} x {E4M3}", to) for to in (F16, BFLOAT16, E4M3, E5M2)), (f"{S8} x {S8}", S8), (f"{S8} x {U8}", U8)], ids=str)
 def test_sums_are_stored_in_other_types(pair: str, to: np.dtype) -> None:
     rng = np.random.default_rng(12)
     assert [said for shape in shapes(20, 12) if (said := wrong(pair, shape, rng, to=to, target="gpu"))] == []
