@@ -1,7 +1,7 @@
 """wgmma: the tensor core of a warpgroup multiplies tiles that lie in shared memory, asynchronously.
 
-One instruction adds A (64 × 16) times B (16 × N) to a float32 accumulator D (64 × N) held by the 128 lanes, N/2
-registers each. A and B are named by *descriptors* of shared memory. Instructions are issued in groups and waited for in
+One instruction adds A (64 × K) times B (K × N), K being 32 bytes of them, to an accumulator D (64 × N) held by the 128
+lanes, N/2 registers each. A and B are named by *descriptors* of shared memory. Instructions are issued in groups and waited for in
 order::
 
     acc = wgmma.fence_accumulators(wgmma.accumulators(128))          # before the first one that touches acc
@@ -22,14 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 
+from numpipe.arch.dtypes import FLOAT32, OPERANDS, Element, Operand, listed
 from numpipe.core.machine import InFlight, Mma, current
 from numpipe.core.op import op, ptx
 from numpipe.diagnostics.errors import SpecError
 
-_DTYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 _MAJORS = ("k", "mn")
 _SWIZZLE_MODES = {0: 0, 128: 1, 64: 2, 32: 3}
 _FIELD = 0x3FFFF
@@ -49,24 +48,45 @@ class Accumulating:
 
 
 # ---- what is legal, said once for both executions ---------------------------------------------------------------
+def element(dtype: str) -> tuple[Element, Operand]:
+    """The record of an element type by its name in PTX, and what it says of operands; SpecError for other names."""
+    record = OPERANDS.get(dtype)
+    if record is None or record.operand is None:
+        raise SpecError(f"wgmma: element type {dtype!r}; the instructions take {listed(map(repr, OPERANDS), 'or')}")
+    return record, record.operand
+
+
 def legal_n(dtype: str) -> tuple[int, ...]:
-    """The N of m64nNk16 for a 16-bit element type, "f16" or "bf16": multiples of 8 in 8 … 256."""
-    if dtype not in _DTYPES:
-        raise SpecError(f"wgmma: element type {dtype!r}; the k16 instructions take {' or '.join(map(repr, _DTYPES))}")
-    return tuple(range(8, 257, 8))
+    """The N of m64nN for an element type by its name in PTX, "f16", "e4m3" …: multiples of 8 in 8 … 256; of "s8" and "u8"
+    8, 24 and multiples of 16.
+    """
+    return element(dtype)[1].widths
 
 
 def check_n(n: int, dtype: str = "bf16") -> None:
-    """SpecError unless m64nNk16 exists."""
+    """SpecError unless m64nN exists for the type."""
     legal = legal_n(dtype)
     if n not in legal:
-        raise SpecError(f"wgmma: n={n} for {dtype}; the instruction needs a multiple of 8 in {legal[0]} … {legal[-1]}")
+        unit = "8" if legal[3] - legal[0] == legal[-1] - legal[-4] else "16, or 8 or 24,"
+        raise SpecError(f"wgmma: n={n} for {dtype}; the instruction needs a multiple of {unit} in {legal[0]} … {legal[-1]}")
 
 
-def check_major(operand: str, major: str) -> None:
-    """SpecError unless `major` names the dimension that is contiguous: "k" or "mn"."""
+def check_major(operand: str, major: str, dtype: str = "bf16") -> None:
+    """SpecError unless `major` names the dimension that is contiguous, "k" or "mn", and the type may lie so."""
     if major not in _MAJORS:
         raise SpecError(f"wgmma: {operand}_major={major!r}; it is 'k' (rows along K are contiguous) or 'mn'")
+    if major not in element(dtype)[1].majors:
+        raise SpecError(f"wgmma: {operand}_major={major!r} for {dtype}; operands of 8 bits and tf32 are 'k': rows along K are "
+                        "contiguous")
+
+
+def check_operands(n: int, dtype: str, a_major: str, b_major: str) -> None:
+    """SpecError unless there is such a product with a float32 accumulator."""
+    check_n(n, dtype)
+    check_major("a", a_major, dtype)
+    check_major("b", b_major, dtype)
+    if element(dtype)[1].sums != FLOAT32:
+        raise SpecError(f"wgmma: sums of {dtype} are int32, which `accumulators` has not: use numpipe.wgmma")
 
 
 def check_pending(n: int) -> None:
@@ -92,27 +112,37 @@ def statement(n: int, dtype: str, a_major: str, b_major: str, registers: Sequenc
               scale_d: str = "1") -> str:
     """The text of one ``wgmma.mma_async`` m64nNk16 statement; for code generators.
 
-    `registers` names the n/2 accumulator registers, `a` and `b` the descriptors. `a` may also be a vector of four
-    32-bit registers, ``"{a0, a1, a2, a3}"``: A then comes from registers, is K-major, and the statement has no
-    transpose flag for it. `scale_d` is ``"1"``, ``"0"`` (D = A B, what D held is ignored) or the name of a predicate.
+    `dtype` is that of A and B by its name in PTX, or both, "e4m3.e5m2". `registers` names the n/2 accumulator registers, `a`
+    and `b` the descriptors. `a` may also be a vector of four 32-bit registers, ``"{a0, a1, a2, a3}"``: A then comes from
+    registers, is K-major and of 16 bits, and the statement has no transpose flag for it. `scale_d` is ``"1"``, ``"0"``
+    (D = A B, what D held is ignored) or the name of a predicate.
 
     >>> statement(8, "bf16", "k", "mn", ["d0", "d1", "d2", "d3"], "da", "db")
     'wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {d0, d1, d2, d3}, da, db, 1, 1, 1, 0, 1;'
+    >>> statement(8, "s8.u8", "k", "k", ["d0", "d1", "d2", "d3"], "da", "db")
+    'wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8 {d0, d1, d2, d3}, da, db, 1;'
 
     PTX ISA: wgmma.mma_async.
     """
-    check_n(n, dtype)
-    check_major("a", a_major)
-    check_major("b", b_major)
+    of_a, _, of_b = dtype.partition(".")
+    of_b = of_b or of_a
+    (record, left), (_, right) = element(of_a), element(of_b)
+    if left.family != right.family:
+        raise SpecError(f"wgmma: {of_a} and {of_b} have no product")
+    check_n(n, of_a)
+    check_major("a", a_major, of_a)
+    check_major("b", b_major, of_b)
     if len(registers) != n // 2:
         raise SpecError(f"wgmma: {len(registers)} accumulator registers for n={n}; m64n{n} needs {n // 2}")
     from_registers = a.lstrip().startswith("{")
-    if from_registers and a_major != "k":
-        raise SpecError("wgmma: a_major='mn' with A in registers; only A in shared memory can be transposed")
-    transposed = ([] if from_registers else [a_major]) + [b_major]
-    flags = ", ".join(["1", "1", *(str(int(major == "mn")) for major in transposed)])
-    return (f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
-            f"{{{', '.join(registers)}}}, {a}, {b}, {scale_d}, {flags};")
+    if from_registers and (a_major != "k" or not left.from_registers):
+        raise SpecError(f"wgmma: a_major={a_major!r} of {of_a} with A in registers; there A is of 16 bits, and only A in shared "
+                        "memory can be transposed")
+    transposed = (() if from_registers else (a_major,)) + (b_major,) if "mn" in left.majors else ()
+    flags = [scale_d, *["1", "1"] * left.flags, *(str(int(major == "mn")) for major in transposed)]
+    sums = "f32" if left.sums == FLOAT32 else "s32"
+    return (f"wgmma.mma_async.sync.aligned.m64n{n}k{record.k}.{sums}.{of_a}.{of_b} "
+            f"{{{', '.join(registers)}}}, {a}, {b}, {', '.join(flags)};")
 
 
 # ---- operations -------------------------------------------------------------------------------------------------
@@ -170,21 +200,20 @@ def fence_accumulators(acc: Any) -> Any:
 
 @op
 def mma_async(acc: Any, a_desc: int, b_desc: int, dtype: str, a_major: str, b_major: str) -> Any:
-    """Issue D = A B + D, m64nNk16, and return D. Scope: the warpgroup, converged.
+    """Issue D = A B + D, one instruction, and return D. Scope: the warpgroup, converged.
 
     `acc` comes from `accumulators`, `mma_async` or `wait`, and says what N is. `a_desc` and `b_desc` are descriptors;
-    the immediates are `dtype` ("f16" or "bf16") and the majors: "k" where K is contiguous in shared memory, "mn" where
-    M (of A) or N (of B) is. D must not be read, and A and B not be overwritten, before a `wait`::
+    the immediates are `dtype` ("f16", "bf16", "tf32", "e4m3" or "e5m2", whose sums are float32) and the majors: "k" where
+    K is contiguous in shared memory, "mn" where M (of A) or N (of B) is, of 16-bit types. D must not be read, and A and B not
+    be overwritten, before a `wait`::
 
         acc = wgmma.mma_async(acc, a_desc, b_desc, "f16", "k", "mn")
 
     PTX ISA: wgmma.mma_async.
     """
     n = acc.n if isinstance(acc, Accumulating) else acc.shape[1]
-    check_n(n, dtype)
-    check_major("a", a_major)
-    check_major("b", b_major)
-    mma = Mma(n, _DTYPES[dtype], cast(Any, a_major), cast(Any, b_major), (((int(a_desc), int(b_desc)),),))
+    check_operands(n, dtype, a_major, b_major)
+    mma = Mma(n, element(dtype)[0].dtype, cast(Any, a_major), cast(Any, b_major), (((int(a_desc), int(b_desc)),),))
     return Accumulating(n, current().wgmma(acc.value if isinstance(acc, Accumulating) else acc, mma))
 
 
@@ -215,7 +244,7 @@ def descriptor(addr: int, leading_bytes: int, stride_bytes: int, swizzle: int) -
     62 – 63      swizzle: 1 = 128, 2 = 64, 3 = 32 bytes, 0 = none (an immediate)
     ===========  ======================================================================================
 
-    `addr` may point inside the first row of an atom (that is how k16 steps are taken: + 32 bytes), the atoms themselves
+    `addr` may point inside the first row of an atom (that is how steps along K are taken: + 32 bytes), the atoms themselves
     are aligned to 8 × `swizzle` bytes. A K-major tile with rows of 128 bytes has a stride of 8 × 128:
 
     >>> hex(descriptor(0x8400, 16, 1024, 128))

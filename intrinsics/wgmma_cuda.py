@@ -53,6 +53,7 @@ def _mma_async(_typing: Any, acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_m
     n = _n_of("mma_async", acc)
     element, of_a, of_b = (immediate("wgmma.mma_async", name, ty) for name, ty in
                            (("dtype", dtype), ("a_major", a_major), ("b_major", b_major)))
+    wgmma.check_operands(n, element, of_a, of_b)
     # $0 … are the outputs, then as many inputs tied to them, then the descriptors
     text = wgmma.statement(n, element, of_a, of_b, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}")
 

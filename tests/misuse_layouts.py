@@ -112,7 +112,7 @@ def a_cast_of_a_number(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("layout_cast: tiles (M, N) of numbers are cast, got bool (64, 64): cast what they are made of", kind=SpecError)
+@refused("layout_cast: tiles (M, N) of 16 and 32 bits are cast, got bool (64, 64): cast what they are made of", kind=SpecError)
 def a_cast_of_a_mask(a, b, c):
     x = numpipe.layout_cast(numpipe.iota((64, 64)) < 3, "coalesced")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

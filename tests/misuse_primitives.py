@@ -264,7 +264,7 @@ def a_copy_of_columns_into_rows(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("copy_smem_to_gmem: reduction_op='max' is not for float32: it takes int32, uint32, int64, uint64, "
+@refused("copy_smem_to_gmem: reduction_op='max' is not for float32: it takes int32, int64, uint32, uint64, "
          "float16, bfloat16", kind=SpecError)
 def a_reduction_that_the_type_has_not(a, b, c):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))

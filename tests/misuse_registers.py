@@ -27,6 +27,7 @@ from refusals import A, C, Cases
 
 import numpipe
 from numpipe import BlockSpec, SerializedWgmma, SpecError, ds
+from numpipe.arch.dtypes import KINDS, TILES, listed
 from numpipe.core.inert import REASON
 
 refused = Cases()
@@ -170,11 +171,10 @@ def a_tile_of_texts(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("astype: a tile's dtype is float32, float16, bfloat16 or int32, got int8: convert an array before the call",
-         kind=SpecError)
-def a_tile_of_int8(a, b, c):
-    x = numpipe.zeros((64, 64), np.float32).astype(np.int8)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+@refused(f"astype: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call", kind=SpecError)
+def a_tile_of_int16(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).astype(np.int16)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("'&' of a mask and an int literal: a mask combines with masks and bools", kind=SpecError)
@@ -211,7 +211,7 @@ def a_block_of_32_rows(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("b[…]: a tile's dtype is float32, float16, bfloat16 or int32, got float64: convert an array before the call",
+@refused(f"b[…]: a tile's dtype is {listed(TILES, 'or')}, got float64: convert an array before the call",
          kind=SpecError, args=(A, WIDE, C))
 def a_block_of_float64(a, b, c):
     x = b[ds(0, 64), ds(0, 64)]
@@ -249,7 +249,7 @@ def a_block_where_an_array_says(a, b, c):
 
 # ---- products with A from registers ---------------------------------------------------------------------------------
 @refused("wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of registers is that packed to 16 "
-         "bits: write a.astype(b.dtype), which moves nothing between lanes", kind=SpecError)
+         "bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16", kind=SpecError)
 def an_accumulator_as_an_operand(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32), y)
@@ -264,7 +264,7 @@ def a_vector_as_an_operand(a, b, c):
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma: a and b must both be float16 or both bfloat16, got bfloat16 and float16", kind=SpecError)
+@refused(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got bfloat16 and float16", kind=SpecError)
 def an_operand_of_another_type(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)

@@ -9,14 +9,15 @@ from refusals import A, B, C, Cases
 
 import numpipe
 from numpipe import BlockSpec, SpecError, ds
+from numpipe.arch.dtypes import KINDS, TILES, listed
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
+BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 refused = Cases()
 
 
 # ---- shapes and types of products and stores -----------------------------------------------------------------------
-@refused("wgmma: a and b must both be float16 or both bfloat16, got float32 and float32",
-         kind=SpecError, args=(A.astype("f4"), B.astype("f4"), C))
+@refused(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float32 and float16",
+         kind=SpecError, args=(A.astype("f4"), B, C))
 def a_product(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
@@ -25,9 +26,13 @@ def a_product(a, b, c):
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-refused.also(a_product, "wgmma: a and b must both be float16 or both bfloat16, got int8 and int8",
-             kind=SpecError, args=(A.astype(np.int8), B.astype(np.int8), C))
-refused.also(a_product, "wgmma: a and b must both be float16 or both bfloat16, got float16 and bfloat16",
+refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and float8_e4m3fn",
+             kind=SpecError, args=(A, B.astype(E4M3), C))
+refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got int16 and int16",
+             kind=SpecError, args=(A.astype(np.int16), B.astype(np.int16), C))
+refused.also(a_product, "wgmma: the accumulator must be int32, got float32",
+             kind=SpecError, args=(A.astype(np.int8), B.astype(np.uint8), C))
+refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and bfloat16",
              kind=SpecError, args=(A, B.astype(BF16), C))
 
 
@@ -75,7 +80,7 @@ def a_product_of_numbers(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("zeros: accumulators are float32, got float16: use .astype afterwards", kind=SpecError)
+@refused("zeros: accumulators are float32 or int32, got float16: use .astype afterwards", kind=SpecError)
 def zeros_of_float16(a, b, c):
     acc = numpipe.zeros((64, 64), np.float16)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -218,8 +223,8 @@ def a_function_of_a_tile(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: a tile's dtype is float32, float16, bfloat16 or int32, got int8: convert an array before the call",
-         kind=SpecError, args=(A.astype("i1"), B, C))
+@refused(f"tile[…]: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call",
+         kind=SpecError, args=(A.astype("i2"), B, C))
 def a_register_tile_of_integers(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x[...]
@@ -320,3 +325,91 @@ def strips_of_a_vector(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32) + numpipe.map_columns(same, numpipe.full((64,), 0.0, np.float32), 16)
     #                                           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = acc
+
+
+# ---- operands of 8 bits and tf32, and tiles of them ---------------------------------------------------------------------
+NARROW = A.astype(E4M3), B.astype(E4M3), C
+
+
+@refused("wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: "
+         "pass np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T", kind=SpecError, args=NARROW)
+def a_product_whose_b_is_not_k_major(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        acc = numpipe.wgmma(None, x, y)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: pass "
+         "np.ascontiguousarray(a.T).T, whose K is contiguous", kind=SpecError, args=(A.astype("f4"), B.astype("f4"), C))
+def a_product_whose_a_is_not_k_major(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        acc = numpipe.wgmma(None, x.T, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 64) x b (64, 40): M must be a multiple of 64, K of 32, N of 16 and at most 256, or 8 or 24", kind=SpecError)
+def a_product_of_integers_with_40_columns(a, b, c):
+    x, y = numpipe.scratch((numpipe.SMEM((64, 64), np.int8), numpipe.SMEM((40, 64), np.uint8)))
+    acc = numpipe.wgmma(None, x, y.T)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 20) x b (20, 64): M must be a multiple of 64, K of 8, N of 8 and at most 256", kind=SpecError)
+def a_product_of_tf32_over_20(a, b, c):
+    x, y = numpipe.scratch((numpipe.SMEM((64, 20), np.float32), numpipe.SMEM((64, 20), np.float32)))
+    acc = numpipe.wgmma(None, x, y.T)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a is a float8_e4m3fn register tile in the accumulator's layout, and the A operand of registers is that packed to "
+         "16 bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16", kind=SpecError,
+         args=NARROW)
+def a_product_of_bytes_in_registers(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        acc = numpipe.wgmma(None, x[...], y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' takes tiles of float32 or int32, got float8_e4m3fn: use .astype(np.float32) first", kind=SpecError, args=NARROW)
+def a_sum_of_bytes(a, b, c):
+    x = a[ds(0, 64), ds(0, 64)] + 1.0
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.where of int8 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError)
+def a_choice_of_bytes(a, b, c):
+    x = numpipe.iota((64, 64)).astype(np.int8)
+    y = np.where(numpipe.iota((64, 64)) < 3, x, x)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("full: a tile of int8 is made by astype, of one of float32 or int32", kind=SpecError)
+def a_tile_full_of_bytes(a, b, c):
+    x = numpipe.full((64, 64), 1, np.int8)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("a[…]: an element of float8_e4m3fn is no number of a kernel: load a tile, and convert it with astype", kind=SpecError,
+         args=NARROW)
+def a_number_of_a_byte(a, b, c):
+    x = a[0, 0]
+    #   ^^^^^^^
+
+
+@refused("load_tile: float8_e4m3fn has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype", kind=SpecError,
+         args=NARROW)
+def a_coalesced_tile_of_bytes(a, b, c):
+    x = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: the columns of this float8_e4m3fn tile are contiguous, and lanes move two elements of a row: use the tile "
+         "itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)", kind=SpecError,
+         args=NARROW)
+def columns_of_bytes(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.T[...]
+        #   ^^^^^^^^

@@ -334,7 +334,7 @@ def test_immediate_must_be_a_compile_time_constant(call: str, message: str) -> N
     ("wgmma.wait_group(8)", "n=8; .* 0 … 7"),
     ("wgmma.accumulators(260)", "n=260 for bf16; .* multiple of 8 in 8 … 256"),
     ("wgmma.wait(x, 0)", r"wgmma\.wait: acc is float32; it needs an accumulator"),
-    ("wgmma.mma_async(wgmma.accumulators(8), big, big, 's8', 'k', 'k')", "element type 's8'; .* 'f16' or 'bf16'"),
+    ("wgmma.mma_async(wgmma.accumulators(8), big, big, 's16', 'k', 'k')", "element type 's16'; .* 'bf16'"),
     ("wgmma.mma_async(wgmma.accumulators(8), big, big, 'f16', 'row', 'k')", "a_major='row'; it is 'k' .* or 'mn'"),
     ("wgmma.descriptor(addr, 16, 1000, 128)", "stride_bytes=1000; it needs a multiple of 16"),
     ("wgmma.descriptor(addr, 16, 1024, 48)", "swizzle=48; the hardware has 0"),

@@ -236,7 +236,7 @@ def test_wgmmas_left_at_the_end_are_an_error():
 @pytest.mark.parametrize(("mma", "message"), [
     (Mma(12, F16, "k", "k", STEP.steps), "n=12; the instruction needs a multiple of 8 in 8 … 256"),
     (Mma(264, F16, "k", "k", STEP.steps), "n=264"),
-    (Mma(64, np.dtype(np.float32), "k", "k", STEP.steps), "float32; the simulated tensor core takes float16"),
+    (Mma(64, np.dtype(np.float64), "k", "k", STEP.steps), "float64; the tensor core takes .*float16"),
     (Mma(64, F16, "k", "k", (((FIELDS(0, 0) | 1 << 49, FIELDS(0, 0)),),)), "descriptor of A has base_offset 1"),
     (Mma(64, F16, "k", "k", (((descriptor(BAR - 1024, 16, 1024, 128), FIELDS(0, 0)),),)), "touches SMEM"),
 ])

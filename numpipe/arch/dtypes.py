@@ -138,6 +138,16 @@ _BF16 = _half("bf16", ("{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits
 _BOTH = "k", "mn"
 _BITS = "and or xor"
 
+def listed(names: Any, last: str = "and") -> str:
+    """Names as a message says them.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *first, end = map(str, names)
+    return f"{', '.join(first)} {last} {end}" if first else end
+
+
 _RECORDS = (
     Element("bool", "UINT8", tile=Packing(1, "b", INT32)),
     Element("int8", "UINT8", "", *_integer("s", "s8")),
@@ -149,11 +159,11 @@ _RECORDS = (
     Element("uint32", "UINT32", f"add min max inc dec {_BITS}"),
     Element("uint64", "UINT64", f"add min max {_BITS}"),
     Element("float16", "FLOAT16", "add min max", _F16, Operand("f16", "float16", majors=_BOTH)),
-    Element("float32", "FLOAT32", "add", Packing(1, "f")),
+    Element("float32", "FLOAT32", "add", Packing(1, "f"), Operand("tf32", "tf32", ignored=13)),
     Element("float64", "FLOAT64", "add"),
     Element("bfloat16", "BFLOAT16", "add min max", _BF16, Operand("bf16", "bfloat16", majors=_BOTH)),
     Element("float8_e4m3fn", "UINT8", "", *_float8("e4m3", 448.0)),
-    Element("float8_e5m2", "UINT8"),
+    Element("float8_e5m2", "UINT8", "", *_float8("e5m2", 57344.0)),
 )
 
 ELEMENTS = {record.name: record for record in _RECORDS}
@@ -169,6 +179,12 @@ REDUCTIONS = {name: tuple(record.name for record in _RECORDS if name in record.r
 """What the TMA can do with an element in global memory, and for which types."""
 
 
+def _kind(family: str) -> str:
+    """The types that may meet in a product, for messages."""
+    alike = [record for record in OPERANDS.values() if record.operand and record.operand.family == family]
+    return listed([record.name for record in alike], "or") + " (as tf32)" * (family == "tf32")
+
+
 def operand(dtype: np.dtype[Any]) -> Operand | None:
     """A type as an operand of wgmma; None: it is none."""
     record = BY_DTYPE.get(dtype)
@@ -182,11 +198,5 @@ def packing(dtype: np.dtype[Any]) -> Packing:
     return found
 
 
-def listed(names: Any, last: str = "and") -> str:
-    """Names as a message says them.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    *first, end = map(str, names)
-    return f"{', '.join(first)} {last} {end}" if first else end
+KINDS = tuple(map(_kind, dict.fromkeys(record.operand.family for record in OPERANDS.values() if record.operand)))
+"""Types whose products there are, by those that may meet."""

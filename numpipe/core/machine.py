@@ -61,9 +61,9 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Mma:
-    """A batch of ``wgmma.mma_async`` of one type that update one accumulator.
+    """A batch of ``wgmma.mma_async`` of one type that update one accumulator; `b_dtype`: B's, where it is another than A's.
 
-    `steps[i]` lists the (A descriptor, B descriptor) pairs of accumulator rows [64 i, 64 i + 64), one per k16 step, as
+    `steps[i]` lists the (A descriptor, B descriptor) pairs of accumulator rows [64 i, 64 i + 64), one per 32 bytes of K, as
     64-bit matrix descriptors (PTX ISA, "wgmma matrix descriptor"); `a_major` / `b_major` are "k" or "mn".
     """
 
@@ -72,13 +72,14 @@ class Mma:
     a_major: Literal["k", "mn"]
     b_major: Literal["k", "mn"]
     steps: tuple[tuple[tuple[int, int], ...], ...]
+    b_dtype: np.dtype | None = None
 
 
 class InFlight(Protocol):
     """An accumulator that a wgmma may still be writing."""
 
     def read(self) -> np.ndarray:
-        """float32 array; raises PipelineRace unless `wgmma_wait` has covered the group."""
+        """float32 or int32 array; raises PipelineRace unless `wgmma_wait` has covered the group."""
 
 
 class Deal(Protocol):

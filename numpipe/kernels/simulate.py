@@ -33,10 +33,10 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
         run_role(machine, unit, function, arrays, scalars)
 
     try:
-        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=unit.target.smem_bytes, unit=unit, seed=seed,
-                     trace=trace, cluster=unit.cluster,
-                     # kept apart: see Unit.plan_staging, tiles.exchange
-                     staging_bytes=unit.target.smem_bytes + ROOM * unit.compute_wgs,
+        most = unit.target.smem_bytes
+        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=most, unit=unit, seed=seed, trace=trace,
+                     cluster=unit.cluster,
+                     staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays))
     finally:
         if trace is not None:  # a simulated kernel meets its rings as it runs

@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..arch.dtypes import K_BYTES
 from ..diagnostics.errors import SpecError
 from .transforms import Transform, panel_bytes, row_width, transposes
 
@@ -117,7 +118,7 @@ def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
 class Operand:
     """A tile as a wgmma operand: descriptor fields, and byte offsets of the pieces instructions read.
 
-    `offsets[i][j]` is the piece at (64 i along M or all of N, 16 j along K).
+    `offsets[i][j]` is the piece at (64 i along M or all of N, 32 j bytes along K).
     """
 
     major: Literal["k", "mn"]
@@ -141,7 +142,8 @@ def operand(layout: Layout, k_axis: int) -> Operand:
         leading, stride = eight, layout.panel_stride
     rows = range(0, m, 64) if k_axis == 1 else (0,)
     at = (lambda r, c: layout.offset(r, c)) if k_axis == 1 else (lambda r, c: layout.offset(c, r))
-    return Operand(major, leading, stride, layout.swizzle, tuple(tuple(at(r, c) for c in range(0, k, 16)) for r in rows))
+    steps = range(0, k, K_BYTES // layout.itemsize)
+    return Operand(major, leading, stride, layout.swizzle, tuple(tuple(at(r, c) for c in steps) for r in rows))
 
 
 def swizzled(address: np.ndarray, width: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 A descriptor says where an operand starts and two strides; which of its bytes hold which element follows from the major
 order and the swizzle (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"). With w = swizzle bytes,
-W = w / 2 elements, r a row of A (a column of B), c the 16-byte chunk of a k16 step:
+W = w / 2 elements (of 16 bits: others are K-major), r a row of A (a column of B), c the 16-byte chunk of a step of 32 bytes:
 
 ==================  ============================================================================
 K-major, swizzled   start + (r // 8) SBO + (r % 8) w + 16 c
@@ -20,10 +20,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from ..arch.dtypes import EIGHTS, FLOAT16, FLOAT32, K_BYTES, KINDS, operand
 from ..core.machine import InFlight, Mma
 from ..diagnostics.reports import Party
 from . import report, sites
@@ -31,8 +31,6 @@ from .boxes import intervals, swizzled
 from .clocks import DRAINED
 from .state import Access, Warpgroup
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-FLOAT16 = np.dtype(np.float16)
 _SWIZZLE = (0, 128, 64, 32)
 _FIELD = 0x3FFF
 _OF_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
@@ -44,7 +42,7 @@ Chunks = npt.NDArray[np.int64]
 # ---- operands ---------------------------------------------------------------------------------------------------
 @functools.lru_cache(maxsize=1024)
 def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
-    """Chunk numbers (address / 16) of one k16 step: (rows, 2) if K-major, (16, rows / 8) if MN-major."""
+    """Chunk numbers (address / 16) of one step along K: (rows, 2) if K-major, (16, rows / 8) if MN-major."""
     lbo, sbo = (fields >> 16 & _FIELD) << 4, (fields >> 32 & _FIELD) << 4
     width = _SWIZZLE[fields >> 62 & 3]
     if major == "k":
@@ -61,23 +59,28 @@ def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
 
 
 class Operand:
-    """Where the 16-bit elements of one operand of a batch lie: `chunks` indexes shared memory in 16-byte units.
+    """Where the elements of one operand of a batch lie: `chunks` indexes shared memory in 16-byte units.
 
-    `matrix` gives (rows, K) if K-major, (K, rows) if MN-major, as float32.
+    `matrix` gives (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in which their sums are exact.
     """
 
     def __init__(self, chunks: Chunks, touched: tuple[tuple[int, int], ...]) -> None:
         self.chunks = chunks
         self.touched = touched
 
-    def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.float32]:
-        bits = memory.take(self.chunks)
-        return bits.view(dtype).astype(np.float32) if dtype == BFLOAT16 else _OF_HALVES.take(bits.view(np.uint16))
+    def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        bits, kind = memory.take(self.chunks), operand(dtype)
+        assert kind is not None
+        if dtype == FLOAT16:
+            return _OF_HALVES.take(bits.view(np.uint16))
+        if kind.ignored:
+            bits = bits.view(np.uint32) & np.uint32(-1 << kind.ignored & 0xFFFFFFFF)
+        return bits.view(dtype).astype(FLOAT32 if kind.sums == FLOAT32 else np.float64, copy=False)
 
 
 @functools.lru_cache(maxsize=256)
 def _relative(major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]) -> Operand:
-    """The operand of [block][k16 step] descriptors, in a memory whose 1024-byte line 0 it starts in, `within` bytes in.
+    """The operand of [block][step along K] descriptors, in a memory whose 1024-byte line 0 it starts in, `within` bytes in.
 
     `first` holds the fields of the first descriptor without its address, `steps` the differences to it.
     """
@@ -120,21 +123,28 @@ class Plan:
         self.extent = self.touched[0][0], max(hi for _, hi in self.touched)
         self.majors = mma.a_major, mma.b_major
         self.products = sum(len(block) for block in steps)
+        kind = operand(mma.dtype)
+        self.sums = FLOAT32 if kind is None else kind.sums
+        self.dtypes = mma.dtype, mma.b_dtype or mma.dtype
+        self.what = f"{'' if self.sums == FLOAT32 else 'int32 '}{self.rows}x{mma.n}"
 
 
 def check(who: Warpgroup, mma: Mma) -> None:
     """SimulationError unless the hardware has this instruction."""
-    if mma.n % 8 or not 8 <= mma.n <= 256:
-        raise report.violation(who, f"wgmma with n={mma.n}; the instruction needs a multiple of 8 in 8 … 256",
+    left, right = operand(mma.dtype), operand(mma.b_dtype or mma.dtype)
+    if left is None or right is None or left.family != right.family:
+        raise report.violation(who, f"wgmma on {mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
+                                    f"tensor core takes {'; '.join(KINDS)}", hazard="illegal-instruction")
+    if mma.n not in left.widths:
+        unit = "8" if left.widths == EIGHTS else "16, or 8 or 24,"
+        raise report.violation(who, f"wgmma with n={mma.n}; the instruction needs a multiple of {unit} in 8 … 256",
                                hazard="illegal-instruction")
-    if mma.dtype not in (FLOAT16, BFLOAT16):
-        raise report.violation(who, f"wgmma on {mma.dtype}; the simulated tensor core takes float16 and bfloat16",
-                               hazard="illegal-instruction")
-    if mma.a_major not in ("k", "mn") or mma.b_major not in ("k", "mn"):
-        raise report.violation(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is 'k' or 'mn'",
+    if mma.a_major not in left.majors or mma.b_major not in right.majors:
+        raise report.violation(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is "
+                                    f"{' or '.join(map(repr, left.majors))}",
                                hazard="illegal-instruction")
     if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
-        raise report.violation(who, f"wgmma with {[len(block) for block in mma.steps]} k16 steps; every 64-row block needs the "
+        raise report.violation(who, f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block needs the "
                                "same number, at least one", hazard="illegal-instruction")
     for block in mma.steps:
         for pair in block:
@@ -156,7 +166,7 @@ class Accumulator:
         """number of the batch that writes it, from 1, in the order of issue"""
         self.note = products.who.note_
         """the ring, slot and step it was issued in"""
-        self.value: npt.NDArray[np.float32] | None = None
+        self.value: npt.NDArray[Any] | None = None
         self.successor: sites.Site | Literal[False] = False
         self.read_at_fence = -1
         self.site = sites.user_site()
@@ -166,7 +176,7 @@ class Accumulator:
         """The wgmma that writes it, for reports."""
         return report.party(self.products.who, f"wgmma (batch {self.batch})", self.site, note=self.note)
 
-    def read(self) -> npt.NDArray[np.float32]:
+    def read(self) -> npt.NDArray[Any]:
         who = self.products.who
         if self.batch > self.products.drained:
             raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read before "
@@ -207,8 +217,7 @@ class Products:
         """a fence since the last commit: fresh accumulators may be touched"""
         self._groups: list[int] = []
         """number of the last batch of each committed group that was not waited for"""
-        self._queue: list[tuple[Accumulator, npt.NDArray[np.float32] | Accumulator, Plan, np.dtype[Any],
-                                npt.NDArray[np.float32] | None, int]] = []
+        self._queue: list[tuple[Accumulator, npt.NDArray[Any] | Accumulator, Plan, npt.NDArray[np.float32] | None, int]] = []
         self._registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
         """products in flight with A in registers: these, and what was in them when the product was issued"""
         self._last: Access | None = None
@@ -220,8 +229,7 @@ class Products:
         self.fences += 1
         self._fenced = True
 
-    def _check_accumulator(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma,
-                           rows: int) -> npt.NDArray[np.float32] | Accumulator:
+    def _check_accumulator(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, plan: Plan) -> npt.NDArray[Any] | Accumulator:
         who = self.who
         if isinstance(accumulator, Accumulator):
             if accumulator.products is not self:
@@ -232,8 +240,8 @@ class Products:
                                             "later wgmma at "
                                        f"{sites.place(accumulator.successor)} has already taken over; use what that "
                                        "one returned", hazard="accumulator-in-flight", before=accumulator.party())
-            if accumulator.what != f"{rows}x{mma.n}":
-                raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator of {accumulator.what}; use one "
+            if accumulator.what != plan.what:
+                raise report.violation(who, f"wgmma of {plan.what} on an accumulator of {accumulator.what}; use one "
                                             "of its shape", hazard="illegal-instruction", before=accumulator.party())
             if accumulator.read_at_fence == self.fences:
                 raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; another "
@@ -241,10 +249,9 @@ class Products:
                                   hazard="missing-wgmma-fence", before=accumulator.party())
             return accumulator
         array = np.asarray(accumulator)
-        if array.shape != (rows, mma.n) or array.dtype != np.float32:
-            raise report.violation(who, f"wgmma of {rows}x{mma.n} on an accumulator {array.dtype}{array.shape}; it "
-                                        "must be "
-                                   f"float32{(rows, mma.n)}", hazard="illegal-instruction")
+        if array.shape != (plan.rows, mma.n) or array.dtype != plan.sums:
+            raise report.violation(who, f"wgmma of {plan.what} on an accumulator {array.dtype}{array.shape}; it must be "
+                                   f"{plan.sums}{(plan.rows, mma.n)}", hazard="illegal-instruction")
         if not self._fenced:
             raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in "
                                    "between (on the hardware nothing reports it, and the result is wrong); wgmma_fence "
@@ -253,13 +260,13 @@ class Products:
 
     def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, a: npt.NDArray[Any] | None = None) -> Accumulator:
         who, sm = self.who, self.who.sm
-        key = mma.n, mma.dtype, mma.a_major, mma.b_major, mma.steps, a is None
+        key = mma.n, mma.dtype, mma.b_dtype, mma.a_major, mma.b_major, mma.steps, a is None
         plan: Plan | None = sm.plans.get(key)
         if plan is None:
             check(who, mma)
             plan = sm.plans[key] = Plan(mma, a is not None)
         rows = None if a is None else a.astype(np.float32)
-        before = self._check_accumulator(accumulator, mma, plan.rows)
+        before = self._check_accumulator(accumulator, mma, plan)
         who.elapse(sm.costs.issue * plan.products)
         self.issued += 1
         needs = tuple((sm.clocks.index(DRAINED, who.first_warp + w), self.issued) for w in range(4))
@@ -271,13 +278,13 @@ class Products:
         sm.memory.check_range(who, *plan.extent, "wgmma")
         for lo, hi in plan.touched:
             sm.memory.read(access, reader, lo, hi, known, True)
-        result = Accumulator(self, self.issued, f"{plan.rows}x{mma.n}")
+        result = Accumulator(self, self.issued, plan.what)
         if a is not None:
             self._registers.append((result, a, a.tobytes()))
         if isinstance(before, Accumulator):
             before.successor = access.site
-        cycles = plan.products * 64 * 16 * mma.n // sm.costs.fma
-        self._queue.append((result, before, plan, mma.dtype, rows, cycles))
+        cycles = plan.products * 64 * K_BYTES * mma.n // (2 * sm.costs.fma)  # the same of all types
+        self._queue.append((result, before, plan, rows, cycles))
         if len(self._queue) == 1:
             self._schedule(who.time)
         who.breathe()
@@ -294,7 +301,7 @@ class Products:
         sm.scheduler.push(end, self._run, "wgmma")
 
     def _run(self, _: int) -> None:
-        result, before, plan, dtype, given, _cycles = self._queue.pop(0)
+        result, before, plan, given, _cycles = self._queue.pop(0)
         memory = self.who.sm.memory.chunks
         if isinstance(before, Accumulator):
             assert before.value is not None
@@ -303,13 +310,16 @@ class Products:
             value = before
         major = plan.majors
         for rows, left, right in plan.parts:
-            b = right.matrix(memory, dtype)
+            b = right.matrix(memory, plan.dtypes[1])
             if left is None:
                 assert given is not None
                 a = given[rows]
             else:
-                a = left.matrix(memory, dtype) if major[0] == "k" else left.matrix(memory, dtype).T
+                a = left.matrix(memory, plan.dtypes[0])
+                a = a if major[0] == "k" else a.T
             product = a @ (b.T if major[1] == "k" else b)
+            if plan.sums != FLOAT32:
+                product = product.astype(np.int64).astype(plan.sums)  # exact, and then as sums of 32 bits are
             if len(plan.parts) == 1:
                 value = value + product
             else:

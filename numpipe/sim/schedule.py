@@ -57,7 +57,7 @@ class Costs:
     tma_bytes: int = 64
     """bytes a cycle through the copy port (L2 to one SM)"""
     fma: int = HOPPER.multiply_adds
-    """multiply-adds a cycle of the SM's four tensor cores together in float16: m64nNk16 takes N/2 cycles"""
+    """multiply-adds a cycle of the SM's four tensor cores together in float16: m64nN takes N/2 cycles, of any type"""
     generic_bytes: int = 128
     """bytes a cycle of ordinary shared-memory accesses; half of it to GMEM"""
     registers: int = 40

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import FLOAT32
 from ...core.arith import ge, gt, sub
 from ...core.lanes import one_lane
 from ...core.machine import current, failure
@@ -31,7 +32,7 @@ from ...intrinsics import barrier, special
 from ...plan.specs import FLAGS
 from ..tiles.layouts import only_accumulator
 from ..tiles.refs import GmemRef
-from ..tiles.tile import FLOAT32, Tile
+from ..tiles.tile import Tile
 from .splits import Part
 
 __all__ = ["combine"]

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arch.dtypes import FLOAT32
 from ...core.arith import sub
 from ...core.lanes import each_warp
 from ...core.machine import current
@@ -50,7 +51,7 @@ from ...plan.layout import ATOM
 from ..memory import phases
 from ..memory.shared import BarrierRef
 from ..tiles.layouts import ACCUMULATOR, Form, places
-from ..tiles.tile import FLOAT32, Tile
+from ..tiles.tile import Tile
 
 if TYPE_CHECKING:
     from ...plan.unit import Unit

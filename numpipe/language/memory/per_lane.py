@@ -29,9 +29,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import ml_dtypes
 import numpy as np
 
+from ...arch.dtypes import BFLOAT16
 from ...core import arith
 from ...core.facts import Facts
 from ...core.machine import Lane, current, failure
@@ -46,7 +46,6 @@ from .shared import NO_SLOTS, Slots
 __all__ = ["lane_index"]
 
 LANES = 128
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FULL = 0xFFFFFFFF
 OPTION = "CompilerParams(lowering_semantics=LoweringSemantics.Lane)"
 NOT_HERE = (f"is code for a lane: it stands in the body of a body-form pipeline, in a kernel with {OPTION}; here the code is the "

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import BFLOAT16
 from ...core import numba as nb
 from ...core.arith_cuda import convert, kind_of, type_of
 from ...core.closure_cuda import BoundType, bound_type
@@ -196,11 +197,11 @@ def _check_index(index: Any) -> None:
 
 def _element(dtype: np.dtype) -> Any:
     """The type of an element as a number of a kernel."""
-    return F32 if dtype == source.BFLOAT16 else nb.types.float16 if dtype == np.float16 else type_of(dtype)
+    return F32 if dtype == BFLOAT16 else nb.types.float16 if dtype == np.float16 else type_of(dtype)
 
 
 def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
-    if dtype == source.BFLOAT16:
+    if dtype == BFLOAT16:
         half = nb.emit_asm(builder, nb.i16, [address], "ld.shared.b16 $0, [$1];", "=h,r,~{memory}")
         return builder.bitcast(builder.shl(builder.zext(half, nb.i32), nb.const(16)), nb.f32)
     if dtype.itemsize == 1:
@@ -211,7 +212,7 @@ def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
 
 
 def _store(builder: Any, dtype: np.dtype, address: Any, value: Any) -> None:
-    if dtype == source.BFLOAT16:
+    if dtype == BFLOAT16:
         value = builder.call(nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [value])
     if dtype.itemsize == 1:
         value = builder.zext(value, nb.i16)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.closure_cuda import BoundType, bound_type, bound_value
 from ...core.facts import Facts
@@ -17,7 +18,6 @@ from ...plan.trees_cuda import leaves
 from ..memory.per_lane import by_lane, check_lane_body, check_lane_carry
 from ..memory.per_lane_cuda import as_lane, converge
 from ..tiles.layouts import ACCUMULATOR, said
-from ..tiles.tile import FLOAT32
 from ..tiles.tile_cuda import InFlightType, TileType
 from . import emit as source
 from .chains import check_shared, check_state, running

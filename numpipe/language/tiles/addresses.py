@@ -11,6 +11,7 @@ elements        contiguous                  access
 16 bits         columns (``tile.T``, …)     the same with ``.trans``
 32 bits         rows                        ld.shared.v2, st.shared.v2: two columns a lane
 32 bits         columns                     ld.shared, st.shared: one element a lane
+8 bits          rows                        ld.shared, st.shared of 16 bits: two columns a lane; columns are an error
 ==============  ==========================  ===========================================================================
 
 No two lanes that are served together meet in a bank (but in rows of 16 bytes, and in columns of 32-bit elements in pieces of less
@@ -40,7 +41,7 @@ from ...plan.layout import Layout
 class Access:
     """One instruction of each lane: where, and the registers (from `first`, `count` of them) that it moves.
 
-    Registers are numbered as `TileType` has them: 32 bits each, two elements of a 16-bit type.
+    Registers are numbered as `TileType` has them: 32 bits each, two elements of a smaller type.
     """
 
     first: int
@@ -78,7 +79,7 @@ def lane_offset(layout: Layout, thread: Any) -> Any:
     width, sixteen = layout.width, layout.itemsize == 2
     if layout.inner == 1:
         row = warp * 16 + ((lane & 15) if sixteen else lane >> 2)
-        part = (lane >> 4) * 16 if sixteen else (lane & 3) * 8  # bytes along the row; 32 of them are one access of a warp
+        part = (lane >> 4) * 16 if sixteen else (lane & 3) * 2 * layout.itemsize  # bytes along the row
         if width == 16:
             return row * width + (part >> 4) * layout.panel_stride + (part & 15)
         start = swizzled(row * width + part, width)
@@ -98,7 +99,7 @@ def swizzled(offset: Any, width: int) -> Any:
 
 def accesses(layout: Layout) -> list[Access]:
     """The accesses of every lane, in the order of their registers."""
-    registers = layout.shape[1] * layout.itemsize // 8  # of 64 rows
+    registers = layout.shape[1] * max(layout.itemsize, 2) // 8  # of 64 rows
     return [Access(block * registers + access.first, access.count, access.xor, access.add + _block_offset(layout, block))
             for block in range(layout.shape[0] // 64) for access in _of_a_block(layout)]
 
@@ -119,8 +120,9 @@ def _of_a_block(layout: Layout) -> list[Access]:
     for j in groups:
         for half in (0, 1):  # 8 rows further down
             if layout.inner == 1:
-                xor, add = _along(layout, 32 * j)
-                found.append(Access(4 * j + 2 * half, 2, xor, add + 8 * half * width))
+                xor, add = _along(layout, 8 * layout.itemsize * j)
+                count = 2 if layout.itemsize == 4 else 1
+                found.append(Access((2 * j + half) * count, count, xor, add + 8 * half * width))
                 continue
             xor, add = (32 * half, 0) if width >= 64 else (0, 32 * half // width * layout.panel_stride)
             for odd in (0, 1):  # the next column: where rows are 128 bytes wide, each is swizzled in its own way

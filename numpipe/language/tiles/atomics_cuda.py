@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import FLOAT32, HALVES
 from ...core import numba as nb
 from ...core.op import Op, cuda_meaning
 from . import atomics as source
 from .store_cuda import Statement, write_out, writing
-from .tile import FLOAT32, HALVES
 from .tile_cuda import InFlightType, TileType, settled
 from .views_cuda import ViewType
 

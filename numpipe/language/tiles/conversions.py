@@ -36,7 +36,7 @@ from .layouts import (
     vector_layout,
     vector_of,
 )
-from .tile import BOOL, Tile
+from .tile import Tile
 
 __all__ = ["layout_cast"]
 
@@ -83,8 +83,8 @@ def check_cast(form: Any, layout: Any, given: str) -> tuple[Form, int]:
 
 def _check_tile(form: Form, layout: str) -> tuple[Form, int]:
     """`check_cast` of a tile."""
-    if form.dtype == BOOL or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
-        raise SpecError(f"{CAST}: tiles (M, N) of numbers are cast, got {form}: cast what they are made of")
+    if form.dtype.itemsize == 1 or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
+        raise SpecError(f"{CAST}: tiles (M, N) of 16 and 32 bits are cast, got {form}: cast what they are made of")
     plain = Form(form.shape, form.dtype)
     if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
         return form, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...arch.dtypes import BOOL, FLOAT32, packing
 from ...core import numba as nb
 from ...core.op import cuda_meaning, immediate
 from ...plan.layout import Layout
@@ -15,7 +16,6 @@ from .elementwise_cuda import form_of, is_tile, lane_place
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_cuda import Value, converge, read_registers
-from .tile import BOOL, FLOAT32, HALVES
 from .tile_cuda import TileType, assembled, registers, settled, undefined
 
 
@@ -144,8 +144,8 @@ def _store(builder: Any, address: Any, chosen: Any, words: list[Any]) -> None:
 
 def _to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
     """The elements of registers, a 32-bit word each."""
-    if tile.dtype in HALVES:
-        return [word for value in values for word in (value, builder.lshr(value, nb.const(16)))]
+    if packing(tile.dtype).per_register == 2:
+        return [word for value in values for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))]
     if tile.dtype == BOOL:
         return [builder.zext(value, nb.i32) for value in values]
     return [builder.bitcast(value, nb.i32) if tile.dtype == FLOAT32 else value for value in values]
@@ -153,8 +153,9 @@ def _to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
 
 def _from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
     """The inverse of `_to_words`."""
-    if tile.dtype in HALVES:
-        return [builder.or_(builder.and_(low, nb.const(0xffff)), builder.shl(high, nb.const(16)))
+    if packing(tile.dtype).per_register == 2:
+        bits = 8 * tile.dtype.itemsize
+        return [builder.or_(builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits)))
                 for low, high in zip(words[::2], words[1::2], strict=True)]
     if tile.dtype == BOOL:
         return [builder.icmp_unsigned("!=", word, nb.const(0)) for word in words]

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import packing
 from ...diagnostics.errors import SpecError
 from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, lanes_across, places, vector_of
-from .tile import HALVES, check_form
+from .tile import check_form
 
 __all__ = ["show_layout"]
 
@@ -88,7 +89,7 @@ class Picture:
 def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """(lane, register) of all lanes of a warp that hold an element, by its (row, column); -1 along a dimension that there is not.
 
-    A register of a 16-bit type has two elements, the one with the lower column, or row, in its low half.
+    A register of a type of 8 or 16 bits has two elements, the one with the lower column, or row, in its low half.
     """
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for lane in range(32):
@@ -98,7 +99,7 @@ def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]
             own = 16 * warp + lane // across, lane % across * vector
         for number, (row, column) in enumerate(places(form.shape, form.layout)):
             at = (-1 if row is None else own[0] + row, -1 if column is None else own[1] + column)
-            found.setdefault(at, []).append((lane, number // 2 if form.dtype in HALVES else number))
+            found.setdefault(at, []).append((lane, number // packing(form.dtype).per_register))
     return found
 
 
@@ -107,7 +108,7 @@ def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout
     """Draw which lane of a warp holds each element of a register tile: ``T5:2`` is register 2 of lane 5.
 
     shape  of a tile (M, N), of which the 16 rows of one warp in a block of 64 are drawn; or of a vector (n,)
-    dtype  float32, int32, bool, or float16 and bfloat16, of which a register has two
+    dtype  float32, int32, bool, or a smaller type, of which a register has two
     along  of a vector: "row", along the columns of a tile, or "column", along its rows. An element that many lanes hold is drawn
            with the first and how many more there are.
     layout of a tile (M, N): "accumulator" or "coalesced"

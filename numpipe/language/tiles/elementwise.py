@@ -28,13 +28,14 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, packing
 from ...core import arith
 from ...core.inert import Inert
 from ...core.op import constant, op
 from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import Form, combined, turned
 from .refs import ALL, All
-from .tile import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, Tile, check_form
+from .tile import Tile, check_form
 
 __all__ = ["full", "iota"]
 
@@ -61,7 +62,7 @@ def plan(symbol: str, operands: Sequence[Operand], *, takes: str, compares: bool
     shape, layout = combined(symbol, forms)
     types = list(dict.fromkeys(form.dtype for form in forms))
     for dtype in types:
-        if ("h" if dtype in HALVES else dtype.kind) not in takes:
+        if packing(dtype).computed not in tuple(takes):
             kinds = [name for code, name in (("f", "float32"), ("i", "int32"), ("b", "masks")) if code in takes]
             raise SpecError(f"'{symbol}' takes tiles of {' or '.join(kinds)}, got {'a mask' if dtype == BOOL else dtype}" + (
                 ": use .astype(np.float32) first" if "f" in takes else ""))
@@ -262,6 +263,8 @@ def plan_where(mask: Operand, operands: Sequence[Operand]) -> Plan:
     types = list(dict.fromkeys(form.dtype for form in forms))
     if len(types) > 1:
         raise SpecError(f"np.where of tiles of {' and '.join(map(str, types))}: convert one of them")
+    if types and not packing(types[0]).computed:
+        raise SpecError(f"np.where of {types[0]} tiles: they are converted, loaded and stored only; choose before astype")
     kinds = [part for part in operands if not isinstance(part, Form)]
     computed = types[0] if types else arith.common(*kinds)
     if not types and computed not in (FLOAT32, INT32, BOOL):
@@ -297,6 +300,8 @@ def full_form(shape: Any, kind: arith.Kind | None, dtype: Any) -> Form:
     if kind is None:
         raise SpecError("full(shape, value, dtype): the value must be a number")
     form = check_form(shape, np.dtype(dtype), "full")
+    if not packing(form.dtype).computed:
+        raise SpecError(f"full: a tile of {form.dtype} is made by astype, of one of float32 or int32")
     if form.dtype not in HALVES:  # said outright, not by the way
         _check_number("full", kind, form.dtype)
     return form

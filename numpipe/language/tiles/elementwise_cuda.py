@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32
 from ...core import arith
 from ...core import numba as nb
 from ...core.arith_cuda import compare, convert, kind_of, kinds_of, libdevice, type_of
@@ -18,7 +19,7 @@ from ...core.op import cuda_meaning, immediate
 from . import elementwise as source
 from .layouts import COLUMN, EITHER, ROW, Form, lanes_across, places, sources, turned, vector_of
 from .refs_cuda import AllType
-from .tile import BOOL, FLOAT32, HALVES, INT32, check_form
+from .tile import check_form
 from .tile_cuda import InFlightType, TileType, as_dtype, assembled, floats, packed, registers, settled, undefined
 
 Emit = Callable[..., Any]

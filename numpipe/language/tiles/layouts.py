@@ -55,6 +55,8 @@ def lanes_across(columns: int, vector: int) -> int:
 
 def coalesced_form(form: Form, what: str) -> Form:
     """A tile of two dimensions in the coalesced layout of its type; SpecError where it has none."""
+    if form.dtype.itemsize == 1:
+        raise SpecError(f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype")
     vector = 16 // form.dtype.itemsize
     columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
     if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):

@@ -26,13 +26,14 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import INT32, packing
 from ...core.inert import Inert
 from ...core.machine import current, failure
 from ...core.op import constant, op
 from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
 from .refs import All, Ds, GmemRef, method_of, whole_slices
-from .tile import INT32, Tile, check_dtype, check_form
+from .tile import Tile, check_dtype, check_form
 from .views import GmemView, block_axes
 
 __all__ = ["load_tile"]
@@ -46,6 +47,8 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form | None]) -
     if None in sizes:
         raise SpecError(f"{name}[…]: ':' has no compile-time size here; use ds(start, size)")
     check_dtype(dtype, f"{name}[…]")
+    if not sizes and not packing(dtype).computed:
+        raise SpecError(f"{name}[…]: an element of {dtype} is no number of a kernel: load a tile, and convert it with astype")
     whole = tuple(size.shape[0] if isinstance(size, Form) else size for size in sizes)
     form = check_form(whole, dtype, f"{name}[…]") if sizes else None
     indices = [size for size in sizes if isinstance(size, Form)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import BFLOAT16, FLOAT32, packing
 from ...core import numba as nb
 from ...core.arith_cuda import type_of
 from ...core.inert_cuda import InertType
@@ -20,7 +21,6 @@ from . import load as source
 from .elementwise_cuda import place_of
 from .layouts import COLUMN, EITHER, ROW, places, sources, vector_of
 from .refs_cuda import AllType, DsType, GmemType, gmem_value
-from .tile import BFLOAT16, FLOAT32, HALVES
 from .tile_cuda import TileType, assembled, registers, undefined
 from .views import block_axes
 from .views_cuda import ViewType
@@ -63,8 +63,9 @@ class _Block:
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
         """One element, or `count` neighbours; what lies outside is not touched, but the array's first element."""
-        builder, words = self.builder, count * self.dtype.itemsize // 4
-        machine: Any = nb.i16 if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
+        builder, nbytes = self.builder, count * self.dtype.itemsize
+        words = nbytes // 4
+        machine: Any = nb.ir.IntType(8 * nbytes) if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
         pointer = builder.inttoptr(address, nb.global_pointer(machine))
         found = builder.load(pointer, align=self.dtype.itemsize * count)
         zero = nb.ir.Constant(machine, [0] * words if words > 1 else 0)
@@ -79,6 +80,8 @@ def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
 def _run(block: _Block, address: Any, inside: Any, count: int) -> list[Any]:
     """The registers of `count` neighbours, loaded at once."""
     found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
+    if not words:
+        return [block.builder.zext(found, nb.i32)]
     parts = [found] if words == 1 else [block.builder.extract_element(found, nb.const(i)) for i in range(words)]
     return [_bits(block.builder, block.dtype, part) for part in parts]
 
@@ -86,9 +89,9 @@ def _run(block: _Block, address: Any, inside: Any, count: int) -> list[Any]:
 def _packed(block: _Block, two: list[Any]) -> list[Any]:
     """The registers of two elements that were loaded one by one."""
     builder = block.builder
-    if block.dtype in HALVES:
+    if packing(block.dtype).per_register == 2:
         low, high = (builder.zext(bits, nb.i32) for bits in two)
-        return [builder.or_(low, builder.shl(high, nb.const(16)))]
+        return [builder.or_(low, builder.shl(high, nb.const(8 * block.dtype.itemsize)))]
     return [_bits(builder, block.dtype, word) for word in two]
 
 
@@ -176,8 +179,8 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
                                                for part in (parts[axis] for axis in axes)])
     memory = ref.role == "memory"
     tile = None if form is None else TileType.of(form)
-    number = nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype)
-    result = tile or (InertType(source.element(name)) if memory else number)
+    result = tile or (InertType(source.element(name)) if memory else
+                      nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:

@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import FLOAT32
 from ...core import arith
 from ...core.op import Op
 from .elementwise import apply, not_computed, numbers
-from .tile import FLOAT32, Tile
+from .tile import Tile
 
 __all__ = ["fma", "rsqrt", "sigmoid"]
 

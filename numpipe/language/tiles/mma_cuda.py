@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dtypes import FLOAT32
+from ...arch.dtypes import operand as element_operand
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
@@ -15,16 +17,15 @@ from . import mma as source
 from .layouts import Form
 from .order import before_async
 from .refs_cuda import SmemType
-from .tile import FLOAT16
 from .tile_cuda import InFlightType, TileType, registers, settled, undefined
 
 
-def through(builder: Any, registers: int, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
+def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
     """`text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs only where there is no value."""
-    machine = nb.ir.ArrayType(nb.f32, registers)
+    machine, registers = tile.machine, tile.registers
     parts = [] if value is None else [builder.extract_value(value, i) for i in range(registers)]
-    outputs = ",".join(["=f"] * registers + [str(i) for i in range(len(parts))])
-    struct = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * registers), parts + extra, text,
+    outputs = ",".join(["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))])
+    struct = nb.emit_asm(builder, nb.ir.LiteralStructType([machine.element] * registers), parts + extra, text,
                          f"{outputs}{constraints},~{{memory}}")
     result = nb.ir.Constant(machine, nb.ir.Undefined)
     for i in range(registers):
@@ -40,14 +41,15 @@ def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
     block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)
     counts = a.registers if isinstance(a, TileType) else 1
     left = operand(a.layout, 1) if isinstance(a, SmemType) else None
+    types = ".".join(kind.name for kind in map(element_operand, (a.dtype, b.dtype)) if kind)
     text = ["wgmma.fence.sync.aligned;"]
     for j in range(len(right.offsets[0])):
         for i in range(rows // 64):
             sums = [f"${i * block + r}" for r in range(block)]
             at = first + i * counts // (rows // 64) + 4 * j
             source_a = "da" if left else f"{{{', '.join(f'${at + n}' for n in range(4))}}}"
-            step = statement(columns, "f16" if a.dtype == FLOAT16 else "bf16", left.major if left else "k", right.major, sums,
-                             source_a, "db", "0" if fresh and j == 0 else "1")
+            step = statement(columns, types, left.major if left else "k", right.major, sums, source_a, "db",
+                             "0" if fresh and j == 0 else "1")
             names = (_named("da", first, left, left.offsets[i][j]) if left else "") + _named("db", first + counts, right,
                                                                                             right.offsets[0][j])
             text.append(f"{{ .reg .b32 low; .reg .b64 da, db; {names}{step} }}")
@@ -88,7 +90,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
         nb.call(context, builder, before_async, tuple(ty for ty, _ in shared), [value for _, value in shared])
         extra = registers(builder, a, args[1]) if from_registers else [_low_half(builder, args[1], operand(a.layout, 1))]
         extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
-        return through(builder, product.registers, None if fresh else args[0], text, extra, ",r" * len(extra))
+        return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
 
     return InFlightType(product, b.role)(acc, a, b), codegen
 
@@ -133,4 +135,4 @@ def _waited(context: Any, builder: Any, acc: Any, value: Any, text: str, result:
                                                     for ty, part, kind in zip(acc, parts, result, strict=True)])
     if not isinstance(acc, InFlightType) or acc.role == "memory":
         return value
-    return through(builder, acc.tile.registers, value, text, [], "")
+    return through(builder, acc.tile, value, text, [], "")

@@ -1,4 +1,4 @@
-"""Panels on the GPU: stmatrix for 16-bit types, 8-byte stores for 32-bit types, into swizzled rows."""
+"""Panels on the GPU: stmatrix for 16-bit types, stores of two columns for others, into swizzled rows."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def write(builder: Any, panel: TileType, value: Any, address: Any) -> None:
     lane = builder.and_(thread, nb.const(31))
     warp_row = builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1))  # 16 rows a warp
     registers = words(builder, panel, value)
-    if panel.dtype.itemsize == 4:
-        layout = Layout(panel.shape, 4, 1, width, 64 * width)  # type: ignore[arg-type]
+    if panel.dtype.itemsize != 2:
+        layout = Layout(panel.shape, panel.dtype.itemsize, 1, width, 64 * width)  # type: ignore[arg-type]
         write_registers(builder, layout, address, registers)
         return
     row = builder.add(warp_row, builder.and_(lane, nb.const(15)))

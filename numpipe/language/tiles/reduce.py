@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32
 from ...core.inert import Inert
 from ...core.machine import current
 from ...core.op import op
@@ -35,7 +36,7 @@ from ...diagnostics.errors import SpecError
 from .elementwise import form_of, int32
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
-from .tile import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, Tile
+from .tile import Tile
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import FLOAT32, HALVES
 from ...core import numba as nb
 from ...core.arith_cuda import compare, convert, type_of
 from ...core.inert import REASON
@@ -18,7 +19,6 @@ from ...plan.unit import Unit
 from . import reduce as source
 from .elementwise_cuda import form_of, is_tile
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
-from .tile import FLOAT32, HALVES
 from .tile_cuda import InFlightType, TileType, assembled, floats, packed, registers, undefined
 
 Combine = Callable[[Any, Any], Any]

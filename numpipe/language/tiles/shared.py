@@ -25,6 +25,7 @@ from .tile import Tile, check_shape
 
 def check_load(layout: Layout, dtype: np.dtype) -> tuple[int, int]:
     """The shape of the register tile that a load gives, or a SpecError."""
+    _check_order(layout, dtype, "tile[…]")
     return check_shape(layout.shape, dtype, "tile[…]")
 
 
@@ -32,6 +33,7 @@ def check_store(layout: Layout, dtype: np.dtype, writable: bool, value: Form) ->
     """SpecError unless a register tile of this form can be stored there."""
     if not writable:
         raise SpecError(READ_ONLY)
+    _check_order(layout, dtype, "tile[…] = value")
     check_shape(layout.shape, dtype, "tile[…] = value")
     only_accumulator(value, "tile[…] = value")
     shape, kind = value.shape, value.dtype
@@ -40,6 +42,13 @@ def check_store(layout: Layout, dtype: np.dtype, writable: bool, value: Form) ->
                         "tile[ds(start, size), :] = value")
     if kind != dtype:
         raise SpecError(f"tile[…] = value: the tile is {dtype}, the value {kind}: store value.astype(tile.dtype)")
+
+
+def _check_order(layout: Layout, dtype: np.dtype, what: str) -> None:
+    """SpecError for columns of bytes: no instruction turns them into rows."""
+    if layout.itemsize == 1 and layout.inner == 0:
+        raise SpecError(f"{what}: the columns of this {dtype} tile are contiguous, and lanes move two elements of a row: use the "
+                        "tile itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)")
 
 
 def no_tile(given: object) -> SpecError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import INT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
@@ -18,7 +19,6 @@ from .addresses import Access, accesses, detour, lane_offset
 from .order import before_access
 from .refs import ASSIGNED, READ_ONLY
 from .refs_cuda import AtType, SmemType, view
-from .tile import INT32
 from .tile_cuda import InFlightType, TileType, assembled, settled, undefined, words
 
 
@@ -70,7 +70,7 @@ def write_registers(builder: Any, layout: Layout, address: Any, registers: list[
 
 def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) -> list[Any]:
     """Load a tile's registers from shared memory."""
-    found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * layout.itemsize // 512)
+    found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * max(layout.itemsize, 2) // 512)
     for access, at in _addresses(builder, layout, address):
         found[access.first:access.first + access.count] = _load(builder, layout, access, at)
     return [builder.bitcast(part, nb.i32) if dtype == INT32 else part for part in in_place(builder, layout, found)]
@@ -109,6 +109,8 @@ def _load_tile(_context: Any, tile: Any) -> Any:
 def _load(builder: Any, layout: Layout, access: Access, address: Any) -> list[Any]:
     if layout.itemsize == 2:
         return ldmatrix(builder, access.count, layout.inner == 0, address)
+    if layout.itemsize == 1:
+        return [nb.emit_asm(builder, nb.i32, [address], "ld.shared.u16 $0, [$1];", "=r,r,~{memory}")]
     if access.count == 1:
         return [nb.emit_asm(builder, nb.f32, [address], "ld.shared.f32 $0, [$1];", "=f,r,~{memory}")]
     pair = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * 2), [address], "ld.shared.v2.f32 {$0, $1}, [$2];",
@@ -138,6 +140,8 @@ def _store(builder: Any, layout: Layout, access: Access, address: Any, registers
     if layout.itemsize == 2:
         kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
         text, code = f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};", "r"
+    elif layout.itemsize == 1:
+        text, code = "st.shared.u16 [$0], $1;", "r"
     else:
         vector = f"v{access.count}." if access.count > 1 else ""
         text, code = f"st.shared.{vector}f32 [$0], {f'{{{names}}}' if vector else names};", "f"

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import BOOL
 from ...core.inert import Inert
 from ...core.machine import current, failure
 from ...core.op import op
@@ -31,7 +32,7 @@ from .layouts import ACCUMULATOR, Form
 from .panel import Batch, batches, panel_columns
 from .refs import All, Ds, GmemRef, method_of, whole_slices
 from .store_ring import put
-from .tile import BOOL, Tile
+from .tile import Tile
 from .views import block_axes
 
 
@@ -58,7 +59,8 @@ def stored(name: str) -> str:
 
 def through_tma(array: Any, axes: tuple[int, ...], form: Form) -> bool:
     """Whether a tile, lying along `axes` of this array, takes the store ring."""
-    return bool(form.layout == ACCUMULATOR and array.tma and array.tma_store and array.order == "row" and axes[1] == array.ndim - 1)
+    whole = form.layout == ACCUMULATOR and form.shape[1] * form.dtype.itemsize % 16 == 0  # panels are 16 bytes wide at least
+    return bool(whole and array.tma and array.tma_store and array.order == "row" and axes[1] == array.ndim - 1)
 
 
 def _is_slice(part: Any) -> bool | None:

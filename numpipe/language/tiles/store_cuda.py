@@ -6,6 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+from ...arch.dtypes import packing
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
@@ -17,7 +18,6 @@ from .panel import batches, panel_columns
 from .refs_cuda import AllType, DsType, GmemType, gmem_value
 from .store_ring import put
 from .store_ring_cuda import BatchType
-from .tile import HALVES
 from .tile_cuda import InFlightType, TileType, registers, settled
 from .views import block_axes
 
@@ -50,7 +50,8 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
                    for places in batches(tile.shape, width, ref.unit.plan_staging(panels))]
         for batch in batched:
             nb.returns(typing_context, put, (ref, batch, nb.types.UniTuple(I32, ref.arg.ndim)))
-    word = ("st.global.f32 [$0], $1;", "f") if tile.dtype.itemsize == 4 else ("st.global.b16 [$0], $1;", "h")
+    bits = 8 * tile.dtype.itemsize
+    word = ("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h")
     return Writing(ref, tile, axes, tuple(batched), statement or word)
 
 
@@ -198,6 +199,8 @@ def _store_runs(builder: Any, how: Writing, value: Any, base: Any, inside: Any, 
     def runs() -> None:
         each = nbytes // 4
         parts = registers(builder, tile, value)
+        if tile.dtype.itemsize == 1:  # two registers, of two elements each, are a word
+            parts = [builder.or_(low, builder.shl(high, nb.const(16))) for low, high in zip(parts[::2], parts[1::2], strict=True)]
         for first in range(0, len(where), vector):
             r = element(first, 0)
             at = _moved(builder, tile, _moved(builder, tile, base, r, strides[0]), element(first, 1), strides[1])
@@ -236,9 +239,9 @@ def _store_runs(builder: Any, how: Writing, value: Any, base: Any, inside: Any, 
 
 def _element(builder: Any, how: Writing, value: Any, number: int) -> Any:
     """An element of a lane, in the register class of the statement."""
-    if how.tile.dtype in HALVES:
+    if packing(how.tile.dtype).per_register == 2:
         packed = builder.extract_value(value, number // 2)
-        return builder.trunc(builder.lshr(packed, nb.const(16)) if number % 2 else packed, nb.i16)
+        return builder.trunc(builder.lshr(packed, nb.const(8 * how.tile.dtype.itemsize)) if number % 2 else packed, nb.i16)
     word = builder.extract_value(value, number)
     return builder.bitcast(word, nb.f32) if word.type != nb.f32 and how.statement[1] == "f" else word
 

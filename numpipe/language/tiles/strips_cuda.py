@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dtypes import packing
 from ...core import numba as nb
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import SpecError
 from . import strips as source
 from .layouts import places
-from .tile import HALVES
 from .tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
 
 I32 = nb.types.int32
@@ -17,7 +17,7 @@ I32 = nb.types.int32
 
 def _run(tile: TileType, strip: TileType, first: int) -> list[int]:
     """The registers of a tile that a strip from column `first` on is made of, in the strip's order."""
-    each = 2 if tile.dtype in HALVES else 1
+    each = packing(tile.dtype).per_register
     number = {place: i // each for i, place in enumerate(places(tile.shape, tile.layout)) if i % each == 0}
     return [number[row, column + first] for row, column in places(strip.shape, strip.layout)[::each]]  # type: ignore[operator]
 

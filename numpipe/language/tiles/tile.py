@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import ml_dtypes
 import numpy as np
 
+from ...arch.dtypes import BOOL, FLOAT32, INT32, TILES, listed, packing
 from ...core.inert import REASON
 from ...core.machine import InFlight, current
 from ...core.op import constant, op
@@ -20,12 +20,6 @@ from .layouts import ACCUMULATOR, Form, layout_of, vector_layout
 
 __all__ = ["zeros"]
 
-FLOAT16 = np.dtype(np.float16)
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-FLOAT32 = np.dtype(np.float32)
-INT32 = np.dtype(np.int32)
-BOOL = np.dtype(np.bool_)
-HALVES = FLOAT16, BFLOAT16
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 
 
@@ -40,9 +34,8 @@ def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
 
 def check_dtype(dtype: np.dtype, what: str) -> None:
     """SpecError for a type that no tile of an array's elements has."""
-    if dtype not in (FLOAT32, *HALVES, INT32):
-        raise SpecError(f"{what}: a tile's dtype is float32, float16, bfloat16 or int32, got {dtype}: convert an array before the "
-                        "call")
+    if dtype not in TILES:
+        raise SpecError(f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array before the call")
 
 
 def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
@@ -89,7 +82,7 @@ class Tile:
         return Form(self.shape, self.dtype, self.layout)
 
     def astype(self, dtype: Any) -> Tile:
-        """Converted to float32, float16, bfloat16 or int32."""
+        """Converted to another type of tiles."""
         return astype(self, dtype)
 
     def _steers(self, *_: Any) -> NoReturn:
@@ -102,23 +95,30 @@ class Tile:
 def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
     """A tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements.
 
-    float32 only: it is where sums are kept. Costs no instruction of its own beyond zeroing ``shape[0] * shape[1] / 128``
-    registers a lane, and none where a wgmma adds to it.
+    float32, or int32 for products of 8-bit integers: it is where sums are kept. Costs no instruction of its own beyond zeroing
+    ``shape[0] * shape[1] / 128`` registers a lane, and none where a wgmma adds to it.
     """
     dtype = np.dtype(dtype)
     constant("zeros", "shape", shape)
     legal = check_shape(shape, dtype, "zeros")
-    if dtype != FLOAT32:
-        raise SpecError(f"zeros: accumulators are float32, got {dtype}: use .astype afterwards")
-    return Tile(None if current().role == "memory" else np.zeros(legal, np.float32), legal, dtype)
+    check_sums(dtype)
+    return Tile(None if current().role == "memory" else np.zeros(legal, dtype), legal, dtype)
+
+
+def check_sums(dtype: np.dtype) -> None:
+    """SpecError for a type that no accumulator has."""
+    if dtype not in (FLOAT32, INT32):
+        raise SpecError(f"zeros: accumulators are float32 or int32, got {dtype}: use .astype afterwards")
 
 
 @op
 def astype(tile: Tile, dtype: Any) -> Tile:
-    """``tile.astype(dtype)`` among float32, float16, bfloat16 and int32; a mask becomes 0 and 1.
+    """``tile.astype(dtype)`` among all types of tiles; a mask becomes 0 and 1.
 
-    Floats are rounded to nearest, of two to the even one. To int32 they are truncated; what int32 cannot hold becomes the nearest
-    that it can, NaN becomes 0 (PTX ISA, "cvt": ``.rzi.s32``). From int32, and between the 16-bit types, through float32.
+    Floats are rounded to nearest, of two to the even one. To float8 types they saturate: what is too large, infinity too, becomes
+    the largest number, with its sign; NaN stays NaN (PTX ISA, "cvt": ``.satfinite``). To integers they are truncated; what the
+    type cannot hold becomes the nearest that it can, NaN becomes 0 (``.rzi.s32``, and ``cvt.pack.sat`` to 8 bits, which int32 is
+    converted by as well). From integers to floats, and between floats of 8 and 16 bits, through float32.
     """
     dtype = np.dtype(dtype)
     if dtype == tile.dtype:
@@ -128,13 +128,19 @@ def astype(tile: Tile, dtype: Any) -> Tile:
 
 
 def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    have, made = packing(value.dtype).wide, packing(dtype)
     with np.errstate(all="ignore"):
-        if value.dtype == BOOL:
-            return value.astype(dtype)
-        wide = value.astype(FLOAT32)
-        if dtype != INT32:
-            return wide.astype(dtype)
-        limits = np.iinfo(np.int32)
-        whole: np.ndarray = np.nan_to_num(np.trunc(wide.astype(np.float64)), nan=0.0)
-        found: np.ndarray = np.clip(whole, limits.min, limits.max).astype(np.int32)
-        return found
+        found = value.astype(have)
+        if have != made.wide:
+            found = found.astype(FLOAT32) if made.wide == FLOAT32 else _truncated(found, INT32)
+        if made.wide == INT32:
+            return _truncated(found, dtype)
+        return (found if made.largest is None else np.clip(found, -made.largest, made.largest)).astype(dtype)
+
+
+def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Integers of a type, the nearest that it holds; 0 of NaN."""
+    limits = np.iinfo(dtype)
+    whole: np.ndarray = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
+    found: np.ndarray = np.clip(whole, limits.min, limits.max).astype(dtype)
+    return found

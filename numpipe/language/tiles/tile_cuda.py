@@ -7,22 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import BOOL, FLOAT32, INT32, packing
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from . import tile as source
 from .layouts import ACCUMULATOR, Form, places
-from .tile import BOOL, FLOAT32, HALVES, INT32, check_dtype, check_shape
+from .tile import check_dtype, check_shape
 
 
 class TileType(nb.types.Type):  # type: ignore[misc]
-    """float32, int32 and bool: a register an element, in the order of `layouts.places`; 16-bit types: two in one."""
+    """float32, int32 and bool: a register an element, in the order of `layouts.places`; smaller types: two in one."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, layout: str = ACCUMULATOR) -> None:
         self.shape, self.dtype, self.layout = shape, dtype, layout
         self.elements = len(places(shape, layout))
-        self.registers = self.elements // 2 if dtype in HALVES else self.elements
+        self.registers = self.elements // packing(dtype).per_register
         super().__init__(name=f"tile({shape}, {dtype}{'' if layout == ACCUMULATOR else f', {layout}'})")
 
     @classmethod
@@ -96,12 +97,12 @@ def undefined(tile: TileType) -> Any:
 
 
 def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """The registers of a tile: its elements, of a 16-bit type two in each."""
+    """The registers of a tile: its elements, of types of 8 and 16 bits two in each."""
     return [builder.extract_value(value, i) for i in range(tile.registers)]
 
 
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """The registers as they are stored: two 16-bit elements as an integer, elements of 32 bits as float32, int32 too."""
+    """The registers as they are stored: two smaller elements as an integer, elements of 32 bits as float32, int32 too."""
     return [builder.bitcast(part, nb.f32) if tile.dtype == INT32 else part for part in registers(builder, tile, value)]
 
 
@@ -117,33 +118,38 @@ def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
 def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
     kind = as_dtype(dtype)
     tile = TileType(check_shape(immediate("zeros", "shape", shape), kind, "zeros"), kind)
-    if kind != FLOAT32:
-        raise SpecError(f"zeros: accumulators are float32, got {kind}: use .astype afterwards")
-    return tile(shape, dtype), lambda context, builder, sig, args: nb.ir.Constant(tile.machine, [0.0] * tile.registers)
+    source.check_sums(kind)
+    nothing = nb.ir.Constant(tile.machine, [0.0 if kind == FLOAT32 else 0] * tile.registers)
+    return tile(shape, dtype), lambda context, builder, sig, args: nothing
 
 
 # ---- conversions
-_WIDENING = {  # a 16-bit element in a register's low, and in its high half, as float32: a bfloat16 is the upper half of one
-    np.dtype(np.float16): ("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, lo; }",
-                           "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, hi; }"),
-    source.BFLOAT16: ("{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits; }",
-                      "{ .reg .b32 bits; and.b32 bits, $1, 0xffff0000; mov.b32 $0, bits; }"),
-}
+def _register(dtype: np.dtype) -> tuple[Any, str]:
+    """(LLVM type, constraint) of what conversions of a type go through."""
+    return (nb.f32, "f") if packing(dtype).wide == FLOAT32 else (nb.i32, "r")
+
+
+def _wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
+    """The elements in registers of a type, in the type that conversions go through."""
+    if not packing(dtype).narrow:
+        return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
+    machine, code = _register(dtype)
+    return [builder.call(nb.pure_asm(machine, [nb.i32], text, f"={code},r"), [part])
+            for part in parts for text in packing(dtype).widen]
 
 
 def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     """The elements in registers of a type as float32."""
-    if dtype in HALVES:
-        return [builder.call(nb.pure_asm(nb.f32, [nb.i32], text, "=f,r"), [part]) for part in parts for text in _WIDENING[dtype]]
-    if dtype == FLOAT32:
-        return list(parts)
-    return [builder.uitofp(part, nb.f32) if dtype == BOOL else builder.sitofp(part, nb.f32) for part in parts]
+    if dtype == BOOL:
+        return [builder.uitofp(part, nb.f32) for part in parts]
+    found = _wide(builder, dtype, parts)
+    return found if packing(dtype).wide == FLOAT32 else [builder.sitofp(part, nb.f32) for part in found]
 
 
 def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
-    """Two float32 rounded to a 16-bit type, in one register."""
-    text = f"cvt.rn.{'bf16x2' if dtype == source.BFLOAT16 else 'f16x2'}.f32 $0, $2, $1;"
-    return builder.call(nb.pure_asm(nb.i32, [nb.f32, nb.f32], text, "=r,f,f"), [low, high])
+    """Two elements, in the type that conversions go through, in one register of a smaller type."""
+    machine, code = _register(dtype)
+    return builder.call(nb.pure_asm(nb.i32, [machine, machine], packing(dtype).narrow, f"=r,{code},{code}"), [low, high])
 
 
 @cuda_meaning(source.astype)
@@ -157,13 +163,12 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     result = TileType(have.shape, kind, have.layout)
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if have.dtype == BOOL and kind == INT32:
-            return assembled(builder, result, [builder.zext(bit, nb.i32) for bit in registers(builder, have, args[0])])
-        found = floats(builder, have.dtype, registers(builder, have, args[0]))
-        if kind == INT32:
+        integers = packing(kind).wide == INT32
+        found = (_wide if integers else floats)(builder, have.dtype, registers(builder, have, args[0]))
+        if integers and packing(have.dtype).wide == FLOAT32:
             function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
             found = [builder.call(function, [x]) for x in found]
-        elif kind in HALVES:
+        if packing(kind).narrow:
             found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
         return assembled(builder, result, found)
 

@@ -44,12 +44,12 @@ Work = collections.Counter[tuple[Any, ...]]
 class Accumulator:
     """Registers that a product writes; `taken`: a later one has them."""
 
-    def __init__(self, machine: Counter, shape: tuple[int, int]) -> None:
-        self.machine, self.shape, self.taken = machine, shape, False
+    def __init__(self, machine: Counter, shape: tuple[int, int], dtype: np.dtype) -> None:
+        self.machine, self.shape, self.dtype, self.taken = machine, shape, dtype, False
         self.registers = shape[0] * shape[1] // 128
 
     def read(self) -> np.ndarray:
-        return np.broadcast_to(np.float32(0), self.shape)
+        return np.broadcast_to(np.zeros((), self.dtype), self.shape)
 
     def __del__(self) -> None:
         if not self.taken:
@@ -157,10 +157,12 @@ class Counter:
 
     def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
-        self.work["flop",] += 2 * 64 * mma.n * BY_DTYPE[mma.dtype].k * count
+        record = BY_DTYPE[mma.dtype]
+        assert record.operand is not None
+        self.work["flop",] += 2 * 64 * mma.n * record.k * count
         self.work["tensor", self.warpgroup] += round(count * self.unit.target.product_cycles(mma.n))
         self.work["products", self.warpgroup] += count
-        result = Accumulator(self, (64 * len(mma.steps), mma.n))
+        result = Accumulator(self, (64 * len(mma.steps), mma.n), record.operand.sums)
         if isinstance(accumulator, Accumulator):
             accumulator.taken = True
         else:
