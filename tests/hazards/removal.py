@@ -47,21 +47,19 @@ OPERATIONS = (
     wgmma.wait_group, wgmma.wait)
 """The intrinsics that synchronise."""
 PASSED_ON = (
-    "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit", "copies.commit_group", "copies.fence_and_meet",
-    "copies.meet", "copies.wait_stores", "fragment.exchange.exchange", "fragment.mma.wgmma_wait",
+    "barriers.barrier_arrive", "barriers.barrier_wait", "copies.commit_smem", "copies.commit_smem_to_gmem_group",
+    "copies.fence_and_meet", "copies.meet", "copies.wait_smem_to_gmem", "fragment.exchange.exchange", "fragment.mma.wgmma_wait",
     "fragment.order.before_access", "fragment.order.before_async",
     "multicast.arrive_at_peers", "order_tokens.await_token", "order_tokens.enter_turn", "order_tokens.leave_turn",
     "order_tokens.pass_token", "outputs.await_slot", "outputs.meet", "partials.await_signal", "partials.signal", "phases.arrive",
-    "phases.arrive_at_peers", "phases.wait", "registers.set_registers", "ring.await_consumed", "ring.await_ready", "ring.release",
-    "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products", "steps.await_released",
+    "phases.arrive_at_peers", "phases.wait", "registers.set_max_registers", "ring.await_consumed", "ring.await_ready",
+    "ring.release", "ring.release_delayed", "ring.release_used", "steps.await_empty", "steps.await_products", "steps.await_released",
     "store_ring.await_staging", "store_ring.drain_stores")
 """Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = ("fragment.mma.<listcomp>", "fragment.order._barrier", "order_tokens.if_several", "order_tokens.over_tokens",
            "outputs.first_lane", "outputs.over_outputs", "refs.__getitem__",
            "refs.__setitem__", "ring.each", "steps.only_if", "steps.over")
 """Functions that only call what they are given."""
-PUBLIC = (numpipe.commit_smem, numpipe.commit_smem_to_gmem_group, numpipe.wait_smem_to_gmem, numpipe.set_max_registers)
-"""What a kernel says of these; the others are operations."""
 ELSEWHERE = "bench", "compile", "intrinsics", "launch", "sim"
 """folders of numpipe without protocol"""
 LOOP = "the end of a loop (compile.loops)"
@@ -215,4 +213,4 @@ def _synchronises(node: ast.AST, module: ModuleType, helpers: set[Any]) -> bool:
 
 
 def _is_one(value: Any, helpers: set[Any]) -> bool:
-    return value in helpers or value in OPERATIONS if isinstance(value, Op) else value in PUBLIC
+    return isinstance(value, Op) and (value in helpers or value in OPERATIONS)

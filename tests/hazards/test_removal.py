@@ -25,7 +25,7 @@ WAITED = ("wgmma.wait_group waits until no more than N of the newest groups are 
           "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers")
 REDUNDANT = {
     "setmaxnreg.inc < simulate.run_role": HINT,
-    "setmaxnreg.inc < registers.set_registers < a kernel": HINT,
+    "setmaxnreg.inc < registers.set_max_registers < a kernel": HINT,
     f"wgmma_wait < fragment.mma.wgmma_wait < {LOOP}": WAITED,
     "wgmma_wait < fragment.mma.wgmma_wait < emit.run_carry": WAITED,
     "warp_sync < phases.arrive < barriers.barrier_arrive < a kernel":

@@ -30,7 +30,7 @@ import numpy as np
 
 from ...core.inert import Inert
 from ...core.machine import current
-from ...core.op import op
+from ...core.op import Op, op
 from ...diagnostics.errors import SpecError
 from .elementwise import form_of, int32
 from .exchange import each_to_all, exchange
@@ -87,7 +87,6 @@ def exchanged(form: Form, axis: int | None) -> int:
     return 16
 
 
-@op
 def reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> Any:
     """``tile.sum(axis=…, keepdims=…)`` and its like, in a kernel of which `np_` is the context."""
     axis = None if axis is None else int(axis)
@@ -108,6 +107,17 @@ def reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> An
     if made is None:
         return number_type(tile.dtype).type(found)
     return Tile(np.asarray(found).astype(made.dtype), made.shape, made.dtype, made.layout)
+
+
+def _reduction(name: str) -> Op[..., Any]:
+    def operation(np_: Any, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
+        return reduced(np_, tile, name, axis, keepdims)
+
+    operation.__name__ = operation.__qualname__ = name
+    return op(context=True, numpy=getattr(np, name), method=name)(operation)
+
+
+REDUCTIONS = {name: _reduction(name) for name in FUNCTIONS}
 
 
 def partial_form(form: Any, name: str, given: str) -> Form:
@@ -142,16 +152,16 @@ partial_min = _partial("partial_min", np.min, "Minima of every eighth column; Na
 
 
 # ---- a vote in an `if`
-@op
+@op(context=True)
 def chosen(np_: Any, test: Any) -> Any:
     """The test of an `if` that a vote decides, which the memory role passes by: nothing in it loads anything."""
     return False if np_.memory and isinstance(test, Inert) else bool(test)
 
 
-@op
+@op(context=True)
 def behind_choice(np_: Any, value: Any) -> Any:
     """A value that such an `if` may have changed: a number has none in the memory role."""
     if isinstance(value, tuple):
-        parts = [behind_choice(np_, part) for part in value]
+        parts = [behind_choice.function(np_, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return Inert("a number that a vote decides") if np_.memory and not isinstance(value, Tile) else value

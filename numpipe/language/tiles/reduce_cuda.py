@@ -125,9 +125,7 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     return builder.icmp_unsigned("!=", found, nb.const(0))
 
 
-@cuda_meaning(source.reduced)
-def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keepdims: Any) -> Any:
-    name = nb.literal(operation)
+def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     along = nb.literal(axis)
     form: Any = form_of(tile, name) if is_tile(tile) else None
     made = source.check(name, form, along, bool(nb.literal(keepdims)), str(nb.unliteral(tile)))
@@ -161,7 +159,17 @@ def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keep
         total = _between_warps(builder, np_.unit, combine, [total], 4)[0] if nbytes else total
         return convert(context, builder, total, nb.types.float32, result) if half else total
 
-    return result(np_, tile, operation, axis, keepdims), codegen
+    return result(np_, tile, axis, keepdims), codegen
+
+
+def _reduction(operation: Any, name: str) -> None:
+    @cuda_meaning(operation)
+    def typer(_context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
+        return _reduced(name, np_, tile, axis, keepdims)
+
+
+for _name, _operation in source.REDUCTIONS.items():
+    _reduction(_operation, _name)
 
 
 def _along(builder: Any, unit: Unit, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
