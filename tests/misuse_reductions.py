@@ -38,6 +38,62 @@ def a_sum_of_a_mask(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("mean of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError)
+def a_mean_of_a_mask(a, b, c):
+    m = np.mean(numpipe.iota(64) < 3)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("argmax: axis must be None or an int from -2 to 1 for shape (64, 64), got -3", kind=SpecError)
+def an_index_along_no_axis(a, b, c):
+    m = numpipe.zeros((64, 64), np.float32).argmax(axis=-3)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.argmin: axis must be a compile-time constant")
+def an_index_along_an_axis_of_run_time(a, b, c):
+    m = np.argmin(numpipe.zeros((64, 64), np.float32), axis=a.shape[0])
+    #                                                       ^^^^^^^^^^
+
+
+@refused("b[ds(0, 64), ds(0, 64)].mean(axis=None, keepdims=False) in a kernel, got b[ds(0, 64), ds(0, 64)].mean(0, 1)")
+def a_mean_with_too_many_arguments(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].mean(0, 1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError)
+def the_floor_of_a_mask(a, b, c):
+    m = np.floor(numpipe.iota(64) < 3)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.clip' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError)
+def integers_clipped_by_floats(a, b, c):
+    m = np.clip(numpipe.iota(64), 0.5, 2.5)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.clip(x, low, high): one of the two bounds may be None, not both", kind=SpecError)
+def a_clip_without_bounds(a, b, c):
+    m = np.clip(numpipe.iota(64), None, None)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.clip takes 3 arguments in a kernel, (a, a_min, a_max), got np.clip(numpipe.iota(64), 2)")
+def a_clip_with_one_argument(a, b, c):
+    m = np.clip(numpipe.iota(64), 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="np.isnan(…) takes register tiles and numbers, got shared-memory tile",
+         compiled="np.isnan(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16", kind=SpecError)
+def nan_of_a_tile_in_shared_memory(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        x = np.isnan(y)
+        #   ^^^^^^^^^^^
+
+
 @refused(simulated="sum(…) of register tiles: got shared-memory tile",
          compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16", kind=SpecError)
 def a_sum_of_a_tile_in_shared_memory(a, b, c):

@@ -19,7 +19,7 @@ import numpipe
 from numpipe import ArrayType, BlockSpec, CompileError, SpecError, Static, cdiv, ds
 from numpipe.compile.lift import nodes
 from numpipe.compile.lift.fold import StaticArray
-from numpipe.compile.lift.lift import lift, read
+from numpipe.compile.lift.lift import _Lift, lift, read
 from numpipe.compile.lift.positions import Source
 from numpipe.plan.unit import Unit
 
@@ -421,3 +421,13 @@ def test_a_source_is_parsed_with_the_lines_of_its_file(first, indent):
     tree = Source("f", "file.py", first, lines, {}).parse()
     assert [(n.lineno, n.end_lineno) for n in (tree, tree.body[0], tree.body[0].value.right)] == [
         (first, first + 2), (first + 1, first + 2), (first + 2, first + 2)]
+
+
+def test_a_node_meets_the_rules_of_the_tables_and_no_others() -> None:
+    """Which rule has a node is written in one place: no part answers to a node by the name of a method, none overrides a rule."""
+    rules = [*_Lift.of_every_node, *_Lift.of_calls, *(rule for of in _Lift.of_type.values() for rule in of)]
+    parts = _Lift.__mro__[:_Lift.__mro__.index(ast.NodeTransformer)]
+    assert not [name for part in parts for name in vars(part) if name.startswith("visit_")]
+    for rule in rules:
+        assert [part for part in parts if rule.__name__ in vars(part)] == [next(p for p in parts if rule in vars(p).values())]
+    assert len({rule.__qualname__ for rule in rules}) == len(rules)

@@ -148,10 +148,10 @@ def otherwise(python: Callable[..., Any], *values: Any) -> Any:
     return python(*values)
 
 
-def named(function: Callable[..., Any], name: str, doc: str) -> Op[..., Any]:
+def named(function: Callable[..., Any], name: str, doc: str, numpy: Any = ()) -> Op[..., Any]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
-    return op(function)
+    return op(numpy=numpy)(function)
 
 
 Integers = Callable[[int, int, int], int]
@@ -243,7 +243,7 @@ def quotient_remainder(a: Any, b: Any, literals: int = 0) -> Any:
     return floordiv(a, b), mod(a, b)
 
 
-def _unary(name: str, symbol: str, python: Callable[[Any], Any]) -> Op[..., Any]:
+def _unary(name: str, symbol: str, python: Callable[[Any], Any], numpy: Any = ()) -> Op[..., Any]:
     def operation(a: Any) -> Any:
         of = kind(a)
         if of is None:
@@ -252,12 +252,12 @@ def _unary(name: str, symbol: str, python: Callable[[Any], Any]) -> Op[..., Any]
         value = python(as_type(a, dtype))
         return value if dtype.kind == "f" else _fit(value, dtype, f"{symbol}({a})")
 
-    return named(operation, name, f"``{symbol}(a)``")
+    return named(operation, name, f"``{symbol}(a)``", numpy)
 
 
 negative = _unary("negative", "-", operator.neg)
 positive = _unary("positive", "+", operator.pos)
-absolute = _unary("absolute", "abs", abs)
+absolute = _unary("absolute", "abs", abs, np.abs)
 
 
 @op

@@ -24,7 +24,7 @@ def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = 
 
     `for_numba`: the variant of it that is compiled.
     """
-    compiled = Helper(for_numba or function)
+    compiled: Helper[..., Any] = Helper(for_numba or function)
 
     def bind(captures: tuple[Any, ...]) -> Callable[..., Any]:
         return functools.partial(function, captures)

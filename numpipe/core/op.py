@@ -7,6 +7,18 @@ the same object and registered with Numba only when a compile first meets it:
 * ``@op``: a typer in the sibling module ``<module>_cuda``, attached there with ``@cuda_meaning(operation)``;
 * ``@helper``: no second meaning: the function's own source is compiled (the ring, the tile orders).
 
+An operation also says what the AST pass (`compile.lift`) has to know to write a call of it, so that the pass has no tables of
+operations: ``@op(context=True, site=True, numpy=np.cumsum, method="cumsum")``.
+
+=========  =================================================================================================================
+context    its first parameter is the kernel's `Context`, which the pass fills in; called without one it raises RuntimeError
+site       its second parameter is the place of the call in the user's source, which the pass fills in too
+numpy      the function of NumPy that means this operation in a kernel, or a tuple of them
+method     the method of register tiles that means it
+=========  =================================================================================================================
+
+Users, and `inspect.signature`, see the parameters without the hidden ones.
+
 >>> @helper
 ... def twice(x):
 ...     return x + x
@@ -21,7 +33,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -31,16 +43,46 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+BY_NUMPY: dict[Any, Op[..., Any]] = {}
+"""operations by the functions of NumPy that mean them"""
+BY_METHOD: dict[str, Op[..., Any]] = {}
+"""operations by the methods of register tiles that mean them"""
+
+
+def outside(name: str, how: str = ": call it from a @numpipe.kernel function") -> RuntimeError:
+    """The error of what has a meaning in the source of a kernel only."""
+    return RuntimeError(f"numpipe.{name} works inside a kernel only{how}")
+
+
+class Hidden:
+    """What a kernel passes to operations with ``context=True``: the base of `plan.context.Context`."""
+
+
 class Op(Generic[P, R]):
     """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered lazily)."""
 
-    def __init__(self, function: Callable[P, R], typer: Callable[..., Any] | None = None) -> None:
+    def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
+                 site: bool = False, numpy: Any = (), method: str = "") -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.typer = typer
+        self.context, self.site, self.method = context, site, method
         self._type: Any = None
+        BY_NUMPY.update((meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,)))
+        if method:
+            BY_METHOD[method] = self
+        if context:
+            signature = inspect.signature(function)
+            parameters = list(signature.parameters.values())
+            self.__signature__ = signature.replace(parameters=parameters[1 + site:])
+            last = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+            if last:
+                self.function = functools.wraps(function)(
+                    lambda *args: function(*args[:-len(last)], **dict(zip(last, args[-len(last):], strict=True))))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.context and not (args and isinstance(args[0], Hidden)):
+            raise outside(self.__name__)  # type: ignore[attr-defined]
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -72,14 +114,40 @@ class Helper(Op[P, R]):
         return nb.helper_type(self, self.function)
 
 
-def op(function: Callable[P, R]) -> Op[P, R]:
-    """An operation whose CUDA meaning stands in the sibling module ``<module>_cuda``."""
-    return Op(function)
+@overload
+def op(function: Callable[P, R], /) -> Op[P, R]: ...
 
 
-def helper(function: Callable[P, R]) -> Helper[P, R]:
-    """A function of the protocol, written once and compiled as it stands."""
-    return Helper(function)
+@overload
+def op(*, context: Literal[True], site: Literal[True], numpy: Any = (), method: str = "") -> Callable[
+    [Callable[Concatenate[Any, str, P], R]], Op[P, R]]: ...
+
+
+@overload
+def op(*, context: Literal[True], numpy: Any = (), method: str = "") -> Callable[
+    [Callable[Concatenate[Any, P], R]], Op[P, R]]: ...
+
+
+@overload
+def op(*, numpy: Any = (), method: str = "") -> Callable[[Callable[P, R]], Op[P, R]]: ...
+
+
+def op(function: Any = None, /, **said: Any) -> Any:
+    """An operation whose CUDA meaning stands in the sibling module ``<module>_cuda``; what it `said`: see this module."""
+    return Op(function) if function is not None else lambda function: Op(function, **said)
+
+
+@overload
+def helper(function: Callable[P, R], /) -> Helper[P, R]: ...
+
+
+@overload
+def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]]: ...
+
+
+def helper(function: Any = None, /, *, context: bool = False) -> Any:
+    """A function of the protocol, written once and compiled as it stands; `context`: as an `op` says it."""
+    return Helper(function) if function is not None else lambda function: Helper(function, context=context)
 
 
 def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -113,7 +181,7 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
         if names != list(operands):
             raise TypeError(f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ")
         body = function if check is None else _checked(function, check, operands)
-        operation = Op(body, _ptx_typer(function, text, returns, memory, operands, check))
+        operation: Op[P, R] = Op(body, _ptx_typer(function, text, returns, memory, operands, check))
         operation.ptx = text  # type: ignore[attr-defined]
         operation.operands = operands  # type: ignore[attr-defined]
         return operation

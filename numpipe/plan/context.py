@@ -13,14 +13,14 @@ import numpy as np
 
 from ..core.inert import Inert
 from ..core.machine import Role, current
-from ..core.op import op
+from ..core.op import Hidden, op
 from .plans import STATE
 from .unit import Unit
 
 __all__ = ["axis_index", "axis_size"]
 
 
-class Context:
+class Context(Hidden):
     """One role of one warpgroup on the simulated SM. `state` lives as long as the kernel, as the GPU's does."""
 
     def __init__(self, unit: Unit, role: Role) -> None:
@@ -73,7 +73,7 @@ def axis_size(name: str) -> Any:
     return np.int32(unit.tile_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
 
 
-@op
+@op(context=True)
 def warpgroup_part(np_: Context) -> Any:
     """`axis_index(wg_axis)` in a kernel: which part of the tile is this compute warpgroup's."""
     return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)

@@ -13,14 +13,13 @@ from typing import Any, NoReturn
 
 from ..core.inert import Inert
 from ..core.machine import current
-from ..core.op import op
+from ..core.op import op, outside
 from ..diagnostics.errors import CompileError, SimulationError, SpecError
 from ..diagnostics.format import Field, fields, kind_of, missing, parse, render
 from .context import Context
 
 __all__ = ["debug_print", "device_assert"]
 
-INSIDE = "works inside a kernel only: call it from a @numpipe.kernel function"
 BREAKPOINT = ("breakpoint() stops in the simulator only: run the kernel with kernel.simulate(…) or target='sim', or use "
               "numpipe.debug_print on the GPU")
 
@@ -29,7 +28,8 @@ class SimulatedOnly(CompileError):
     """The kernel has a breakpoint: it is for the simulator, and nothing is wrong with it there."""
 
 
-def debug_print(format: str, *values: Any) -> NoReturn:
+@op(context=True)
+def debug_print(np_: Context, format: str, *values: Any) -> None:
     """Print a line a warpgroup: ``[kernel cta (x, y, z) compute 1] k=3``, or ``… memory]`` by the memory role.
 
     format   a compile-time string with a field for each value: ``{}``, or ``{:[<>][+ ][0][width][.precision][type]}`` with
@@ -48,7 +48,24 @@ def debug_print(format: str, *values: Any) -> NoReturn:
     Raises SpecError for a format that the two executions would print differently, and for tiles: simulate the kernel and stop
     in it with `breakpoint()` to look at those.
     """
-    raise RuntimeError(f"numpipe.debug_print {INSIDE}")
+    parts = parse(format)
+    fields(parts, len(values))
+    machine = current()
+    text = [prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup))]
+    given = iter(values)
+    for part in parts:
+        if not isinstance(part, Field):
+            text.append(part)
+            continue
+        value = next(given)
+        if isinstance(value, Inert):
+            text.append(missing(part))
+        elif kind_of(value) is None:
+            raise SpecError(not_printed(part.number, described(value)))
+        else:
+            text.append(render(part, value))
+    if getattr(machine, "lane", 0) == 0:  # of a body that is code for each lane, lane 0 prints
+        print("".join(text))
 
 
 def device_assert(condition: Any, message: str = "") -> NoReturn:
@@ -62,7 +79,7 @@ def device_assert(condition: Any, message: str = "") -> NoReturn:
     The check is always compiled in. ``assert condition, "message"`` says the same and is compiled in with
     ``CompilerParams(asserts=True)`` only; the simulator checks both.
     """
-    raise RuntimeError(f"numpipe.device_assert {INSIDE}")
+    raise outside("device_assert")
 
 
 def prefix(kernel: str, role: str, cta: tuple[Any, Any, Any], warpgroup: Any) -> str:
@@ -91,30 +108,7 @@ def simulated_only(function: Any) -> Any:
     return function
 
 
-@op
-def print_line(np_: Context, format: str, *values: Any) -> None:
-    """`debug_print` as the AST pass writes it."""
-    parts = parse(format)
-    fields(parts, len(values))
-    machine = current()
-    text = [prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup))]
-    given = iter(values)
-    for part in parts:
-        if not isinstance(part, Field):
-            text.append(part)
-            continue
-        value = next(given)
-        if isinstance(value, Inert):
-            text.append(missing(part))
-        elif kind_of(value) is None:
-            raise SpecError(not_printed(part.number, described(value)))
-        else:
-            text.append(render(part, value))
-    if getattr(machine, "lane", 0) == 0:  # of a body that is code for each lane, lane 0 prints
-        print("".join(text))
-
-
-@op
+@op(context=True)
 def check(np_: Context, condition: Any, message: str, statement: str, file: str, line: int, always: bool) -> None:
     """`device_assert` (`always`) and `assert` as the AST pass writes them: with the source's text, file and line."""
     if isinstance(condition, Inert):

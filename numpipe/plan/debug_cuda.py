@@ -12,7 +12,7 @@ from ..core.op import cuda_meaning, immediate
 from ..diagnostics.errors import SpecError
 from ..diagnostics.format import Field, Kind, fields, missing, parse, render
 from .context_cuda import compute_warpgroup
-from .debug import BREAKPOINT, SimulatedOnly, check, not_printed, not_tested, prefix, print_line, simulated_only
+from .debug import BREAKPOINT, SimulatedOnly, check, debug_print, not_printed, not_tested, prefix, simulated_only
 from .params import LoweringSemantics
 
 
@@ -70,8 +70,8 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
         yield
 
 
-@cuda_meaning(print_line)
-def _print_line(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
+@cuda_meaning(debug_print)
+def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
     parts = parse(immediate("debug_print", "the format", format))
     fields(parts, len(values))
     text = [prefix(np_.unit.kernel.replace("%", "%%"), np_.role, ("%d", "%d", "%d"), "%d")]

@@ -14,12 +14,10 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from ..core.machine import current
-from ..core.op import constant, op
+from ..core.op import constant, op, outside
 from .context import Context
 
 __all__ = ["region"]
-
-INSIDE = "works inside a kernel only, as `with numpipe.region(\"name\"):`"
 
 
 def region(name: str) -> NoReturn:
@@ -29,16 +27,16 @@ def region(name: str) -> NoReturn:
     `continue` of a loop around it, may not leave one. They are in traces of the GPU
     (`CompilerParams.profile_space`) and of the simulated SM.
     """
-    raise RuntimeError(f"numpipe.region {INSIDE}")
+    raise outside("region", ", as `with numpipe.region(\"name\"):`")
 
 
-@op
+@op(context=True)
 def region_begin(np_: Context, name: str) -> None:
     """The top of a region."""
     current().note("region begin", region=constant("region", "name", name))
 
 
-@op
+@op(context=True)
 def region_end(np_: Context, name: str) -> None:
     """The end of a region."""
     current().note("region end", region=name)
@@ -49,7 +47,7 @@ def mark(ring: Any, event: str, step: Any, part: int) -> None:
     """An event of a ring that only the GPU records; the simulated SM knows it from its own events."""
 
 
-@op
+@op(context=True)
 def mark_tile(np_: Context, tile: Any) -> None:
     """This CTA begins a tile of a tile loop."""
     current().note("tile begin", number=int(tile))

@@ -47,13 +47,13 @@ OPERATIONS = (
     wgmma.wait_group, wgmma.wait)
 """The intrinsics that synchronise."""
 PASSED_ON = (
-    "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait", "memory.copies.commit",
-    "memory.copies.commit_group", "memory.copies.fence_and_meet", "memory.copies.meet", "memory.copies.wait_stores",
-    "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access", "tiles.order.before_async",
+    "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait", "memory.copies.commit_smem",
+    "memory.copies.commit_smem_to_gmem_group", "memory.copies.fence_and_meet", "memory.copies.meet",
+    "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access", "tiles.order.before_async",
     "pipeline.multicast.arrive_at_peers", "pipeline.order_tokens.await_token", "pipeline.order_tokens.enter_turn",
     "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token", "pipeline.outputs.await_slot",
     "pipeline.outputs.meet", "grid.partials.await_signal", "grid.partials.signal", "memory.phases.arrive",
-    "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_registers", "pipeline.ring.await_consumed",
+    "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers", "pipeline.ring.await_consumed",
     "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed", "pipeline.ring.release_used",
     "pipeline.steps.await_empty", "pipeline.steps.await_products", "pipeline.steps.await_released",
     "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
@@ -63,8 +63,6 @@ APPLIES = (
     "pipeline.outputs.first_lane", "tiles.load._read", "tiles.shared._load_part", "tiles.shared._store_part",
     "tiles.store._write", "pipeline.ring.each", "pipeline.steps.only_if", "pipeline.steps.over", "pipeline.steps.over_outputs")
 """Functions that only call what they are given."""
-PUBLIC = (numpipe.commit_smem, numpipe.commit_smem_to_gmem_group, numpipe.wait_smem_to_gmem, numpipe.set_max_registers)
-"""What a kernel says of these; the others are operations."""
 ELSEWHERE = "compile", "intrinsics", "launch", "sim", "tools"
 """rooms of numpipe without protocol"""
 LOOP = "the end of a loop (lift.loops)"
@@ -219,4 +217,4 @@ def _synchronises(node: ast.AST, module: ModuleType, helpers: set[Any]) -> bool:
 
 
 def _is_one(value: Any, helpers: set[Any]) -> bool:
-    return value in helpers or value in OPERATIONS if isinstance(value, Op) else value in PUBLIC
+    return isinstance(value, Op) and (value in helpers or value in OPERATIONS)

@@ -25,7 +25,7 @@ WAITED = ("wgmma.wait_group waits until no more than N of the newest groups are 
           "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers")
 REDUNDANT = {
     "setmaxnreg.inc < kernels.simulate.run_role": HINT,
-    "setmaxnreg.inc < memory.registers.set_registers < a kernel": HINT,
+    "setmaxnreg.inc < memory.registers.set_max_registers < a kernel": HINT,
     f"wgmma_wait < tiles.mma.wgmma_wait < {LOOP}": WAITED,
     "wgmma_wait < tiles.mma.wgmma_wait < pipeline.emit.run_carry": WAITED,
     "warp_sync < memory.phases.arrive < pipeline.barriers.barrier_arrive < a kernel":

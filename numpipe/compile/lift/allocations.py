@@ -13,6 +13,7 @@ from ...language.memory import shared
 from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation, spelled
 from .bodies import Bodies
 from .fold import MISSING, literal_node
+from .rewriter import NOT_MINE
 from .subset import mismatch
 from .subset import spelled as spelled_signature
 
@@ -20,15 +21,13 @@ from .subset import spelled as spelled_signature
 class Allocations(Bodies):
     """``numpipe.scratch(…)`` and ``numpipe.run_scoped(…)``."""
 
-    def visit_Call(self, node: ast.Call) -> Any:
-        function = self.value(node.func)
+    def allocation(self, node: ast.Call, function: Any) -> Any:
         if function is shared.scratch:
             kind, = self.bind(function, node)
-            args = [self.context_name(node), self._type(kind, True), literal_node(self.session.site(self.source, node), node)]
-            return self.call(shared.allocated, args, node)
+            return self.call(shared.scratch, [self._type(kind, True)], node)
         if function is shared.run_scoped:
             return self._scoped(node)
-        return super().visit_Call(node)
+        return NOT_MINE
 
     def _scoped(self, node: ast.Call) -> ast.Call:
         called, *kinds, axes = self.bind(shared.run_scoped, node)
@@ -38,9 +37,8 @@ class Allocations(Bodies):
         function = self.visit(called)
         if facts is None and isinstance(called, ast.Name):
             facts = self._nested_facts(called.id)
-        args = [self.context_name(node), literal_node(self.session.site(self.source, node), node), self.visit(axes), function,
-                *(self._type(kind, False) for kind in kinds)]
-        call = self.call(shared.scoped, args, node)
+        hidden, axes = self.hidden(shared.run_scoped, node), self.visit(axes)
+        call = self.call_with(hidden, shared.run_scoped, [function, *(self._type(kind, False) for kind in kinds), axes], node)
         if facts is not None:
             call.facts = facts  # type: ignore[attr-defined]
         return call

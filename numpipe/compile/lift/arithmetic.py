@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from ...core import arith, numbers
-from ...core.functions import Function
-from ...core.op import Op
-from ...language.tiles import elementwise, mathematics
+from ...core.op import BY_METHOD, BY_NUMPY, Op
+from ...language.tiles import elementwise, exact, mathematics, reduce  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
 from .fold import MISSING, stores
 from .nodes import walk
-from .rewriter import Rewriter
+from .rewriter import NOT_MINE, Rewriter
 
 _BINARY: dict[type, Op[..., Any]] = {
     ast.Add: arith.add, ast.Sub: arith.sub, ast.Mult: arith.mul, ast.Div: arith.truediv, ast.FloorDiv: arith.floordiv,
@@ -35,11 +34,6 @@ _COMPARE: dict[type, Op[..., Any]] = {ast.Lt: arith.lt, ast.LtE: arith.le, ast.G
 _BUILTINS: dict[Any, tuple[Op[..., Any], int, int]] = {  # the operation, how many arguments it takes
     builtins.abs: (arith.absolute, 1, 1), builtins.round: (numbers.rounded, 1, 1), builtins.len: (numbers.length, 1, 1),
     builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (numbers.counting, 1, 3),
-}
-_FUNCTIONS: dict[Any, Op[..., Any]] = {  # of tiles and numbers: NumPy's, and those of ours that take literals
-    **{getattr(np, name): operation for name, operation in mathematics.FUNCTIONS.items() if hasattr(np, name)},
-    **{operation: operation for operation in (mathematics.rsqrt, mathematics.sigmoid, mathematics.fma)},
-    np.abs: arith.absolute, np.maximum: elementwise.maximum, np.minimum: elementwise.minimum, np.where: elementwise.where,
 }
 _EXTREMES: dict[Any, Op[..., Any]] = {builtins.min: numbers.least, builtins.max: numbers.greatest}
 _CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
@@ -67,17 +61,17 @@ class Arithmetic(Rewriter):
         return self.call(operation, [*args, *([ast.copy_location(ast.Constant(literals), where)] if literals else [])], where)
 
     # ---- operators
-    def visit_BinOp(self, node: ast.BinOp) -> Any:
+    def binary_operator(self, node: ast.BinOp) -> Any:
         self.generic_visit(node)
         operation = _BINARY.get(type(node.op))
         return node if operation is None else self._compute(operation, [node.left, node.right], node)
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+    def unary_operator(self, node: ast.UnaryOp) -> Any:
         self.generic_visit(node)
         operation = _UNARY.get(type(node.op))
         return node if operation is None or _constant(node, int, float) else self._compute(operation, [node.operand], node)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+    def in_place(self, node: ast.AugAssign) -> Any:
         """``x += y`` is ``x = x + y``: no value of a kernel changes in place."""
         if not isinstance(node.target, ast.Name) or type(node.op) not in _BINARY:
             return self.generic_visit(node)
@@ -85,7 +79,7 @@ class Arithmetic(Rewriter):
                                             node.value), node)
         return self.visit(ast.copy_location(ast.Assign([node.target], value), node))
 
-    def visit_Compare(self, node: ast.Compare) -> Any:
+    def comparison(self, node: ast.Compare) -> Any:
         self.generic_visit(node)
         if not all(type(op) in _COMPARE for op in node.ops):
             return node
@@ -107,26 +101,15 @@ class Arithmetic(Rewriter):
         return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
 
     # ---- builtins and NumPy's types
-    def visit_Call(self, node: ast.Call) -> Any:
-        function = self.value(node.func)
+    def builtin(self, node: ast.Call, function: Any) -> Any:
         try:
-            known = function is not MISSING and (function in _BUILTINS or function in _FUNCTIONS or function in _EXTREMES or (
-                function in _CASTS) or (isinstance(function, type) and issubclass(function, (np.number, np.bool_))))
+            known = function in _BUILTINS or function in _EXTREMES or function in _CASTS or (
+                isinstance(function, type) and issubclass(function, (np.number, np.bool_)))
         except TypeError:
-            known = False
-        if known:
-            return self._builtin(function, node)
-        new = super().visit_Call(node)
-        if isinstance(new, ast.Call) and not isinstance(function, Op) and not _added(new.func):
-            tuples = isinstance(function, type) and issubclass(function, tuple)
-            if function is MISSING or tuples or isinstance(function, Function):  # a function of the kernel, or a NamedTuple
-                new.args = [self._settled(arg, ints=tuples) for arg in new.args]
-        return new
-
-    def _builtin(self, function: Any, node: ast.Call) -> ast.Call:
+            return NOT_MINE
+        if not known:
+            return NOT_MINE
         name = ast.unparse(node.func)
-        if function in _FUNCTIONS:
-            return self._function(_FUNCTIONS[function], node)
         if node.keywords:
             self.error(node, f"{name}(…) takes no keyword arguments in a kernel, got {node.keywords[0].arg}=")
         given = len(node.args)
@@ -145,9 +128,26 @@ class Arithmetic(Rewriter):
         dtype = _CASTS[function] if function in _CASTS else np.dtype(function).name
         return self.call(numbers.cast, [*args, ast.copy_location(ast.Constant(dtype), node)], node)
 
-    def _function(self, operation: Op[..., Any], node: ast.Call) -> ast.Call:
-        """A call of a function of tiles and numbers; NumPy's take their arguments by position, as most of its functions do."""
+    def meant(self, node: ast.Call, function: Any) -> Op[..., Any] | None:
+        """The operation that a call of NumPy's, or of a method of a value of the kernel, means."""
+        if function is MISSING:
+            return BY_METHOD.get(node.func.attr) if isinstance(node.func, ast.Attribute) else None
+        try:
+            return BY_NUMPY.get(function)
+        except TypeError:
+            return None
+
+    def elementwise(self, node: ast.Call, function: Any) -> Any:
+        """A function of tiles and numbers, NumPy's or one of ours that is told which arguments are literals.
+
+        NumPy's take their arguments by position, as most of its functions do.
+        """
+        operation = self.meant(node, function) or function
+        if not isinstance(operation, Op) or operation.context:
+            return NOT_MINE
         name, takes = ast.unparse(node.func), list(inspect.signature(operation).parameters)
+        if operation is function and "literals" not in takes:
+            return NOT_MINE
         takes.remove("literals") if "literals" in takes else None
         places = {keyword.arg: keyword.value for keyword in node.keywords}
         args = [*node.args, *(places.pop(parameter) for parameter in takes[len(node.args):] if parameter in places)]
@@ -171,48 +171,40 @@ class Arithmetic(Rewriter):
         mask = [ast.copy_location(ast.Constant(literals), node)] if literals else []
         return self.call(numbers.number, [node, *mask], node)
 
-    def visit_Tuple(self, node: ast.Tuple) -> Any:
+    def tuple_of(self, node: ast.Tuple) -> Any:
         self.generic_visit(node)
         return self._settled(node)
 
-    def visit_Subscript(self, node: ast.Subscript) -> Any:
-        new = super().visit_Subscript(node)
-        if isinstance(new, ast.Subscript) and isinstance(new.value, ast.Tuple) and not _constant(new.slice, int):
-            new.value = self._settled(new.value, ints=True)
-        return new
+    def subscript(self, node: ast.Subscript) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Tuple) and not _constant(node.slice, int):
+            node.value = self._settled(node.value, ints=True)
+        return node
 
-    def visit_IfExp(self, node: ast.IfExp) -> Any:
-        new = super().visit_IfExp(node)
-        if new is node:
-            node.body, node.orelse = self._settled(node.body, ints=True), self._settled(node.orelse, ints=True)
-        return new
+    def choice(self, node: ast.IfExp) -> Any:
+        self.generic_visit(node)
+        node.body, node.orelse = self._settled(node.body, ints=True), self._settled(node.orelse, ints=True)
+        return node
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        new = super().visit_BoolOp(node)
-        if new is node:
-            node.values = [self._settled(part, ints=True) for part in node.values]
-        return new
+    def condition(self, node: ast.BoolOp) -> Any:
+        self.generic_visit(node)
+        node.values = [self._settled(part, ints=True) for part in node.values]
+        return node
 
-    def visit_For(self, node: ast.For) -> Any:
-        new = super().visit_For(node)
-        if isinstance(new, ast.For):
-            new.iter = self._settled(new.iter, ints=True)
-        return new
-
-    def visit_Return(self, node: ast.Return) -> Any:
+    def returned(self, node: ast.Return) -> Any:
         self.generic_visit(node)
         if node.value is not None:
             node.value = self._settled(node.value, ints=True)
         return node
 
-    def visit_Assign(self, node: ast.Assign) -> Any:
-        new = super().visit_Assign(node)
-        if isinstance(new, ast.Assign) and isinstance(target := new.targets[0], ast.Name) and target.id in self.constants.known:
-            self.folded.add(new)
-        return new
+    def assignment(self, node: ast.Assign) -> Any:
+        self.generic_visit(node)
+        if isinstance(target := node.targets[0], ast.Name) and target.id in self.constants.known:
+            self.folded.add(node)
+        return node
 
-    def _body(self, node: ast.FunctionDef) -> None:
-        super()._body(node)
+    def settle_bound(self, node: ast.FunctionDef) -> None:
+        """Make run-time values of the constants that are bound to names of a function, which has been rewritten."""
         bound: dict[str, int] = {}
         for name, _ in stores(node):  # in the branches that are left
             bound[name] = bound.get(name, 0) + 1
@@ -238,6 +230,6 @@ def _float_literals(args: list[ast.expr]) -> int:
     return sum(1 << i for i, arg in enumerate(args) if _constant(arg, float))
 
 
-def _added(function: ast.expr) -> bool:
+def added(function: ast.expr) -> bool:
     """Whether the pass itself wrote a call."""
     return isinstance(function, ast.Name) and function.id.startswith("__np_")

@@ -12,24 +12,25 @@ from ...language.pipeline.barriers import MANUAL
 from .calls import Calls
 from .fold import literal_node
 from .nodes import children, walk
+from .rewriter import NOT_MINE
 
 
 class Bodies(Calls):
     """``emit_pipeline_warp_specialized(…)`` and ``emit_pipeline(…)``."""
 
-    def visit_Call(self, node: ast.Call) -> Any:
-        called = self.value(node.func)
+    def emits(self, node: ast.Call, called: Any) -> Any:
         if called is emit.emit_pipeline_warp_specialized:
             return self._emit(node)
         if called is emit_single.emit_pipeline:
             return self._emit_alone(node)
-        return super().visit_Call(node)
+        return NOT_MINE
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+    def not_called(self, node: ast.Expr) -> Any:
+        """A pipeline that is emitted and not run."""
         called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
         if called is emit.emit_pipeline_warp_specialized or called is emit_single.emit_pipeline:
             self.error(node, emit.not_called(called.__name__))
-        return super().visit_Expr(node)
+        return NOT_MINE
 
     def _emit(self, node: ast.Call) -> ast.Call:
         """The loop form's pipeline, and what it calls."""
@@ -43,7 +44,7 @@ class Bodies(Calls):
             self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
                              "give one")
         self._index_maps_fit(grid, in_specs, looped[0])
-        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, *looped)),
+        pipe = [*(self.visit(part) for part in (grid, in_specs, *looped)),
                 literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
         context, facts = self.facts_of(coroutine if given else compute)
         made = self.call(emit.emitted, [self.call(pipelines.make_pipeline, pipe, node), self.visit(body), context,
@@ -57,7 +58,7 @@ class Bodies(Calls):
         """A single-stream pipeline: it holds loads of the memory role where its body does."""
         body, grid, in_specs, out_specs, slots, delay, carry = self.bind(emit_single.emit_pipeline, node)
         self._index_maps_fit(grid, in_specs, out_specs)
-        pipe = [self.context_name(node), *(self.visit(part) for part in (grid, in_specs, out_specs, slots, delay)),
+        pipe = [*(self.visit(part) for part in (grid, in_specs, out_specs, slots, delay)),
                 literal_node(None, node), literal_node(self._known_grid(grid), node),
                 literal_node(self.session.site(self.source, node), node)]
         given, facts = self.facts_of(body)

@@ -11,29 +11,15 @@ import numpy as np
 
 from ...core.op import Helper, Op
 from ...language.grid import partials, tile_loop
-from ...language.memory import copies, registers
-from ...language.pipeline import emit, pipelines, schedule_fences
-from ...language.tiles import conversions, mma, refs, tile
+from ...language.pipeline import emit, pipelines
+from ...language.tiles import mma, refs, tile
 from ...plan import context, specs
+from .arithmetic import added
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .nodes import walk
+from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, spelled
-
-_REWRITTEN: dict[Any, tuple[Op[..., Any], str]] = {  # public name -> operation, what is added: c(ontext), s(ite), k(nown), g(rid)
-    pipelines.pipeline: (pipelines.make_pipeline, "cgs"),
-    specs.BlockSpec: (specs.block_spec, "k"),
-    **{kind: (made, "") for kind, made in specs.RECORDS.items()},
-    copies.copy_gmem_to_smem: (copies.copy_in, "c"),
-    copies.copy_smem_to_gmem: (copies.copy_out, "c"),
-    copies.commit_smem: (copies.commit, "c"),
-    copies.commit_smem_to_gmem_group: (copies.commit_group, "c"),
-    copies.wait_smem_to_gmem: (copies.wait_stores, "c"),
-    copies.async_prefetch: (copies.prefetch, "c"),
-    registers.set_max_registers: (registers.set_registers, "c"),
-    conversions.layout_cast: (conversions.cast, "cs"),
-    schedule_fences.schedule_fence: (schedule_fences.fence_schedule, "c"),
-}
 
 
 def plain(function: Any) -> str:
@@ -51,69 +37,100 @@ def by_position_only(function: str) -> str:
 class Calls(Loops):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+    def unused_product(self, node: ast.Expr) -> Any:
         called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
         if called is mma.wgmma or called is mma.wgmma_wait:
             name = "wgmma" if called is mma.wgmma else "wgmma_wait"
             self.error(node, f"{name} returns the accumulator and changes nothing in place: write acc = "
                              f"{ast.unparse(node.value)}")
-        return self.generic_visit(node)
+        return NOT_MINE
 
-    def visit_Call(self, node: ast.Call) -> Any:
-        function = self.value(node.func)
+    # ---- calls that need more than the operation says of itself
+    def axis(self, node: ast.Call, function: Any) -> Any:
         if function is context.axis_index or function is context.axis_size:
             axis = self._axis(node)
             if function is context.axis_index and axis == self.constants.wg_axis:
-                return self.call(context.warpgroup_part, [self.context_name(node)], node)
+                return self.call(context.warpgroup_part, [], node)
+        return NOT_MINE
+
+    def misplaced_loop(self, node: ast.Call, function: Any) -> Any:
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
             self.error(node, f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in numpipe.{function.__name__}(…):")
         if self._pipeline_call(node):
             self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
-        try:
-            known = function is not MISSING and function in _REWRITTEN
-        except TypeError:
-            known = False
-        if known:
-            operation, extra = _REWRITTEN[function]
+        return NOT_MINE
+
+    def pipeline_made(self, node: ast.Call, function: Any) -> Any:
+        """A pipeline is told the constants in its grid, and where it is written."""
+        if function is not pipelines.pipeline:
+            return NOT_MINE
+        args = self.bind(function, node)
+        self._index_maps_fit(*args[:3])
+        args += [literal_node(self._known_grid(args[0]), node), literal_node(self.session.site(self.source, node), node)]
+        return self.call(pipelines.make_pipeline, [self.visit(a) for a in args], node)
+
+    def block_spec(self, node: ast.Call, function: Any) -> Any:
+        """A BlockSpec is told what its index map returns and reads; of its parts, transforms and `Element` have a field each."""
+        if function is specs.BlockSpec:
             args = self.bind(function, node)
-            if function is pipelines.pipeline:
-                self._index_maps_fit(*args[:3])
-            args = [self.context_name(node)] * ("c" in extra) + args
-            if "k" in extra:
-                args[2] = self._memory_space(args[2])
-                args += [literal_node(self._known_indices(args[1]), node), literal_node(self._depends(args[1]), node)]
-            if "g" in extra:
-                args.append(literal_node(self._known_grid(args["c" in extra]), node))
-            if "s" in extra:
-                args.append(literal_node(self.session.site(self.source, node), node))
-            return self.call(operation, [self.visit(a) for a in args], node)
-        if isinstance(function, Op) and not isinstance(function, Helper):
-            node.args, node.keywords = self.bind(function, node), []
-            if function is partials.combine:
-                if (within := self.combination(node, node.args[0], *node.args[2:])) is not None:
-                    return within
-                node.args.pop()
-            if function is tile.zeros:
-                self._fits_registers(node)
-        elif type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
+            args[2] = self._memory_space(args[2])
+            args += [literal_node(self._known_indices(args[1]), node), literal_node(self._depends(args[1]), node)]
+            return self.call(specs.block_spec, [self.visit(a) for a in args], node)
+        if isinstance(function, type) and function in specs.RECORDS:
+            return self.call(specs.RECORDS[function], [self.visit(a) for a in self.bind(function, node)], node)
+        return NOT_MINE
+
+    def allocations_of(self, node: ast.Call, function: Any) -> Any:
+        """``pipe.get_allocations(arrays)``"""
+        if not (isinstance(node.func, ast.Attribute) and node.func.attr == "get_allocations" and function is MISSING):
+            return NOT_MINE
+        if node.keywords:
+            self.error(node, "get_allocations takes the pipeline's arrays by position")
+        return self.call(emit.get_allocations, [self.visit(part) for part in (node.func.value, *node.args)], node)
+
+    # ---- all others
+    def operation(self, node: ast.Call, function: Any) -> Any:
+        """An operation: all its arguments by position, behind those hidden ones that it asks for."""
+        if not isinstance(function, Op) or isinstance(function, Helper):
+            return NOT_MINE
+        args = self.bind(function, node)
+        if function is partials.combine:
+            if (within := self.combination(node, args[0], *args[2:])) is not None:
+                return within
+            args.pop()
+        if function is tile.zeros:
+            self._fits_registers(node, args[0])
+        if function.context:
+            return self.call_with(self.hidden(function, node), function, [self.visit(a) for a in args], node)
+        if isinstance(node.func, ast.Name):
+            node.func = self.by_type(node.func)
+        node.args, node.keywords = [self.visit(a) for a in args], []
+        return node
+
+    def refused_call(self, node: ast.Call, function: Any) -> Any:
+        """What no kernel calls: a kernel, a function of Python or NumPy, one of the user's that is not compiled."""
+        if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
-        elif named_tuple(function):
-            node.args, node.keywords = self.bind(function, node), []
-        elif function is not MISSING and (why := host_only(function, ast.unparse(node.func))) is not None:
+        if function is MISSING or named_tuple(function):
+            return NOT_MINE
+        if (why := host_only(function, ast.unparse(node.func))) is not None:
             for argument in node.args:
                 self.visit(argument)  # what is wrong in it comes first
             self.error(node, why)
-        elif isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
+        if isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
                 ("numpy", "numba")):
             self.error(node, plain(function))
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "get_allocations" and function is MISSING:
-            if node.keywords:
-                self.error(node, "get_allocations takes the pipeline's arrays by position")
-            return self.call(emit.get_allocations, [self.visit(part) for part in (node.func.value, *node.args)], node)
+        return NOT_MINE
+
+    def value_call(self, node: ast.Call, function: Any) -> Any:
+        """A call of a value of the kernel, a nested function or an emitted pipeline; of a NamedTuple, or a helper."""
+        tuples = isinstance(function, type) and issubclass(function, tuple)
+        if named_tuple(function):
+            node.args, node.keywords = self.bind(function, node), []
         if function is MISSING:
             node.func = self.visit(node.func)
         elif isinstance(node.func, ast.Name):
-            node.func = self.visit_Name(node.func)
+            node.func = self.by_type(node.func)
         node.args = [self.visit(a) for a in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
@@ -126,6 +143,8 @@ class Calls(Loops):
             self._by_position(node.func.id, node)
         elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
             self.error(node, by_position_only(ast.unparse(node.func)))
+        if (function is MISSING or tuples) and not added(node.func):
+            node.args = [self._settled(arg, ints=tuples) for arg in node.args]
         return node
 
     def _with_allocations(self, node: ast.Call, may: bool) -> None:
@@ -151,9 +170,9 @@ class Calls(Loops):
             self.error(node, f"{name}({', '.join(names)}): {wrong}")
         node.args, node.keywords = [*node.args, *(keywords[n] for n in names[len(node.args):])], []
 
-    def _fits_registers(self, node: ast.Call) -> None:
+    def _fits_registers(self, node: ast.Call, of: ast.expr) -> None:
         """One accumulator alone must leave a register to compute with: what ptxas does with more is memory traffic."""
-        shape, unit = self.value(node.args[0]), self.unit
+        shape, unit = self.value(of), self.unit
         if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
             registers = shape[0] * shape[1] // 128
             if registers >= unit.compute_registers:
@@ -250,13 +269,13 @@ class Calls(Loops):
                 result.append(literal_node(parameter.default, node))
         return result
 
-    def visit_Subscript(self, node: ast.Subscript) -> Any:
+    def view(self, node: ast.Subscript) -> Any:
         view = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if view or (isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in parts)):
             new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
             node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
-        return self.generic_visit(node)
+        return NOT_MINE
 
     def _index(self, part: ast.Slice) -> ast.expr:
         if part.lower is None and part.upper is None and part.step is None:

@@ -9,14 +9,14 @@ from ...diagnostics.errors import SpecError
 from ...diagnostics.format import fields, parse
 from ...plan import debug
 from .fold import MISSING, literal_node
+from .rewriter import NOT_MINE
 from .with_blocks import WithBlocks
 
 
 class Debugging(WithBlocks):
     """What looks into a running kernel. `breakpoint()` stays Python's own, so that a debugger stops in the kernel's frame."""
 
-    def visit_Call(self, node: ast.Call) -> Any:
-        function = self.value(node.func)
+    def debug_call(self, node: ast.Call, function: Any) -> Any:
         if function is debug.debug_print:
             return self._print(node)
         if function is debug.device_assert:
@@ -26,7 +26,8 @@ class Debugging(WithBlocks):
             self.error(node, "'print' would be called by every lane of a warpgroup: use numpipe.debug_print(\"…{}…\", value)")
         if function is breakpoint:
             node.func = self.call(debug.simulated_only, [node.func], node)
-        return super().visit_Call(node)
+            return self.by_type(node)
+        return NOT_MINE
 
     def _print(self, node: ast.Call) -> ast.Call:
         """The format is looked at here, so that a call that never runs is no exception."""
@@ -39,10 +40,9 @@ class Debugging(WithBlocks):
             fields(parse(text), len(values))
         except SpecError as error:
             self.error(written, str(error))
-        args = [self.context_name(node), literal_node(text, written), *(self.visit(value) for value in values)]
-        return self.call(debug.print_line, args, node)
+        return self.call(debug.debug_print, [literal_node(text, written), *map(self.visit, values)], node)
 
-    def visit_Assert(self, node: ast.Assert) -> Any:
+    def assertion(self, node: ast.Assert) -> Any:
         """Decided here where the condition is known; else checked at run time, on the GPU if the kernel asks for it."""
         test = self.value(node.test)
         if test is MISSING:
@@ -65,7 +65,7 @@ class Debugging(WithBlocks):
     def _check(self, condition: ast.expr, message: str, statement: str, node: ast.AST, *, always: bool) -> ast.expr:
         place = (message, statement, self.source.filename, node.lineno, always)  # type: ignore[attr-defined]
         checks: list[ast.expr] = [
-            self.call(debug.check, [self.context_name(node), self.visit(part), *(literal_node(p, node) for p in place)], node)
+            self.call(debug.check, [self.visit(part), *(literal_node(p, node) for p in place)], node)
             for part in _conjuncts(condition)]
         return checks[0] if len(checks) == 1 else ast.copy_location(ast.Tuple(checks, ast.Load()), node)
 

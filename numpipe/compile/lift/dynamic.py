@@ -43,16 +43,15 @@ class DynamicTiles(Turns):
 
         t, end, ring = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
         site = literal_node(self.session.site(self.source, node.iter), node)
-        context = self.context_name(node)
         setup += [ast.Assign([ast.Name(end, ast.Store())], self.call(tile_scheduler.none_or_more, [total], node)),
-                  ast.Assign([ast.Name(ring, ast.Store())], self.call(tile_scheduler.scheduler, [context, site], node)),
+                  ast.Assign([ast.Name(ring, ast.Store())], self.call(tile_scheduler.scheduler, [site], node)),
                   ast.Assign([ast.Name(t, ast.Store())],
-                             self.call(tile_scheduler.first_tile, [context, name(ring), name(end)], node))]
-        top = [ast.Expr(self.call(profiling.mark_tile, [context, name(t)], node)),
-               ast.Expr(self.call(tile_scheduler.fetch_ahead, [context], node)),
+                             self.call(tile_scheduler.first_tile, [name(ring), name(end)], node))]
+        top = [ast.Expr(self.call(profiling.mark_tile, [name(t)], node)),
+               ast.Expr(self.call(tile_scheduler.fetch_ahead, [], node)),
                *(placed(name(t)) if placed else [ast.Assign([node.target], walk.place(name(t), name(end)))])]
-        read = ast.Expr(self.call(tile_scheduler.next_ticket, [context, name(ring)], node))
-        go_on = ast.Assign([ast.Name(t, ast.Store())], self.call(tile_scheduler.next_tile, [context, name(ring)], node))
+        read = ast.Expr(self.call(tile_scheduler.next_ticket, [name(ring)], node))
+        go_on = ast.Assign([ast.Name(t, ast.Store())], self.call(tile_scheduler.next_tile, [name(ring)], node))
         self.over_tiles += 1
         body, ordered = self.in_turns(self._block(node.body), node) if in_turns else (self._block(node.body), False)
         self.over_tiles -= 1
@@ -60,7 +59,7 @@ class DynamicTiles(Turns):
         loop = ast.copy_location(ast.While(test, [*top, *_going_on(body, read, go_on)],
                                            self._block(node.orelse) if node.orelse else []), node)
         loop.over_tiles = True  # type: ignore[attr-defined]
-        behind = ast.Expr(self.call(tile_scheduler.end_tiles, [context, literal_node(int(ordered), node)], node))
+        behind = ast.Expr(self.call(tile_scheduler.end_tiles, [literal_node(int(ordered), node)], node))
         for new in (*setup, test, *top, read, go_on, behind):
             for part in ast.walk(new):
                 if not hasattr(part, "lineno"):

@@ -18,6 +18,7 @@ from .allocations import Allocations
 from .calls import plain
 from .fold import MISSING, StaticArray
 from .nested import Nested
+from .rewriter import NOT_MINE
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Functions(Allocations, Nested):
         """Lift a function of any module."""
         raise NotImplementedError
 
-    def visit(self, node: ast.AST) -> Any:
+    def function_value(self, node: ast.AST) -> Any:
+        """A function that is passed on, alone or in a tuple; and what of the module cannot be a value of a kernel."""
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load):
             value = self.value(node)
             if isinstance(value, Function):
@@ -52,11 +54,14 @@ class Functions(Allocations, Nested):
             if any(isinstance(part, BlockSpec) for part in (value if isinstance(value, tuple) else (value,))):
                 self.error(node, f"{ast.unparse(node)} is a BlockSpec made outside the kernel: make it in the kernel, with which "
                                  "its index map is compiled")
-        return super().visit(node)
+        return NOT_MINE
 
-    def visit_Call(self, node: ast.Call) -> Any:
-        function = self.value(node.func)
-        return self._call(function, node) if isinstance(function, Function) else super().visit_Call(node)
+    def function_call(self, node: ast.Call, function: Any) -> Any:
+        if not isinstance(function, Function):
+            return NOT_MINE
+        call = self._call(function, node)
+        call.args = [self._settled(arg) for arg in call.args]
+        return call
 
     def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
         value, given = self.value(function), self.visit(function)
@@ -66,7 +71,7 @@ class Functions(Allocations, Nested):
             return given, self.binders[given.func.id.removeprefix("__np_bind_")]
         return given, self._nested_facts(function.id) if isinstance(function, ast.Name) else None
 
-    def _call(self, function: Function[..., Any], node: ast.Call) -> ast.expr:
+    def _call(self, function: Function[..., Any], node: ast.Call) -> ast.Call:
         """A call of a function: of what it is for the arguments that are known, with the others."""
         names = list(inspect.signature(function.function).parameters)
         args = dict(zip(names, self.bind(function, node), strict=True))

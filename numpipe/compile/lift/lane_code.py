@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 from ...core.op import Op
 from ...diagnostics.errors import SpecError
 from ...language.memory import per_lane
+from .calls import Calls
 from .fold import MISSING
-from .rewriter import Rewriter
+from .rewriter import NOT_MINE
 
 _CALLS: dict[str, Op[..., Any]] = {operation.function.__name__: operation for operation in (
     per_lane.shfl_sync, per_lane.shfl_up_sync, per_lane.shfl_down_sync, per_lane.shfl_xor_sync, per_lane.syncwarp)}
@@ -23,38 +24,37 @@ _INSTEAD = {"blockIdx": "; here numpipe.program_id(axis) is the index of the CTA
 SUPPORTED = f"threadIdx.x, laneid, {', '.join(_CALLS)}"
 
 
-class LaneCode(Rewriter):
+class LaneCode(Calls):
     """``cuda.threadIdx.x``, ``cuda.laneid``, ``cuda.shfl_sync(…)``, ``cuda.syncwarp()``; and `lane_index`."""
 
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
+    def lane_attribute(self, node: ast.Attribute) -> Any:
         written = self._of_cuda(node)
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
             return self.call(_VALUES[written], [], node)
         if written is not None and written.partition(".")[0] not in _CALLS:
             self._unsupported(node, written)
-        return super().visit_Attribute(node)
+        return NOT_MINE
 
-    def visit_Name(self, node: ast.Name) -> Any:
+    def lane_name(self, node: ast.Name) -> Any:
         """``from numba.cuda import threadIdx`` is as good."""
         written = self._of_cuda(node)
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
             return self.call(_VALUES[written], [], node)
-        return super().visit_Name(node)
+        return NOT_MINE
 
-    def visit_Call(self, node: ast.Call) -> Any:
-        function = self.value(node.func)
+    def lane_call(self, node: ast.Call, function: Any) -> Any:
         written = self._of_cuda(node.func)
         if written in _CALLS:
             self._lane_only(node, f"cuda.{written}")
             operation = _CALLS[written]
-            return self.call(operation, [self.visit(argument) for argument in self.bind(operation, node)], node)  # type: ignore[attr-defined]
+            return self.call(operation, [self.visit(argument) for argument in self.bind(operation, node)], node)
         if written is not None:
             self._unsupported(node, written)
         if function is per_lane.lane_index:
             self._lane_only(node, "lane_index()")
-        return super().visit_Call(node)
+        return NOT_MINE
 
     def _of_cuda(self, node: ast.AST) -> str | None:
         """What an expression is of `numba.cuda`, as it is written there; None for all else."""

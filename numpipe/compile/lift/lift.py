@@ -12,6 +12,9 @@ different things to the two roles, and shapes must be literals. The pass keeps f
 
 and refuses what only one of the executions would take (`subset`).
 
+What it does is a list of rules, each a method of one of the parts, in the tables of `_Lift`. A rule leaves a node to those behind
+it (NOT_MINE), or says what stands in its place. What a call of an operation needs, the operation says itself (`numpipe.core.op`).
+
 The simulated SM runs the rewritten source too: what is verified is what compiles.
 """
 
@@ -23,7 +26,7 @@ import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ...core.closure import binder
 from ...core.functions import Function
@@ -32,6 +35,7 @@ from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import order_tokens
 from ...plan.unit import Unit
 from .arithmetic import Arithmetic
+from .calls import Calls
 from .debugging import Debugging
 from .fold import MISSING, Constants, StaticArray, literal_node, stores
 from .functions import Bound
@@ -40,7 +44,7 @@ from .nested import ENVIRONMENT
 from .nodes import children, walk
 from .positions import Positions, Source
 from .reductions import Reductions
-from .rewriter import CONTEXT
+from .rewriter import CONTEXT, Rewriter
 from .session import Session
 from .waits import Waits
 
@@ -111,8 +115,56 @@ def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays:
     return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
 
 
-class _Lift(LaneCode, Arithmetic, Debugging, Waits, Reductions):
+class _Lift(LaneCode, Debugging, Waits, Reductions):
     """All parts together, on one function."""
+
+    of_every_node = (
+        Reductions.function_value,  # before `constant`: functions, and tuples of them, are constants too
+        Rewriter.constant,
+        Rewriter.refused,  # behind it: what a constant stands for may be written in any Python
+    )
+    of_calls = (
+        LaneCode.lane_call,  # before those that refuse functions of others: numba.cuda's objects
+        Arithmetic.builtin,
+        Arithmetic.elementwise,  # before `operation`: these operations are told which arguments are literals
+        Debugging.debug_call,
+        Reductions.of_tile,
+        Reductions.function_call,
+        # each of these knows more of its operation than the operation says, so they come before `operation`
+        Reductions.allocation, Reductions.emits, Calls.axis, Calls.misplaced_loop, Calls.pipeline_made, Calls.block_spec,
+        Calls.operation,
+        Calls.refused_call,
+        Calls.allocations_of,
+        Calls.value_call,  # what is left
+    )
+    of_type: ClassVar = {
+        ast.Call: (Rewriter.called,),
+        ast.Name: (LaneCode.lane_name, Rewriter.name),
+        ast.Attribute: (LaneCode.lane_attribute, Rewriter.missing_attribute),
+        ast.Subscript: (Calls.view, Arithmetic.subscript),  # slices first: their parts are visited by the second
+        ast.Tuple: (Arithmetic.tuple_of,),
+        ast.BinOp: (Arithmetic.binary_operator,),
+        ast.UnaryOp: (Arithmetic.unary_operator,),
+        ast.Compare: (Arithmetic.comparison,),
+        ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),  # what is decided is dropped, and not looked at; so of the next
+        ast.BoolOp: (Rewriter.known_operands, Arithmetic.condition),
+        ast.If: (Rewriter.known_branch, Reductions.voted_branch),
+        ast.Assign: (Rewriter.known_names, Arithmetic.assignment),
+        ast.AnnAssign: (Rewriter.annotated,),
+        ast.AugAssign: (Arithmetic.in_place,),
+        ast.Return: (Arithmetic.returned,),
+        ast.Expr: (Reductions.not_called, Calls.unused_product),
+        ast.Assert: (Debugging.assertion,),
+        ast.With: (Debugging.with_block,),
+        ast.For: (Reductions.own_loop, Reductions.plain_loop),
+        ast.FunctionDef: (Reductions.nested_function,),
+        ast.Lambda: (Reductions.nested_lambda,),
+    }
+
+    def lift_body(self, node: ast.FunctionDef) -> None:
+        self.count_pending(node)  # in the user's source: products and waits are known by their names there
+        self.rewrite_body(node)
+        self.settle_bound(node)  # of the branches that are left
 
     def kernel(self, parameters: list[str]) -> Lifted:
         node = self.tree
@@ -124,11 +176,10 @@ class _Lift(LaneCode, Arithmetic, Debugging, Waits, Reductions):
                 self.error(where, f"'{name}' is a parameter of the kernel and cannot be re-bound: use another name")
         self._signature([CONTEXT, *parameters])
         self.lifts_kernel = True
-        self._body(node)
+        self.lift_body(node)
         self.check_turns(node)
         if self.session.tokens:
-            begin = self.call(order_tokens.begin_tokens, [self.context_name(node), literal_node(tuple(self.session.tokens), node)],
-                              node)
+            begin = self.call(order_tokens.begin_tokens, [literal_node(tuple(self.session.tokens), node)], node)
             node.body.insert(0, ast.copy_location(ast.Expr(begin), node))
         simulated, compiled = self._both(node.name)
         session = self.session
@@ -150,7 +201,7 @@ class _Lift(LaneCode, Arithmetic, Debugging, Waits, Reductions):
         parameters = [name for name in every if isinstance(known.get(name, MISSING), StaticArray) or name not in known]
         self._signature(parameters)
         coroutine = self._coroutine(node, always=True)
-        self._body(node)
+        self.lift_body(node)
         facts = self._facts(node, node.name, coroutine)
         node.args.args.insert(0, ast.arg(ENVIRONMENT))
         node.body.insert(0, ast.parse(f"{CONTEXT} = {ENVIRONMENT}[0]").body[0])

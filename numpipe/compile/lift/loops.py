@@ -12,17 +12,19 @@ from ...language.grid import splits, tile_loop
 from ...language.pipeline import barriers, emit, pipelines
 from ...language.tiles import mma
 from ...plan import profiling
+from .arithmetic import Arithmetic
 from .fold import MISSING, literal_node
 from .nodes import children, walk
 from .order_tokens import sure_turns
 from .pipeline_names import PipelineNames
+from .rewriter import NOT_MINE
 from .waits import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 _HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
 
 
-class Loops(PipelineNames):
+class Loops(PipelineNames, Arithmetic):
     """``for … in pipe(arrays)`` and ``for … in numpipe.tiles(…)``, and what may not happen in them."""
 
     def _pipeline_call(self, node: ast.AST) -> bool:
@@ -74,7 +76,8 @@ class Loops(PipelineNames):
                     return True
         return False
 
-    def visit_For(self, node: ast.For) -> Any:
+    def own_loop(self, node: ast.For) -> Any:
+        """A loop over a pipeline or over tiles."""
         if self._pipeline_call(node.iter):
             return self._pipeline_loop(node)
         if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.tiles:
@@ -86,12 +89,17 @@ class Loops(PipelineNames):
             return self._tiles_loop(node, split=True)
         if self._looks_like_a_pipeline(node):
             self.error(node, pipelines.IN_A_FOR)
-        return self._plain_loop(node)
+        return NOT_MINE
 
     @staticmethod
     def _looks_like_a_pipeline(node: ast.For) -> bool:
         pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
         return isinstance(node.iter, ast.Call) and 2 <= len(pair) <= 4 and all(isinstance(p, ast.Tuple) for p in pair)
+
+    def plain_loop(self, node: ast.For) -> ast.For:
+        loop = self._plain_loop(node)
+        loop.iter = self._settled(loop.iter, ints=True)
+        return loop
 
     def _plain_loop(self, node: ast.For) -> ast.For:
         node.iter = self.visit(node.iter)
@@ -324,8 +332,8 @@ class Loops(PipelineNames):
                                                "cuts them: an owner could wait for a part that nobody has begun; leave one out")
             return self.dealt(node, setup, way, total, in_turns, parts.placed if parts is not None else None)
         stride, end = self.temporary("stride"), self.temporary("tiles")
-        before: ast.expr = self.call(tile_loop.before_first_tile, [self.context_name(node)], node)
-        own: ast.expr = self.call(tile_loop.tile_stride, [self.context_name(node)], node)
+        before: ast.expr = self.call(tile_loop.before_first_tile, [], node)
+        own: ast.expr = self.call(tile_loop.tile_stride, [], node)
         if parts is not None and parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:
@@ -338,7 +346,7 @@ class Loops(PipelineNames):
                   ast.Assign([ast.Name(end, ast.Store())], total),
                   ast.Assign([ast.Name(t, ast.Store())], before)]
         advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
-                   ast.Expr(self.call(profiling.mark_tile, [self.context_name(node), index], node))]
+                   ast.Expr(self.call(profiling.mark_tile, [index], node))]
         if parts is not None:
             advance += parts.placed(index)
         elif way.ahead:  # the indices of a tile are read while the one before is computed

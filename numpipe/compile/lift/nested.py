@@ -22,14 +22,14 @@ PIPELINE = "__np_pipeline"
 class Nested(Loops):
     """``def`` and ``lambda`` in a kernel."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+    def nested_function(self, node: ast.FunctionDef) -> Any:
         for decorator in node.decorator_list:
             if self.value(decorator) is not function:
                 self.error(decorator, f"nested function '{node.name}': decorators are not supported in a kernel")
         bound = self._nested(node, node.name)
         return ast.copy_location(ast.Assign([ast.copy_location(ast.Name(node.name, ast.Store()), node)], bound), node)
 
-    def visit_Lambda(self, node: ast.Lambda) -> Any:
+    def nested_lambda(self, node: ast.Lambda) -> Any:
         returned = ast.copy_location(ast.Return(node.body), node)
         function = ast.copy_location(ast.FunctionDef("lambda_", node.args, [returned], [], None), node)
         return self._nested(function, "lambda_")
@@ -52,7 +52,7 @@ class Nested(Loops):
         self.temporaries += 1
         lifted = f"{name}__{self.temporaries}"
         coroutine = self._coroutine(node)
-        self._body(node)
+        self.lift_body(node)
         self.facts[id(node)] = self.binders[lifted] = self._facts(node, name, coroutine)
         own = {n for n, _ in stores(node)}
         used = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}

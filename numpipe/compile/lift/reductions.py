@@ -1,4 +1,7 @@
-"""Reductions of register tiles, rewritten: ``x.sum(axis=1)`` and ``np.any(mask)`` are told the kernel and its role.
+"""Operations that bring the elements of a register tile together, rewritten: ``x.sum(axis=1)``, ``np.any(mask)``, ``np.cumsum(x)``.
+
+An operation that wants the context and is a method of tiles takes a tile, then options, which have defaults and are compile-time
+constants.
 
 A reduction to a number, and a vote, have no value in the memory role. An `if` that one decides is passed by there, which is right
 where nothing in it loads anything: that is checked here. A number that it may have changed has no value there either.
@@ -7,66 +10,62 @@ where nothing in it loads anything: that is checked here. A number that it may h
 from __future__ import annotations
 
 import ast
+import inspect
 from typing import Any
 
-import numpy as np
-
+from ...core.op import Op
 from ...language.tiles import reduce
 from .fold import MISSING, literal_node
 from .functions import Functions
 from .nodes import walk
+from .rewriter import NOT_MINE
+from .subset import spelled
 
-_OF_NUMPY: dict[Any, str] = {getattr(np, name): name for name in reduce.FUNCTIONS}
-_LOADS = ("__np_steps", "__np_make_pipeline", "__np_emitted", "__np_emitted_alone", "__np_copy_in", "__np_copy_out", "__np_commit",
-          "__np_commit_group", "__np_wait_stores", "__np_prefetch", "__np_barrier_arrive", "__np_barrier_wait")
+_LOADS = ("__np_steps", "__np_make_pipeline", "__np_emitted", "__np_emitted_alone", "__np_copy_gmem_to_smem",
+          "__np_copy_smem_to_gmem", "__np_commit_smem", "__np_commit_smem_to_gmem_group", "__np_wait_smem_to_gmem",
+          "__np_async_prefetch", "__np_barrier_arrive", "__np_barrier_wait")
+
+
+def _of_tiles(operation: object) -> bool:
+    return isinstance(operation, Op) and operation.context and bool(operation.method)
 
 
 class Reductions(Functions):
     """Methods and functions of NumPy that bring the elements of a tile together."""
 
-    def visit_Call(self, node: ast.Call) -> Any:
-        found = self._reduces(node)
-        return super().visit_Call(node) if found is None else self._reduction(found, node)
-
-    def _reduces(self, node: ast.Call) -> str | None:
-        """The reduction that a call is, of a tile or of something that has to be one."""
-        function = self.value(node.func)
-        try:
-            name = _OF_NUMPY.get(function)
-        except TypeError:
-            return None
-        if name is None and function is MISSING and isinstance(node.func, ast.Attribute) and node.func.attr in reduce.FUNCTIONS:
-            return node.func.attr
-        return name
-
-    def _reduction(self, name: str, node: ast.Call) -> ast.Call:
-        method = self.value(node.func) is MISSING
+    def of_tile(self, node: ast.Call, function: Any) -> Any:
+        operation = self.meant(node, function)
+        if operation is None or not operation.context:
+            return NOT_MINE
+        method, written = function is MISSING, ast.unparse(node.func)
         given = [node.func.value, *node.args] if method and isinstance(node.func, ast.Attribute) else list(node.args)
-        written = ast.unparse(node.func)
-        options = {str(k.arg): k.value for k in node.keywords}
-        if len(given) == 2 and "axis" not in options:
-            options["axis"] = given.pop()
-        if len(given) != 1 or set(options) - {"axis", "keepdims"}:
-            takes = f"{written}({'' if method else 'tile, '}axis=None, keepdims=False)"
-            self.error(node, f"{takes} in a kernel, got {ast.unparse(node)}")
-        known = {option: self.value(value) for option, value in options.items()}
-        for option, value in known.items():
+        signature = inspect.signature(operation)
+        _, *options = signature.parameters.values()
+        said = {str(k.arg): k.value for k in node.keywords}
+        if len(given) == 2 and options[0].name not in said:
+            said[options[0].name] = given.pop()
+        if len(given) != 1 or set(said) - {option.name for option in options}:
+            takes = spelled(signature.replace(parameters=options) if method else signature)
+            self.error(node, f"{written}{takes} in a kernel, got {ast.unparse(node)}")
+        known = {name: self.value(value) for name, value in said.items()}
+        for name, value in known.items():
             if value is MISSING:
-                self.error(options[option], f"{written}: {option} must be a compile-time constant")
-        return self.call(reduce.reduced, [
-            self.context_name(node), self.visit(given[0]), ast.copy_location(ast.Constant(name), node),
-            literal_node(known.get("axis"), node), literal_node(int(bool(known.get("keepdims", False))), node)], node)
+                self.error(said[name], f"{written}: {name} must be a compile-time constant")
+        values = [known.get(option.name, option.default) for option in options]
+        flags = [isinstance(option.default, bool) for option in options]
+        return self.call(operation, [self.visit(given[0]), *(literal_node(int(bool(value)) if flag else value, node)
+                                                             for value, flag in zip(values, flags, strict=True))], node)
 
     # ---- what a vote decides
-    def visit_If(self, node: ast.If) -> Any:
+    def voted_branch(self, node: ast.If) -> Any:
         votes, written = self._voted(node.test), ast.unparse(node.test)
-        new = super().visit_If(node)
-        if not votes or not isinstance(new, ast.If):
+        new = self.branch(node)
+        if not votes:
             return new
         self._loads_nothing(written, new)
-        new.test = self.call(reduce.chosen, [self.context_name(node), new.test], node)
+        new.test = self.call(reduce.chosen, [new.test], node)
         return [new, *[ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), node)], self.call(
-            reduce.behind_choice, [self.context_name(node), ast.copy_location(ast.Name(name, ast.Load()), node)], node)), node)
+            reduce.behind_choice, [ast.copy_location(ast.Name(name, ast.Load()), node)], node)), node)
             for name in self._changed(new)]]
 
     def _voted(self, test: ast.expr) -> bool:
@@ -75,8 +74,8 @@ class Reductions(Functions):
         scope = self.scopes[-1][0]
 
         def made(node: ast.AST) -> bool:
-            return any((isinstance(part, ast.Name) and (part.id in voted or part.id == "__np_reduced")) or (
-                isinstance(part, ast.Call) and self._reduces(part) is not None) for part in walk(node))
+            return any((isinstance(part, ast.Name) and (part.id in voted or _of_tiles(self.added.get(part.id)))) or (
+                isinstance(part, ast.Call) and _of_tiles(self.meant(part, self.value(part.func)))) for part in walk(node))
 
         while True:  # names that are bound to such, through others
             more = {target.id for node in walk(scope) if isinstance(node, ast.Assign) and made(node.value)

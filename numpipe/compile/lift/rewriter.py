@@ -1,10 +1,11 @@
-"""What the parts of the AST pass share: scopes, names, constants, and errors at the user's line."""
+"""What the parts of the AST pass share: scopes, names, constants, errors at the user's line, and the dispatcher of its rules."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -18,6 +19,12 @@ from .session import Session
 from .subset import refusal
 
 CONTEXT = "__np"
+NOT_MINE: Any = object()
+"""what a rule gives for a node that it leaves to the rules behind it"""
+Rule = Callable[[Any, Any], Any]
+"""(pass, node) -> what stands in the node's place, as of `ast.NodeTransformer.visit`, or NOT_MINE"""
+CallRule = Callable[[Any, Any, Any], Any]
+"""(pass, call, the function that it calls, or MISSING) -> the same"""
 
 
 def with_records(value: Any) -> bool:
@@ -27,7 +34,14 @@ def with_records(value: Any) -> bool:
 
 
 class Rewriter(ast.NodeTransformer):
-    """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts."""
+    """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts.
+
+    A part defines rules. Which there are, and in which order they are asked, stands in `lift`, in three tables.
+    """
+
+    of_every_node: ClassVar[tuple[Rule, ...]] = ()
+    of_type: ClassVar[dict[type[ast.AST], tuple[Rule, ...]]] = {}
+    of_calls: ClassVar[tuple[CallRule, ...]] = ()
 
     lifts_kernel = False
     """whether this is the kernel function, not one that it calls"""
@@ -61,8 +75,17 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Name(f"__np_{name}", ast.Load()), where)
 
     def call(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
+        """A call of an operation, with the hidden arguments that it asks for."""
+        return self.call_with(self.hidden(operation, where), operation, args, where)
+
+    def call_with(self, hidden: list[ast.expr], operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
         function = self.named(operation.__name__, operation, where)  # type: ignore[attr-defined]
-        return ast.copy_location(ast.Call(function, args, []), where)
+        return ast.copy_location(ast.Call(function, [*hidden, *args], []), where)
+
+    def hidden(self, operation: Op[..., Any], where: Any) -> list[ast.expr]:
+        """The kernel's context, and the place of a call, as far as an operation asks for them."""
+        context: list[ast.expr] = [self.context_name(where)] if operation.context else []
+        return context + ([literal_node(self.session.site(self.source, where), where)] if operation.site else [])
 
     def context_name(self, where: ast.AST) -> ast.Name:
         return ast.copy_location(ast.Name(CONTEXT, ast.Load()), where)
@@ -71,7 +94,33 @@ class Rewriter(ast.NodeTransformer):
         self.temporaries += 1
         return f"__np_{what}_{self.temporaries}"
 
-    def _body(self, node: ast.FunctionDef) -> None:
+    # ---- the dispatcher
+    def visit(self, node: ast.AST) -> Any:
+        """What the first rule that a node belongs to makes of it; else the node, with its parts visited."""
+        for rule in self.of_every_node:
+            if (new := rule(self, node)) is not NOT_MINE:
+                return new
+        return self.by_type(node)
+
+    def by_type(self, node: ast.AST) -> Any:
+        for rule in self.of_type.get(type(node), ()):
+            if (new := rule(self, node)) is not NOT_MINE:
+                return new
+        return self.generic_visit(node)
+
+    def called(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        for rule in self.of_calls:
+            if (new := rule(self, node, function)) is not NOT_MINE:
+                return new
+        return NOT_MINE
+
+    def lift_body(self, node: ast.FunctionDef) -> None:
+        """Rewrite the body of a function, in place."""
+        raise NotImplementedError
+
+    def rewrite_body(self, node: ast.FunctionDef) -> None:
+        """Apply the rules to a function's statements, with its names in scope."""
         names: dict[str, list[ast.AST]] = {}
         for name, where in stores(node):
             names.setdefault(name, []).append(where)
@@ -91,7 +140,8 @@ class Rewriter(ast.NodeTransformer):
         return result or [ast.copy_location(ast.Pass(), body[0])]
 
     # ---- constants
-    def visit(self, node: ast.AST) -> Any:
+    def constant(self, node: ast.AST) -> Any:
+        """An expression whose value is known: a literal."""
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             value = self.value(node)
             if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
@@ -106,10 +156,14 @@ class Rewriter(ast.NodeTransformer):
             if value is MISSING and node in self.constants.failed:
                 error = self.constants.failed[node]
                 self.error(node, f"{ast.unparse(node)}: {type(error).__name__}: {error}")
-        refused = refusal(node)
-        if refused is not None:
-            self.error(node, refused)
-        return super().visit(node)
+        return NOT_MINE
+
+    def refused(self, node: ast.AST) -> Any:
+        """What no kernel can hold."""
+        why = refusal(node)
+        if why is not None:
+            self.error(node, why)
+        return NOT_MINE
 
     def _records(self, value: Any, where: ast.AST) -> ast.expr:
         """A constant that holds an `Element` or a transform, e.g. a block_shape of a Static: made again in the kernel."""
@@ -120,7 +174,7 @@ class Rewriter(ast.NodeTransformer):
             return self.call(specs.RECORDS[type(value)], [literal_node(getattr(value, field.name), where)], where)
         return literal_node(value, where)
 
-    def visit_Name(self, node: ast.Name) -> Any:
+    def name(self, node: ast.Name) -> Any:
         known = isinstance(node.ctx, ast.Store) or node.id.startswith("__np") or node.id in self.local
         if not known and self.constants.name(node.id, self.local) is MISSING:
             self.error(node, f"name '{node.id}' is not defined")
@@ -129,23 +183,23 @@ class Rewriter(ast.NodeTransformer):
             return self.named(f"known_{node.id}", value, node)  # a Static, a local bound to a function: no value at run time
         return node
 
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
+    def missing_attribute(self, node: ast.Attribute) -> Any:
         base = self.value(node.value)
         if base is not MISSING and not isinstance(base, StaticArray) and not hasattr(base, node.attr):
             self.error(node, f"'{ast.unparse(node.value)}' ({type(base).__name__}) has no attribute '{node.attr}'")
-        return self.generic_visit(node)
+        return NOT_MINE
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+    def annotated(self, node: ast.AnnAssign) -> Any:
         """Annotations say nothing here: types follow from the values."""
         if node.value is None:
             return None
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
-    def visit_IfExp(self, node: ast.IfExp) -> Any:
+    def known_choice(self, node: ast.IfExp) -> Any:
         test = self.value(node.test)
-        return self.generic_visit(node) if test is MISSING else self.visit(node.body if test else node.orelse)
+        return NOT_MINE if test is MISSING else self.visit(node.body if test else node.orelse)
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+    def known_operands(self, node: ast.BoolOp) -> Any:
         """Known operands that decide nothing are dropped, those behind one that decides too."""
         kept: list[ast.expr] = []
         for part in node.values:
@@ -155,9 +209,10 @@ class Rewriter(ast.NodeTransformer):
             if value is not MISSING and bool(value) is isinstance(node.op, ast.Or):
                 break
         node.values = kept
-        return self.generic_visit(node) if len(kept) > 1 else self.visit(kept[0])
+        return NOT_MINE if len(kept) > 1 else self.visit(kept[0])
 
-    def visit_Assign(self, node: ast.Assign) -> Any:
+    def known_names(self, node: ast.Assign) -> Any:
+        """Names of constants are noted; of one that is no literal nothing is left at run time."""
         target = node.targets[0]
         if len(node.targets) == 1 and isinstance(target, ast.Name):
             if self._known(target, self.value(node.value)) and not is_literal(self.constants.known[target.id]):
@@ -169,7 +224,7 @@ class Rewriter(ast.NodeTransformer):
             if len(parts) == len(target.elts):
                 for name, part in zip(target.elts, parts, strict=True):
                     self._known(name, part)
-        return self.generic_visit(node)
+        return NOT_MINE
 
     def _known(self, target: ast.expr, value: Any) -> bool:
         """Note what a name stands for, if that is a constant and the name is bound nowhere else."""
@@ -180,10 +235,13 @@ class Rewriter(ast.NodeTransformer):
             self.constants.known[target.id] = value
         return once
 
-    def visit_If(self, node: ast.If) -> Any:
+    def known_branch(self, node: ast.If) -> Any:
         test = self.value(node.test)
-        if test is not MISSING:
-            return self._block(node.body) if test else self._block(node.orelse) if node.orelse else None
+        if test is MISSING:
+            return NOT_MINE
+        return self._block(node.body) if test else self._block(node.orelse) if node.orelse else None
+
+    def branch(self, node: ast.If) -> ast.If:
         node.test = self.visit(node.test)
         node.body = self._block(node.body)
         node.orelse = self._block(node.orelse) if node.orelse else []

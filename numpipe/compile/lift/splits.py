@@ -115,6 +115,4 @@ class SplitLoops(TileOrders):
         if self.value(work) is not None:
             self.error(work, f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and {ast.unparse(work)} is a "
                              "workspace in global memory: leave one of them out")
-        site = literal_node(self.session.site(self.source, node), node)
-        return self.call(reduce_scatter.reduce_scatter, [self.context_name(node), self.visit(acc), literal_node(name, node), site],
-                         node)
+        return self.call(reduce_scatter.reduce_scatter, [self.visit(acc), literal_node(name, node)], node)

@@ -67,9 +67,10 @@ _INSTEAD: dict[Any, str] = {
     builtins.isinstance: "the type of a run-time value is known where it is written", math.fabs: "use abs(x)",
     np.rint: "use round(x)", math.sqrt: "use np.sqrt(x)", math.exp: "use np.exp(x)", math.log: "use np.log(x)",
     math.log2: "use np.log2(x)", math.tanh: "use np.tanh(x)",
-    math.floor: "use int(x // 1)", np.floor: "use x // 1", math.trunc: "use int(x)",
+    math.floor: "use np.floor(x)", math.ceil: "use np.ceil(x)", math.trunc: "use int(x)",
 }
-_FUNCTIONS = "np.exp, exp2, log, log2, sqrt, tanh, abs, maximum, minimum, where, numpipe.rsqrt, sigmoid, fma"
+_FUNCTIONS = ("np.exp, exp2, log, log2, sqrt, tanh, abs, floor, ceil, sign, square, isnan, clip, maximum, minimum, where, "
+              "numpipe.rsqrt, sigmoid, fma")
 _ELSEWHERE = ("numpy", "math", "builtins", "_io", "io")
 
 

@@ -58,15 +58,15 @@ class Turns(Rewriter):
     def own_tiles(self, node: ast.For, before: ast.expr, cta: str) -> tuple[ast.expr, ast.expr]:
         """The index before a warpgroup's first tile, and from one of its tiles to the next; those of the CTA: `before`, `cta`."""
         stride = ast.Name(cta, ast.Load())
-        return (self.call(turns.before_own, [self.context_name(node), before, stride], node),
-                self.call(turns.own_stride, [self.context_name(node), stride], node))
+        return (self.call(turns.before_own, [before, stride], node),
+                self.call(turns.own_stride, [stride], node))
 
     def in_turns(self, body: list[ast.stmt], node: ast.For) -> tuple[list[ast.stmt], bool]:
         """The body of a loop over tiles, rewritten already, with its turns; whether it has any."""
         running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
         if not running:
             return body, False
-        take, give = (ast.copy_location(ast.Expr(self.call(operation, [self.context_name(node)], node)), node)
+        take, give = (ast.copy_location(ast.Expr(self.call(operation, [], node)), node)
                       for operation in (turns.take_turn, turns.pass_turn))
         first, last = running[0], running[-1]
         placed: list[ast.stmt] = []
@@ -81,7 +81,7 @@ class Turns(Rewriter):
     def end_of_turns(self, node: ast.For, last: str, cta: str, end: str) -> ast.stmt:
         """Behind a loop whose tiles were taken in turns."""
         names: list[ast.expr] = [ast.Name(name, ast.Load()) for name in (last, cta, end)]
-        return ast.Expr(self.call(turns.end_turns, [self.context_name(node), *names], node))
+        return ast.Expr(self.call(turns.end_turns, names, node))
 
     def check_turns(self, node: ast.FunctionDef) -> None:
         """In a kernel function that has been rewritten: pipelines stand in loops over tiles, of which there is one."""

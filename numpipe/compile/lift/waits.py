@@ -40,7 +40,8 @@ class Asked(NamedTuple):
 class Waits(Rewriter):
     """``numpipe.wgmma_wait(acc)``, told how many groups it may leave."""
 
-    def _body(self, node: ast.FunctionDef) -> None:
+    def count_pending(self, node: ast.FunctionDef) -> None:
+        """Complete the waits of a function that has not been rewritten yet."""
         names = self.local | {name for name, _ in stores(node)}
 
         def arm(test: ast.expr) -> bool | None:
@@ -55,7 +56,6 @@ class Waits(Rewriter):
                 groups = pending(node, call, name, Asked(self._issues, arm))
                 call.func = self.named("wait_for", mma.wait_for, call)
                 call.args.append(ast.copy_location(ast.Constant(groups), call))
-        super()._body(node)
 
     def _issues(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Call) and self.value(node.func) is mma.wgmma

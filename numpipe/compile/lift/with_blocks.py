@@ -20,7 +20,7 @@ class WithBlocks(Calls):
     open_turns: tuple[tuple[str, int], ...] = ()
     """names and lines of the blocks of `numpipe.turn` that a statement is in"""
 
-    def visit_With(self, node: ast.With) -> list[ast.stmt]:
+    def with_block(self, node: ast.With) -> list[ast.stmt]:
         item = node.items[0]
         call = item.context_expr
         function = self.value(call.func) if isinstance(call, ast.Call) else None
@@ -47,7 +47,7 @@ class WithBlocks(Calls):
 
     def _between(self, node: ast.With, enter: Op[..., None], leave: Op[..., None], argument: ast.expr) -> list[ast.stmt]:
         """The block's statements, with an operation on the context and an argument before and behind them."""
-        begin, end = (ast.copy_location(ast.Expr(self.call(operation, [self.context_name(node), argument], node)), node)
+        begin, end = (ast.copy_location(ast.Expr(self.call(operation, [argument], node)), node)
                       for operation in (enter, leave))
         return [begin, *self._block(node.body), end]
 

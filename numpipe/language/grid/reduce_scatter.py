@@ -141,8 +141,8 @@ def _elements(shape: tuple[int, int]) -> np.ndarray:
 
 
 # ---- the operation
-@op
-def reduce_scatter(np_: Context, acc: Tile, axis: str, site: str) -> Tile:
+@op(context=True, site=True)
+def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
     """``numpipe.combine(acc, part, axis=axis)`` as the AST pass writes it."""
     form = check(np_.unit, axis, acc.form if isinstance(acc, Tile) else None, type(acc).__name__)
     if acc.inert:

@@ -43,7 +43,7 @@ class _SumsModel(nb.models.PrimitiveModel):  # type: ignore[misc]
 
 
 @cuda_meaning(source.reduce_scatter)
-def _reduce_scatter(typing_context: Any, np_: Any, acc: Any, axis: Any, site: Any) -> Any:
+def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: Any) -> Any:
     name, unit = nb.literal(axis), np_.unit
     if not isinstance(acc, (TileType, InFlightType)):
         source.check(unit, name, None, str(nb.unliteral(acc)))
@@ -56,10 +56,10 @@ def _reduce_scatter(typing_context: Any, np_: Any, acc: Any, axis: Any, site: An
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if sums is not None:
-            return nb.call(context, builder, source.scattered, (sums, tile), (args[0], args[1]))[1]
-        return args[1] if alone else undefined(share)
+            return nb.call(context, builder, source.scattered, (sums, tile), (args[0], args[2]))[1]
+        return args[2] if alone else undefined(share)
 
-    return share(np_, tile, axis, site), codegen
+    return share(np_, site, tile, axis), codegen
 
 
 def _barrier(operation: Any, ready: bool) -> None:

@@ -34,7 +34,7 @@ import numpy as np
 
 from ...core.arith import add, mul, quotient, sub
 from ...core.machine import current
-from ...core.op import helper, op
+from ...core.op import helper, op, outside
 from ...diagnostics.errors import SpecError
 
 __all__ = ["split_tiles"]
@@ -77,7 +77,7 @@ def split_tiles(*counts: Any, steps: Any, split: Any = STREAM, order: Any = "row
     >>> Part(4, 4, 0, 0)
     Part(begin=4, steps=4, slot=0, others=0)
     """
-    raise RuntimeError("numpipe.split_tiles works inside a kernel only: call it from a @numpipe.kernel function")
+    raise outside("split_tiles")
 
 
 @op

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.machine import current
-from ...core.op import op
+from ...core.op import op, outside
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from ..tiles.refs import GmemRef
@@ -45,7 +45,7 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = Fal
     of one go through the same tiles, and ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a CTA
     computes.
     """
-    raise RuntimeError("numpipe.tiles works inside a kernel only: call it from a @numpipe.kernel function")
+    raise outside("tiles")
 
 
 def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
@@ -56,16 +56,16 @@ def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
     CTA i of G takes places i, i + G, i + 2 G, … of the grid in row order, which is what `tiles` does with one to three counts:
     that has other orders too. All CTAs together, of all dimensions of the kernel's grid, walk it once.
     """
-    raise RuntimeError("numpipe.nd_loop works inside a kernel only: call it from a @numpipe.kernel function")
+    raise outside("nd_loop")
 
 
-@op
+@op(context=True)
 def before_first_tile(np_: Context) -> Any:
     """Linear index of this CTA's cluster, less the number of clusters: the loop adds that at its top."""
     machine, cluster = current(), np_.unit.cluster
     x, y, z = (at // of for at, of in zip(machine.cta, cluster, strict=True))
     width, height, _ = (n // of for n, of in zip(machine.grid, cluster, strict=True))
-    return np.int32(x + width * (y + height * z)) - tile_stride(np_)
+    return np.int32(x + width * (y + height * z)) - tile_stride.function(np_)
 
 
 @op
@@ -83,7 +83,7 @@ def no_table(got: str) -> str:
     return f"numpipe.tiles: order= is {KNOWN}; got a run-time {got}"
 
 
-@op
+@op(context=True)
 def tile_stride(np_: Context) -> Any:
     """Number of CTAs, or of clusters where the kernel names their axes: the CTAs of one go through the same tiles."""
     return np.int32(math.prod(current().grid) // math.prod(np_.unit.cluster))

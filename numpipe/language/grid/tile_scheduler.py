@@ -45,7 +45,7 @@ COUNTER = SCHEDULER + 7
 """of that lane: the address of the launch's counter, two words"""
 
 
-@op
+@op(context=True)
 def scheduler(np_: Context, site: str) -> Ring:
     """The ring of tickets, for the loop that is written at `site`."""
     if np_.compute_only:
@@ -224,7 +224,7 @@ def none_or_more(tiles: Any) -> Any:
     return np.int32(max(int(tiles), 0))
 
 
-@helper
+@helper(context=True)
 def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     """The first tile of a loop over `end` tiles, by the ticket that is left of the loop before; `end` or more: there is none."""
     set_counter(np_, END, end)
@@ -232,7 +232,7 @@ def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     return tile_of(np_)
 
 
-@helper
+@helper(context=True)
 def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
     """Behind a tile's last pipeline: its way through shared memory lies beside the tile's store, and not before the next tile."""
     if_dealer(np_, tell, ring)
@@ -240,7 +240,7 @@ def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
     if_sharing(np_, take, ring)
 
 
-@helper
+@helper(context=True)
 def next_tile(np_, ring):  # type: ignore[no-untyped-def]
     """At a tile's end: the next one."""
     if_in_turns(np_, take, ring)
@@ -248,13 +248,13 @@ def next_tile(np_, ring):  # type: ignore[no-untyped-def]
     return tile_of(np_)
 
 
-@helper
+@helper(context=True)
 def fetch_ahead(np_):  # type: ignore[no-untyped-def]
     """At a tile's beginning."""
     if_dealer(np_, fetch)
 
 
-@helper
+@helper(context=True)
 def end_tiles(np_, in_turns):  # type: ignore[no-untyped-def]
     """Behind a loop; `in_turns`: its tiles had turns, so that the next one is of who would have the next tile."""
     set_counter(np_, BASE, add(counter(np_, BASE), counter(np_, END)))

@@ -16,7 +16,7 @@ for the warpgroup that issued them.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from ..tiles.refs import SmemTile, tensor_map
 from ..tiles.views import GmemView
 from .boxes import Boxes, contiguous, cut, cut_prefetch
 from .phases import address_of
-from .shared import INSIDE, BarrierRef, one_barrier
+from .shared import BarrierRef, one_barrier
 
 __all__ = [
     "async_prefetch", "commit_smem", "commit_smem_to_gmem_group", "copy_gmem_to_smem", "copy_smem_to_gmem", "wait_smem_to_gmem",
@@ -251,7 +251,8 @@ def meet():  # type: ignore[no-untyped-def]
 
 
 # ---- the operations --------------------------------------------------------------------------------------------------
-def copy_gmem_to_smem(src: Any, dst: Any, barrier: Any, *, predicate: Any = True) -> NoReturn:
+@op(context=True)
+def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predicate: Any = True) -> None:
     """Start copying a view of an array to a tile in shared memory, inside a kernel; it has landed when the barrier's phase is over.
 
     src        ``array.at[ds(i, rows), ds(j, columns)]``; what lies outside the array reads as zeros. Along the contiguous
@@ -265,11 +266,24 @@ def copy_gmem_to_smem(src: Any, dst: Any, barrier: Any, *, predicate: Any = True
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises SpecError where shapes or types
     differ, for arrays that the TMA cannot address, and for what is no barrier.
     """
-    raise RuntimeError(f"numpipe.copy_gmem_to_smem {INSIDE}")
+    if not isinstance(src, GmemView):
+        raise SpecError(not_a_view(LOAD, "src", type(src).__name__))
+    if not isinstance(dst, SmemTile):
+        raise SpecError(not_a_tile(LOAD, "dst", type(dst).__name__))
+    if not isinstance(barrier, BarrierRef):
+        raise SpecError(not_a_barrier(type(barrier).__name__))
+    one_barrier(LOAD, barrier.shape)
+    check_barrier(barrier.plan)
+    boxes = check(LOAD, np_.unit, src.ref.index, src.axes, src.sizes, dst.layout, dst.dtype, dst.writable)
+    if not np_.memory:
+        check_predicate(LOAD, predicate)
+        before_async(dst)
+        load_by_one(Transfer(boxes, src, dst.address, barrier), bool(predicate))
 
 
-def copy_smem_to_gmem(src: Any, dst: Any, *, predicate: Any = True, commit_group: bool = True,
-                      reduction_op: str | None = None) -> NoReturn:
+@op(context=True)
+def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True, commit_group: bool = True,
+                      reduction_op: str | None = None) -> None:
     """Start copying a tile in shared memory to a view of an array, inside a kernel.
 
     src           a tile in shared memory. What this warpgroup wrote to it is there for the copy, which begins with `commit_smem`
@@ -288,69 +302,6 @@ def copy_smem_to_gmem(src: Any, dst: Any, *, predicate: Any = True, commit_group
     waits for all groups before it ends. Raises SpecError where shapes or types differ, for inputs, and for arrays that the TMA
     cannot write.
     """
-    raise RuntimeError(f"numpipe.copy_smem_to_gmem {INSIDE}")
-
-
-def commit_smem() -> None:
-    """Make what this warpgroup has written to shared memory visible to the TMA and wgmma, inside a kernel.
-
-    A proxy fence by every lane, then the warps meet. So what they have read may also be written again by a copy that follows.
-    Copies by the warpgroup itself, and wgmma, begin with it on tiles of the kernel's own, unless `CompilerParams` say
-    `unsafe_no_auto_barriers`; others have to be told, by `barrier_arrive` behind it.
-    """
-    raise RuntimeError(f"numpipe.commit_smem {INSIDE}")
-
-
-def commit_smem_to_gmem_group() -> None:
-    """Close the group of this warpgroup's stores since the last one, inside a kernel (PTX ISA, "cp.async.bulk.commit_group")."""
-    raise RuntimeError(f"numpipe.commit_smem_to_gmem_group {INSIDE}")
-
-
-def wait_smem_to_gmem(n: int, wait_read_only: bool = False) -> None:
-    """Wait until at most the newest `n` groups of this warpgroup's stores are on their way, inside a kernel.
-
-    n               a compile-time int
-    wait_read_only  the others have been *read* only: their tiles may be written again; they may not be in global memory yet
-
-    The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A store of a register tile,
-    ``array[…] = tile``, and one of a pipeline's output are groups too, and count among the newest.
-    """
-    raise RuntimeError(f"numpipe.wait_smem_to_gmem {INSIDE}")
-
-
-def async_prefetch(src: Any) -> None:
-    """Bring a view of an array into the L2 cache, inside a kernel: a copy that follows finds it there.
-
-    src  ``array.at[ds(i, rows), ds(j, columns)]``
-
-    Nothing waits for it. By all lanes of a warpgroup; one issues (PTX ISA, "cp.async.bulk.prefetch.tensor"). Raises SpecError for
-    arrays that the TMA cannot address.
-    """
-    raise RuntimeError(f"numpipe.async_prefetch {INSIDE}")
-
-
-# ---- as the AST pass writes them -------------------------------------------------------------------------------------
-@op
-def copy_in(np_: Context, src: Any, dst: Any, barrier: Any, predicate: Any) -> None:
-    """`copy_gmem_to_smem`"""
-    if not isinstance(src, GmemView):
-        raise SpecError(not_a_view(LOAD, "src", type(src).__name__))
-    if not isinstance(dst, SmemTile):
-        raise SpecError(not_a_tile(LOAD, "dst", type(dst).__name__))
-    if not isinstance(barrier, BarrierRef):
-        raise SpecError(not_a_barrier(type(barrier).__name__))
-    one_barrier(LOAD, barrier.shape)
-    check_barrier(barrier.plan)
-    boxes = check(LOAD, np_.unit, src.ref.index, src.axes, src.sizes, dst.layout, dst.dtype, dst.writable)
-    if not np_.memory:
-        check_predicate(LOAD, predicate)
-        before_async(dst)
-        load_by_one(Transfer(boxes, src, dst.address, barrier), bool(predicate))
-
-
-@op
-def copy_out(np_: Context, src: Any, dst: Any, predicate: Any, commit_group: Any, reduction_op: Any) -> None:
-    """`copy_smem_to_gmem`"""
     if not isinstance(src, SmemTile):
         raise SpecError(not_a_tile(STORE, "src", type(src).__name__))
     if not isinstance(dst, GmemView):
@@ -365,9 +316,51 @@ def copy_out(np_: Context, src: Any, dst: Any, predicate: Any, commit_group: Any
         store_by_one(Transfer(boxes, dst, src.address, reduction=reduction), bool(predicate), commit)
 
 
-@op
-def prefetch(np_: Context, src: Any) -> None:
-    """`async_prefetch`"""
+@op(context=True)
+def commit_smem(np_: Context) -> None:
+    """Make what this warpgroup has written to shared memory visible to the TMA and wgmma, inside a kernel.
+
+    A proxy fence by every lane, then the warps meet. So what they have read may also be written again by a copy that follows.
+    Copies by the warpgroup itself, and wgmma, begin with it on tiles of the kernel's own, unless `CompilerParams` say
+    `unsafe_no_auto_barriers`; others have to be told, by `barrier_arrive` behind it.
+    """
+    if not np_.memory:
+        fence_and_meet()
+
+
+@op(context=True)
+def commit_smem_to_gmem_group(np_: Context) -> None:
+    """Close the group of this warpgroup's stores since the last one, inside a kernel (PTX ISA, "cp.async.bulk.commit_group")."""
+    if not np_.memory:
+        one_lane(cp_async_bulk.commit_group)
+
+
+@op(context=True)
+def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> None:
+    """Wait until at most the newest `n` groups of this warpgroup's stores are on their way, inside a kernel.
+
+    n               a compile-time int
+    wait_read_only  the others have been *read* only: their tiles may be written again; they may not be in global memory yet
+
+    The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A store of a register tile,
+    ``array[…] = tile``, and one of a pipeline's output are groups too, and count among the newest.
+    """
+    pending = check_groups(constant("wait_smem_to_gmem", "n", n))
+    read = check_flag("wait_smem_to_gmem", "wait_read_only", constant("wait_smem_to_gmem", "wait_read_only", wait_read_only))
+    if not np_.memory:
+        one_lane(cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group, pending)
+        meet()
+
+
+@op(context=True)
+def async_prefetch(np_: Context, src: Any) -> None:
+    """Bring a view of an array into the L2 cache, inside a kernel: a copy that follows finds it there.
+
+    src  ``array.at[ds(i, rows), ds(j, columns)]``
+
+    Nothing waits for it. By all lanes of a warpgroup; one issues (PTX ISA, "cp.async.bulk.prefetch.tensor"). Raises SpecError for
+    arrays that the TMA cannot address.
+    """
     if not isinstance(src, GmemView):
         raise SpecError(not_a_view(PREFETCH, "src", type(src).__name__))
     rows_and_columns(PREFETCH, np_.unit.arrays[src.ref.index], src.axes)
@@ -375,27 +368,3 @@ def prefetch(np_: Context, src: Any) -> None:
     boxes = cut_prefetch(np_.unit.arrays[src.ref.index], src.ref.index, src.axes, src.sizes)
     if not np_.memory:
         prefetch_by_one(Transfer(boxes, src, 0))
-
-
-@op
-def commit(np_: Context) -> None:
-    """`commit_smem`"""
-    if not np_.memory:
-        fence_and_meet()
-
-
-@op
-def commit_group(np_: Context) -> None:
-    """`commit_smem_to_gmem_group`"""
-    if not np_.memory:
-        one_lane(cp_async_bulk.commit_group)
-
-
-@op
-def wait_stores(np_: Context, n: Any, wait_read_only: Any) -> None:
-    """`wait_smem_to_gmem`"""
-    pending = check_groups(constant("wait_smem_to_gmem", "n", n))
-    read = check_flag("wait_smem_to_gmem", "wait_read_only", constant("wait_smem_to_gmem", "wait_read_only", wait_read_only))
-    if not np_.memory:
-        one_lane(cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group, pending)
-        meet()

@@ -112,7 +112,7 @@ def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: 
     return value._getvalue()
 
 
-@cuda_meaning(source.copy_in)
+@cuda_meaning(source.copy_gmem_to_smem)
 def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> Any:
     if not isinstance(src, ViewType):
         raise SpecError(source.not_a_view(source.LOAD, "src", _said(src)))
@@ -139,7 +139,7 @@ def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, pr
     return nb.types.void(np_, src, dst, barrier, predicate), codegen
 
 
-@cuda_meaning(source.copy_out)
+@cuda_meaning(source.copy_smem_to_gmem)
 def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any, commit_group: Any, reduction_op: Any) -> Any:
     if not isinstance(src, SmemType):
         raise SpecError(source.not_a_tile(source.STORE, "src", _said(src)))
@@ -166,7 +166,7 @@ def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any,
     return nb.types.void(np_, src, dst, predicate, commit_group, reduction_op), codegen
 
 
-@cuda_meaning(source.prefetch)
+@cuda_meaning(source.async_prefetch)
 def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
     if not isinstance(src, ViewType):
         raise SpecError(source.not_a_view(source.PREFETCH, "src", _said(src)))
@@ -204,11 +204,11 @@ def _plain(operation: Any, function: Any, *args: Any) -> None:
     cuda_meaning(operation)(typer)
 
 
-_plain(source.commit, source.fence_and_meet)
-_plain(source.commit_group, one_lane, cp_async_bulk.commit_group)
+_plain(source.commit_smem, source.fence_and_meet)
+_plain(source.commit_smem_to_gmem_group, one_lane, cp_async_bulk.commit_group)
 
 
-@cuda_meaning(source.wait_stores)
+@cuda_meaning(source.wait_smem_to_gmem)
 def _wait_stores(typing_context: Any, np_: Any, n: Any, wait_read_only: Any) -> Any:
     pending = source.check_groups(immediate("wait_smem_to_gmem", "n", n))
     read = source.check_flag("wait_smem_to_gmem", "wait_read_only",

@@ -9,14 +9,14 @@ from ...diagnostics.errors import SpecError
 from ...intrinsics import setmaxnreg
 from ...plan.context import Context
 from ...plan.unit import Unit
-from .shared import INSIDE
 
 __all__ = ["set_max_registers"]
 
 ACTIONS = ("increase", "decrease")
 
 
-def set_max_registers(n: int, action: str) -> None:
+@op(context=True)
+def set_max_registers(np_: Context, n: int, action: str) -> None:
     """Set what each lane of this warpgroup may have to `n` registers, inside a kernel.
 
     n       a multiple of 8 in 24…256, a compile-time constant
@@ -25,7 +25,8 @@ def set_max_registers(n: int, action: str) -> None:
     For kernels without a memory role (``warp_specialized=False``): in the others numpipe has shared the registers out, as
     `memory_registers` says. Raises SpecError there, and for other numbers and actions.
     """
-    raise RuntimeError(f"numpipe.set_max_registers {INSIDE}")
+    check(np_.unit, constant("set_max_registers", "n", n), constant("set_max_registers", "action", action))
+    (setmaxnreg.inc if action == "increase" else setmaxnreg.dec)(n)
 
 
 def check(unit: Unit, n: Any, action: Any) -> None:
@@ -39,10 +40,3 @@ def check(unit: Unit, n: Any, action: Any) -> None:
     raise SpecError(f"set_max_registers: the kernel has a memory role, and numpipe has shared the registers out: "
                     f"{unit.memory_registers} a lane for it, {unit.compute_registers} for each of {unit.compute_wgs} compute "
                     "warpgroups; say memory_registers=, or use a kernel with warp_specialized=False")
-
-
-@op
-def set_registers(np_: Context, n: Any, action: Any) -> None:
-    """`set_max_registers`"""
-    check(np_.unit, constant("set_max_registers", "n", n), constant("set_max_registers", "action", action))
-    (setmaxnreg.inc if action == "increase" else setmaxnreg.dec)(n)

@@ -10,7 +10,7 @@ from ...intrinsics import setmaxnreg
 from . import registers as source
 
 
-@cuda_meaning(source.set_registers)
+@cuda_meaning(source.set_max_registers)
 def _set_registers(_context: Any, np_: Any, n: Any, action: Any) -> Any:
     source.check(np_.unit, immediate("set_max_registers", "n", n), immediate("set_max_registers", "action", action))
     operation = setmaxnreg.inc if nb.literal(action) == "increase" else setmaxnreg.dec

@@ -31,7 +31,6 @@ __all__ = ["run_scoped", "scratch"]
 
 NO_SLOTS = "slots of shared memory have no value: buffer.at[slot] is a tile"
 NO_VALUE = "a barrier has no value: it is passed to barrier_arrive, barrier_wait, barrier_test or a copy"
-INSIDE = "works inside a kernel only: call it from a @numpipe.kernel function"
 
 
 class Slots:
@@ -179,7 +178,8 @@ def shared_by(unit: Any, axes: Any) -> bool:
 
 
 # ---- the operations
-def scratch(kind: Any) -> Any:
+@op(context=True, site=True)
+def scratch(np_: Context, site: str, kind: Any) -> Any:
     """Allocate shared memory in a kernel, for all compute warpgroups of the CTA together: references to it.
 
     kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a tuple of these (a tuple of
@@ -189,10 +189,11 @@ def scratch(kind: Any) -> Any:
 
     Raises SpecError where the CTA has not that much shared memory, with the sum.
     """
-    raise RuntimeError(f"numpipe.scratch {INSIDE}")
+    return _refs(np_, np_.unit.plan_scratch(site, parse(kind), True).tree)
 
 
-def run_scoped(function: Callable[..., Any], *kinds: Any, collective_axes: Any = None) -> Any:
+@op(context=True, site=True)
+def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: Any, collective_axes: Any = None) -> Any:
     """``function(*references)`` for allocations of these types, inside a kernel; what it returns.
 
     function         nested in the kernel, or decorated with `numpipe.function`; called by the memory role too
@@ -204,19 +205,7 @@ def run_scoped(function: Callable[..., Any], *kinds: Any, collective_axes: Any =
 
     Raises SpecError where the CTA has not that much shared memory, with the sum.
     """
-    raise RuntimeError(f"numpipe.run_scoped {INSIDE}")
-
-
-@op
-def allocated(np_: Context, kind: Any, site: str) -> Any:
-    """`scratch(kind)` as the AST pass writes it: the type as a text, and the place in the source."""
-    return _refs(np_, np_.unit.plan_scratch(site, parse(kind), True).tree)
-
-
-@op
-def scoped(np_: Context, site: str, axes: Any, function: Callable[..., Any], *kinds: Any) -> Any:
-    """`run_scoped(function, *kinds)` as the AST pass writes it."""
-    shared, places = shared_by(np_.unit, axes), sites(site, len(kinds))
+    shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
     return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if allocates(kind) else kind
                       for place, kind in zip(places, kinds, strict=True)])
 

@@ -209,15 +209,16 @@ def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) ->
     return builder.add(own_part(builder, ty.context.unit, ty.plan), builder.shl(first, nb.const(3)))
 
 
-@cuda_meaning(source.allocated)
-def _allocated(_context: Any, np_: Any, kind: Any, site: Any) -> Any:
+@cuda_meaning(source.scratch)
+def _scratch(_context: Any, np_: Any, site: Any, kind: Any) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
     result = _type(np_, tree)
-    return result(np_, kind, site), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
+    return result(np_, site, kind), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
 
 
-@cuda_meaning(source.scoped)
-def _scoped(typing_context: Any, np_: Any, site: Any, axes: Any, function: Any, *kinds: Any) -> Any:
+@cuda_meaning(source.run_scoped)
+def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given: Any) -> Any:
+    *kinds, axes = given
     unit, places = np_.unit, source.sites(nb.literal(site), len(kinds))
     shared = source.shared_by(unit, immediate("run_scoped", "collective_axes", axes))
     trees = [unit.plan_scratch(place, parse(nb.literal(kind)), shared).tree if _allocates(kind) else None
@@ -227,10 +228,10 @@ def _scoped(typing_context: Any, np_: Any, site: Any, axes: Any, function: Any, 
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
-                  for value, ty, tree in zip(args[4:], argtypes, trees, strict=True)]
-        return nb.call_value(context, builder, function, args[3], argtypes, values)[1]
+                  for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)]
+        return nb.call_value(context, builder, function, args[2], argtypes, values)[1]
 
-    return result(np_, site, axes, function, *kinds), codegen
+    return result(np_, site, function, *given), codegen
 
 
 def _allocates(kind: Any) -> bool:

@@ -29,7 +29,7 @@ import numpy as np
 
 from ...core.closure import bind
 from ...core.facts import Facts, facts_of
-from ...core.op import constant, helper, op
+from ...core.op import constant, helper, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.trees import leaves
 from ...plan.unit import Unit
@@ -101,7 +101,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     Raises SpecError when the ring does not fit in shared memory, for functions that do not fit the call, and for options that
     are no compile-time constants.
     """
-    raise RuntimeError("numpipe.emit_pipeline_warp_specialized works inside a kernel only: call it from a @numpipe.kernel function")
+    raise outside("emit_pipeline_warp_specialized")
 
 
 class Emitted:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from ...core.closure import bind
 from ...core.facts import facts_of
 from ...core.inert import Inert
-from ...core.op import op
+from ...core.op import op, outside
 from ..tiles.tile import Tile
 from .emit import Emitted, check_body, counts, run_carry, run_steps, where
 from .pipelines import Pipeline, made
@@ -56,7 +56,7 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
 
     Raises SpecError when the rings of all warpgroups do not fit in shared memory, and for functions that do not fit the call.
     """
-    raise RuntimeError("numpipe.emit_pipeline works inside a kernel only: call it from a @numpipe.kernel function")
+    raise outside("emit_pipeline")
 
 
 class Alone(Emitted):
@@ -67,7 +67,7 @@ class Alone(Emitted):
         self.carry = carry
 
 
-@op
+@op(context=True)
 def make_alone(np_: Any, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
                steps_of: None, known: tuple[int | None, ...], site: str) -> Pipeline:
     """Its pipeline, as the AST pass writes it: `make_pipeline` with another default."""

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.machine import current
-from ...core.op import helper, op
+from ...core.op import helper, op, outside
 from ...intrinsics import barrier
 from ...plan.context import Context
 
@@ -60,7 +60,7 @@ def turn(name: str | None) -> NoReturn:
     ``schedule="pingpong"``, whose turns are of whole tiles; SpecError for blocks that not every step of a loop with steps_of is
     sure to go through. Warpgroups that do not go through it equally often are a deadlock, which the simulator reports.
     """
-    raise RuntimeError("numpipe.turn works inside a kernel only, as `with numpipe.turn(\"name\"):`")
+    raise outside("turn", ", as `with numpipe.turn(\"name\"):`")
 
 
 # ---- which barriers
@@ -97,13 +97,13 @@ def pass_token(np_, number):  # type: ignore[no-untyped-def]
     barrier.arrive(next_place(np_, number), THREADS)
 
 
-@helper
+@helper(context=True)
 def enter_turn(np_, number):  # type: ignore[no-untyped-def]
     """The top of a block."""
     if_several(np_, number, await_token)
 
 
-@helper
+@helper(context=True)
 def leave_turn(np_, number):  # type: ignore[no-untyped-def]
     """The end of a block."""
     if_several(np_, number, pass_token)
@@ -117,7 +117,7 @@ def skip_turn(np_, number):  # type: ignore[no-untyped-def]
 
 
 # ---- the kernel's beginning and end
-@op
+@op(context=True)
 def begin_tokens(np_: Context, names: tuple[str, ...]) -> None:
     """At the top of a kernel that has tokens: each is the first warpgroup's."""
     np_.unit.tokens = names

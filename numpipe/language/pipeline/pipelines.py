@@ -24,7 +24,7 @@ import numpy as np
 from ...core.facts import Facts, facts_of
 from ...core.inert import Inert
 from ...core.machine import current
-from ...core.op import constant, op
+from ...core.op import constant, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
 from ...plan.params import CompilerParams
@@ -115,10 +115,10 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
     In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there runs it for itself, with
     slots of its own, as it does `emit_pipeline`.
     """
-    raise RuntimeError("numpipe.pipeline works inside a kernel only: call it from a @numpipe.kernel function")
+    raise outside("pipeline")
 
 
-@op
+@op(context=True)
 def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None,
                   delay_release: int | None, steps_of: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
                   known: tuple[int | None, ...], site: str) -> Pipeline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 from ...core.op import op
 from ...diagnostics.errors import SpecError
@@ -12,7 +12,8 @@ from ..tiles.tile import Tile
 __all__ = ["schedule_fence"]
 
 
-def schedule_fence(after: Any = None) -> NoReturn:
+@op(context=True)
+def schedule_fence(np_: Context, after: Any = None) -> None:
     """Keep the compiler from moving statements from one side of this one to the other; with `after`, from moving waits above it.
 
     after   a register tile. What other threads could see, above all waits (`wgmma_wait`, `barrier_wait`) and releases, stays behind
@@ -34,12 +35,6 @@ def schedule_fence(after: Any = None) -> NoReturn:
 
     Raises SpecError where `after` is no register tile.
     """
-    raise RuntimeError("numpipe.schedule_fence works inside a kernel only: call it from a @numpipe.kernel function")
-
-
-@op
-def fence_schedule(np_: Context, after: Any = None) -> None:
-    """`schedule_fence(after)` as the AST pass writes it: with the context."""
     if np_.memory or after is None:
         return
     if not isinstance(after, Tile):

@@ -27,7 +27,7 @@ _FENCE = f"{{ {_NEVER} AGAIN: bar.warp.sync 0xffffffff; @never bra AGAIN; }}"
 _BEHIND = f"{{ {_NEVER} @never st.weak.shared.b32 [$1], $2; }}"
 
 
-@cuda_meaning(source.fence_schedule)
+@cuda_meaning(source.schedule_fence)
 def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
     none = isinstance(after, nb.types.NoneType)
     if np_.role == "compute" and not none and not isinstance(after, (TileType, InFlightType)):

@@ -97,26 +97,26 @@ def give_turn(np_):  # type: ignore[no-untyped-def]
     barrier.arrive(next_barrier(np_), THREADS)
 
 
-@helper
+@helper(context=True)
 def take_turn(np_):  # type: ignore[no-untyped-def]
     """Before the first pipeline of a tile."""
     if_turns(np_, await_turn)
 
 
-@helper
+@helper(context=True)
 def pass_turn(np_):  # type: ignore[no-untyped-def]
     """Behind the last one."""
     if_turns(np_, give_turn)
 
 
 # ---- whose tiles are whose
-@op
+@op(context=True)
 def own_stride(np_: Context, stride: Any) -> Any:
     """Tiles from one of this warpgroup's to its next; `stride`: from one of this CTA's to its next."""
     return stride * np.int32(1 if np_.memory else np_.unit.turns)
 
 
-@op
+@op(context=True)
 def before_own(np_: Context, before: Any, stride: Any) -> Any:
     """The tile from which `own_stride` leads to this warpgroup's first; `before` is that of the CTA, `stride` before its first."""
     if np_.memory:
@@ -126,7 +126,7 @@ def before_own(np_: Context, before: Any, stride: Any) -> Any:
     return before + stride * np.int32(skipped + 1 - n)
 
 
-@op
+@op(context=True)
 def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
     """After a loop over tiles: note whose turn comes next. `last` is this warpgroup's last tile, or that before its first."""
     if np_.memory:

@@ -18,7 +18,7 @@ memory is listed by ``kernel.inspect("resources")``, with its line and its bytes
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
@@ -43,7 +43,8 @@ __all__ = ["layout_cast"]
 CAST = "layout_cast"
 
 
-def layout_cast(tile: Any, layout: str) -> NoReturn:
+@op(context=True, site=True)
+def layout_cast(np_: Any, site: str, tile: Any, layout: str) -> Tile:
     """A vector, or a tile, as other lanes hold it, inside a kernel.
 
     tile    a vector (n,), of any type, or a tile (M, N) of numbers
@@ -60,7 +61,13 @@ def layout_cast(tile: Any, layout: str) -> NoReturn:
     not, and for sizes that cannot lie so: along columns 8 x i elements up to 256, along rows 64 x j; coalesced rows have 32, 64 or
     128 x i bytes.
     """
-    raise RuntimeError("numpipe.layout_cast is used inside a kernel")
+    made, nbytes = check_cast(form_of(tile), constant(CAST, "layout", layout), type(tile).__name__)
+    if np_.memory:
+        return Tile(None, made.shape, made.dtype, made.layout)
+    if nbytes:
+        np_.unit.plan_exchange(nbytes, (str(site), said(tile.form, made)))
+        exchange(np_, *_exchanged(tile.form, made), f"{CAST} of a register tile", apart=len(made.shape) == 2)
+    return Tile(tile.value, made.shape, made.dtype, made.layout)
 
 
 def check_cast(form: Any, layout: Any, given: str) -> tuple[Form, int]:
@@ -129,15 +136,3 @@ def _exchanged(form: Form, made: Form) -> tuple[Any, Any]:
     if made.layout == COLUMN:  # of the columns, which all warps have, the first one stores them
         return of_columns(count)[:1], of_rows(count)
     return of_rows(count), of_columns(count)
-
-
-@op
-def cast(np_: Any, tile: Any, layout: Any, site: Any) -> Tile:
-    """`layout_cast`, in a kernel of which `np_` is the context; `site` is its line."""
-    made, nbytes = check_cast(form_of(tile), constant(CAST, "layout", layout), type(tile).__name__)
-    if np_.memory:
-        return Tile(None, made.shape, made.dtype, made.layout)
-    if nbytes:
-        np_.unit.plan_exchange(nbytes, (str(site), said(tile.form, made)))
-        exchange(np_, *_exchanged(tile.form, made), f"{CAST} of a register tile", apart=len(made.shape) == 2)
-    return Tile(tile.value, made.shape, made.dtype, made.layout)

@@ -19,8 +19,8 @@ from .shared_cuda import Value, converge, read_registers
 from .tile_cuda import TileType, assembled, registers, settled, undefined
 
 
-@cuda_meaning(source.cast)
-def _cast(_context: Any, np_: Any, tile: Any, layout: Any, site: Any) -> Any:
+@cuda_meaning(source.layout_cast)
+def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> Any:
     form: Any = form_of(tile, source.CAST) if is_tile(tile) else None
     made, nbytes = source.check_cast(form, immediate(source.CAST, "layout", layout), str(nb.unliteral(tile)))
     have, result, memory = settled(tile, source.CAST), TileType.of(made), np_.role == "memory"
@@ -30,17 +30,17 @@ def _cast(_context: Any, np_: Any, tile: Any, layout: Any, site: Any) -> Any:
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:
             return undefined(result)
-        values = registers(builder, have, args[1])
+        values = registers(builder, have, args[2])
         if nbytes and len(have.shape) == 2:
             barrier(builder)
             through = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
-            return assembled(builder, result, through(builder, have, args[1], result))
+            return assembled(builder, result, through(builder, have, args[2], result))
         if nbytes:
             return assembled(builder, result, _from_words(builder, result, _moved(builder, have, values, result)))
         first = TileType(have.shape, have.dtype, ROW).registers if have.layout == EITHER and made.layout == COLUMN else 0
         return assembled(builder, result, values[first:first + result.registers])
 
-    return result(np_, tile, layout, site), codegen
+    return result(np_, site, tile, layout), codegen
 
 
 def _panels(tile: TileType, columns: int) -> Iterator[tuple[int, int, int]]:

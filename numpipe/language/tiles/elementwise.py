@@ -243,7 +243,7 @@ def _extreme(name: str, function: np.ufunc) -> Any:
             return found
         return numbers(name, (a, b), function)
 
-    return arith.named(operation, name.replace("np.", ""), f"``{name}(a, b)``: NaN where one of the two is NaN.")
+    return arith.named(operation, name.replace("np.", ""), f"``{name}(a, b)``: NaN where one of the two is NaN.", function)
 
 
 maximum = _extreme("np.maximum", np.maximum)
@@ -275,7 +275,7 @@ def plan_where(mask: Operand, operands: Sequence[Operand]) -> Plan:
     return Plan(computed, Form(shape, computed, layout))
 
 
-@op
+@op(numpy=np.where)
 def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
     """``np.where(mask, x, y)``: x where the mask is true, else y. All three may be tiles or numbers."""
     if isinstance(mask, Inert) or (any(isinstance(v, Inert) for v in (x, y)) and not any(

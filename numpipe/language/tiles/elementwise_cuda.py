@@ -132,7 +132,7 @@ def _divided(builder: Any, _dtype: np.dtype, a: Any, b: Any) -> Any:
     return divide(builder, a, b)
 
 
-def _two_at_once(instruction: str) -> Packed:
+def two_at_once(instruction: str) -> Packed:
     """An instruction on two elements of 16 bits: ``add.rn.f16x2``. Rounded as it stands, it is fused with no other."""
     def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
         text = f"{instruction}.{'f16x2' if dtype == np.float16 else 'bf16x2'} "
@@ -142,7 +142,7 @@ def _two_at_once(instruction: str) -> Packed:
     return emit
 
 
-_BY_PAIRS: dict[str, Packed] = {name: _two_at_once(f"{name}.rn") for name in ("add", "sub", "mul")}
+BY_PAIRS: dict[str, Packed] = {name: two_at_once(f"{name}.rn") for name in ("add", "sub", "mul")}
 _EMIT: dict[str, Emit] = {
     "add": _float_or_int("fadd", "add"), "sub": _float_or_int("fsub", "sub"), "mul": _float_or_int("fmul", "mul"),
     "truediv": _divided, "and_": _float_or_int("", "and_"), "or_": _float_or_int("", "or_"), "xor": _float_or_int("", "xor"),
@@ -165,8 +165,8 @@ def _operator(function: Any, symbol: str, emit: Emit, takes: str, compares: bool
 
 
 for _name, (_symbol, _, _takes) in source.BINARY.items():
-    _operator(getattr(operator, _name), _symbol, _EMIT[_name], _takes, False, _BY_PAIRS.get(_name))
-    _operator(getattr(operator, f"i{_name.rstrip('_')}"), _symbol, _EMIT[_name], _takes, False, _BY_PAIRS.get(_name))
+    _operator(getattr(operator, _name), _symbol, _EMIT[_name], _takes, False, BY_PAIRS.get(_name))
+    _operator(getattr(operator, f"i{_name.rstrip('_')}"), _symbol, _EMIT[_name], _takes, False, BY_PAIRS.get(_name))
 for _name, (_symbol, _) in source.COMPARISONS.items():
     _operator(getattr(operator, _name), _symbol, _compared(_symbol), "fhib" if _name in ("eq", "ne") else "fhi", True)
 
@@ -209,7 +209,7 @@ def _power(tile: Any, n: Any) -> Any:
 
     def by_pairs(builder: Any, dtype: np.dtype, x: Any) -> Any:
         one = nb.ir.Constant(nb.f32, 1)
-        return raised(builder, dtype, x, _BY_PAIRS["mul"], packed(builder, dtype, one, one))
+        return raised(builder, dtype, x, BY_PAIRS["mul"], packed(builder, dtype, one, one))
 
     def raised(builder: Any, dtype: np.dtype, x: Any, product: Any, one: Any) -> Any:
         if not count:
@@ -240,7 +240,7 @@ def _extreme(operation: Any, name: str, symbol: str, instruction: str) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, a: Any, b: Any, *literals: Any) -> Any:
         mask = nb.literal(literals[0]) if literals else 0
-        found = elementwise(name, (a, b), emit, takes="fhi", literals=mask, by_pairs=_two_at_once(f"{instruction}.NaN"))
+        found = elementwise(name, (a, b), emit, takes="fhi", literals=mask, by_pairs=two_at_once(f"{instruction}.NaN"))
         if found is None:
             return number_function(name, (a, b), emit, literals)
         return found[0].return_type(*found[0].args, *literals), without(found[1], literals)
@@ -256,7 +256,7 @@ def without(codegen: Any, literals: Sequence[Any]) -> Any:
 
 
 def number_function(name: str, types: Sequence[Any], emit: Emit, literals: Sequence[Any],
-                    check: Callable[[np.dtype], None] = lambda dtype: None) -> tuple[Any, Any]:
+                    check: Callable[[np.dtype], None] = lambda dtype: None, compares: bool = False) -> tuple[Any, Any]:
     """(signature, code) of a function of numbers."""
     inert = next((ty for ty in types if isinstance(ty, InertType)), None)
     if inert is not None:
@@ -266,13 +266,14 @@ def number_function(name: str, types: Sequence[Any], emit: Emit, literals: Seque
         raise source.not_computed(name, " and ".join(str(nb.unliteral(ty)) for ty in types))
     dtype = arith.common(*kinds)
     check(dtype)
-    result = type_of(dtype)
+    of = type_of(dtype)
+    result = nb.types.boolean if compares else of
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         values = [number_in(context, builder, value, ty, dtype) for value, ty in zip(args[:len(types)], sig.args, strict=False)]
         return emit(builder, dtype, *values)
 
-    return result(*[result if nb.unliteral(ty) != nb.types.float16 else ty for ty in types], *literals), codegen
+    return result(*[of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types], *literals), codegen
 
 
 _extreme(source.maximum, "np.maximum", ">", "max")

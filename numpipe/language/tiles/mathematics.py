@@ -64,7 +64,8 @@ def _function(name: str, function: Callable[..., Any], doc: str) -> Op[..., Any]
     def operation(x: Any, literals: int = 0) -> Any:
         return evaluate(x)
 
-    return arith.named(operation, name.replace("np.", ""), doc)
+    plain = name.removeprefix("np.")
+    return arith.named(operation, plain, doc, () if plain == name else getattr(np, plain))
 
 
 def _fma(x: Any, y: Any, z: Any) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32, HALVES
+from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...core import numba as nb
 from ...core.arith_cuda import compare, convert, type_of
+from ...core.division_cuda import divide
 from ...core.inert import REASON
 from ...core.inert_cuda import STEERLESS, InertType
 from ...core.op import cuda_meaning
@@ -17,20 +18,23 @@ from ...diagnostics.errors import CompileError
 from ...plan.context_cuda import compute_warpgroup
 from ...plan.unit import Unit
 from . import reduce as source
-from .elementwise_cuda import form_of, is_tile
+from .elementwise_cuda import form_of, is_tile, lane_place
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
 from .tile_cuda import InFlightType, TileType, assembled, floats, packed, registers, undefined
 
 Combine = Callable[[Any, Any], Any]
+REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l"}
 QUAD, QUADS = (1, 2), (4, 8, 16)
 """distances of the butterflies that bring together the lanes of a quad, and the quads of a warp"""
 
 
-def _combine(builder: Any, operation: str, dtype: np.dtype) -> Combine:
-    """Two elements to one."""
+def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
+    """Two elements to one; of `ranked` ones the greater."""
+    if operation in source.INDICES:
+        return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
     if operation in source.VOTES:
         return builder.or_ if operation == "any" else builder.and_  # type: ignore[no-any-return]
-    if operation == "sum":
+    if operation in ("sum", "mean"):
         return builder.fadd if dtype == FLOAT32 else builder.add  # type: ignore[no-any-return]
     if dtype == FLOAT32:
         function = nb.pure_asm(nb.f32, [nb.f32] * 2, f"{operation}.NaN.f32 $0, $1, $2;", "=f,f,f")
@@ -49,10 +53,13 @@ def _tree(combine: Combine, values: Sequence[Any]) -> Any:
 
 def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence[int]) -> Any:
     """The values of the lanes so far apart, in each of them."""
-    register = "f" if value.type == nb.f32 else "r"
+    register = REGISTERS[str(value.type)]
     for distance in distances:
-        other = nb.emit_asm(builder, value.type, [value], f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;",
-                            f"={register},{register}")
+        text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
+        if value.type == nb.i64:
+            halves = "".join(text.replace("$0", half).replace("$1", half) for half in ("low", "high"))
+            text = f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, high}}; }}"
+        other = nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
         value = combine(value, other)
     return value
 
@@ -63,43 +70,49 @@ def barrier(builder: Any) -> None:
     nb.emit_asm(builder, nb.void, [own], "bar.sync $0, 128;", "r,~{memory}")
 
 
-def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any], size: int) -> list[Any]:
-    """Each value of the four warps, combined in the order of the warps.
+def of_warps(builder: Any, unit: Unit, values: list[Any], columns: bool) -> Iterator[list[Any]]:
+    """Each value as the four warps have it, in their order: of 4 bytes, or of 8.
 
-    Lane 4 g + t has value 2 j + o of columns 8 j + 2 t + o, where `values` are of columns, as all g do; or there is one value.
-    `size`: bytes of a warp's values. The first barrier is for the exchange before this one, which may still be read.
+    Lane 4 g + t has value 2 j + o of columns 8 j + 2 t + o, where `values` are of `columns`, as all g do; else all lanes have them.
+    The first barrier is for the exchange before this one, which may still be read.
     """
+    wide = values[0].type == nb.i64
+    kind, register, shift = ("b64", "l", 4) if wide else ("b32", "f" if values[0].type == nb.f32 else "r", 3)
+    lanes, step = (4, 2) if columns else (1, 1)
+    stride = (1 << shift) // 2 * lanes
+    size = stride * len(values)
     base = nb.external(builder, EXCHANGE, nb.i32)
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
     lane, warp = builder.and_(thread, nb.const(31)), builder.lshr(thread, nb.const(5))
-    columns = len(values) > 1
-    register = "f" if values[0].type == nb.f32 else "r"
-    own = builder.add(base, builder.shl(builder.and_(lane, nb.const(3)), nb.const(3))) if columns else base
+    own = builder.add(base, builder.shl(builder.and_(lane, nb.const(3)), nb.const(shift))) if columns else base
     to = builder.add(own, builder.mul(warp, nb.const(size)))
-    first = builder.icmp_unsigned("<", lane, nb.const(4 if columns else 1))
+    first = builder.icmp_unsigned("<", lane, nb.const(lanes))
     vector = ".v2" if columns else ""
     barrier(builder)
     chosen = builder.zext(first, nb.i32)
-    for i in range(0, len(values), 2):
+    for i in range(0, len(values), step):
         names = "{$2, $3}" if columns else "$2"
-        nb.emit_asm(builder, nb.void, [builder.add(to, nb.const(16 * i)), chosen, *values[i:i + 2]],
-                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{vector}.b32 [$0], {names}; }}",
-                    "r,r" + f",{register}" * len(values[i:i + 2]) + ",~{memory}")
+        nb.emit_asm(builder, nb.void, [builder.add(to, nb.const(stride * i)), chosen, *values[i:i + step]],
+                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{vector}.{kind} [$0], {names}; }}",
+                    "r,r" + f",{register}" * step + ",~{memory}")
     barrier(builder)
-    found: list[Any] = []
-    for i in range(0, len(values), 2):
-        of_warps = []
+    for i in range(0, len(values), step):
+        found = []
         for other in range(4):
-            at = builder.add(own, nb.const(other * size + 16 * i))
+            at = builder.add(own, nb.const(other * size + stride * i))
             if not columns:
-                of_warps.append([nb.emit_asm(builder, values[0].type, [at], "ld.shared.b32 $0, [$1];",
-                                             f"={register},r,~{{memory}}")])
+                found.append([nb.emit_asm(builder, values[0].type, [at], f"ld.shared.{kind} $0, [$1];",
+                                          f"={register},r,~{{memory}}")])
                 continue
-            pair = nb.emit_asm(builder, nb.ir.LiteralStructType([values[0].type] * 2), [at], "ld.shared.v2.b32 {$0, $1}, [$2];",
-                               f"={register},={register},r,~{{memory}}")
-            of_warps.append([builder.extract_value(pair, n) for n in (0, 1)])
-        found += [_tree(combine, parts) for parts in zip(*of_warps, strict=True)]
-    return found
+            pair = nb.emit_asm(builder, nb.ir.LiteralStructType([values[0].type] * 2), [at],
+                               f"ld.shared.v2.{kind} {{$0, $1}}, [$2];", f"={register},={register},r,~{{memory}}")
+            found.append([builder.extract_value(pair, n) for n in (0, 1)])
+        yield from map(list, zip(*found, strict=True))
+
+
+def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any], columns: bool) -> list[Any]:
+    """Each value of the four warps, combined in their order."""
+    return [_tree(combine, parts) for parts in of_warps(builder, unit, values, columns)]
 
 
 EXCHANGE = "np_exchange"
@@ -125,43 +138,85 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     return builder.icmp_unsigned("!=", found, nb.const(0))
 
 
-@cuda_meaning(source.reduced)
-def _reduced(_context: Any, np_: Any, tile: Any, operation: Any, axis: Any, keepdims: Any) -> Any:
-    name = nb.literal(operation)
+def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
+    """Elements as int64, of which the greatest is that which `argmax` finds: the element's rank, then how early it comes.
+
+    NaN has the greatest rank, and -0 that of 0.
+    """
+    row, column = lane_place(builder)
+    flat = tile.layout == ACCUMULATOR and along is None
+    own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
+    found = []
+    for value, (r, c) in zip(values, places(tile.shape, tile.layout), strict=True):
+        by_row = c is None or (along is not None and tile.layout == ACCUMULATOR and along % 2 == 0)
+        index = builder.add(own if flat else row if by_row else column,
+                            nb.const((r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0))
+        if tile.dtype == INT32:
+            rank = value if name == "argmax" else builder.xor(value, nb.const(-1))
+        else:
+            zero = nb.ir.Constant(nb.f32, 0.0)
+            signed = builder.fadd(value, zero) if name == "argmax" else builder.fsub(zero, value)
+            bits = builder.bitcast(signed, nb.i32)
+            rank = builder.select(builder.icmp_signed("<", bits, nb.const(0)), builder.xor(bits, nb.const(0x7fffffff)), bits)
+            rank = builder.select(builder.fcmp_unordered("uno", value, value), nb.const(0x7fffffff), rank)
+        high = builder.shl(builder.sext(rank, nb.i64), nb.const(32, nb.i64))
+        found.append(builder.or_(high, builder.zext(builder.xor(index, nb.const(-1)), nb.i64)))
+    return found
+
+
+def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     along = nb.literal(axis)
     form: Any = form_of(tile, name) if is_tile(tile) else None
     made = source.check(name, form, along, bool(nb.literal(keepdims)), str(nb.unliteral(tile)))
-    result = TileType.of(made) if made is not None else nb.types.boolean if name in source.VOTES else type_of(
-        source.number_type(tile.dtype))
+    assert form is not None
+    dtype = source.result_type(name, form.dtype)
+    result = TileType.of(made) if made is not None else type_of(source.number_type(dtype))
     memory = np_.role == "memory"
     if memory and made is None:
         result = InertType(source.REDUCED)
-    assert form is not None
-    nbytes = source.exchanged(form, along)
+    nbytes = source.exchanged(name, form, along)
     if nbytes and not memory:
         np_.unit.plan_exchange(nbytes)
+
+    def finished(builder: Any, value: Any) -> Any:
+        if name in source.INDICES:
+            return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
+        return divide(builder, value, nb.ir.Constant(nb.f32, source.elements(form, along))) if name == "mean" else value
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         if memory:
             return nb.nothing(context) if made is None else undefined(result)
-        half = tile.dtype in HALVES
-        combine = _combine(builder, name, FLOAT32 if half else tile.dtype)
+        wide = tile.dtype in HALVES or name == "mean"
+        combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
         values = registers(builder, tile, args[1])
-        values = floats(builder, tile.dtype, values) if half else values
+        values = floats(builder, tile.dtype, values) if wide else values
         if name in source.VOTES:
             return _vote(builder, name, _tree(combine, values))
+        if name in source.INDICES:
+            values = _ranked(builder, name, tile, values, along)
         if made is not None:
-            along_axis = _along(builder, np_.unit, combine, tile, values, result)
-            if half:
-                along_axis = [packed(builder, tile.dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
+            along_axis = [finished(builder, value) for value in _along(builder, np_.unit, combine, tile, values, result)]
+            if dtype in HALVES:
+                along_axis = [packed(builder, dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
             return assembled(builder, result, along_axis)
         own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
         distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
         total = _butterflies(builder, combine, _tree(combine, own), distances)
-        total = _between_warps(builder, np_.unit, combine, [total], 4)[0] if nbytes else total
-        return convert(context, builder, total, nb.types.float32, result) if half else total
+        total = _between_warps(builder, np_.unit, combine, [total], False)[0] if nbytes else total
+        return convert(context, builder, finished(builder, total), nb.types.float32, result) if dtype in HALVES else finished(
+            builder, total)
 
-    return result(np_, tile, operation, axis, keepdims), codegen
+    return result(np_, tile, axis, keepdims), codegen
+
+
+def _reduction(operation: Any, name: str) -> None:
+    @cuda_meaning(operation)
+    def typer(_context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
+        return _reduced(name, np_, tile, axis, keepdims)
+
+
+for _name, _operation in source.REDUCTIONS.items():
+    _reduction(_operation, _name)
 
 
 def _along(builder: Any, unit: Unit, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
@@ -172,7 +227,7 @@ def _along(builder: Any, unit: Unit, combine: Combine, tile: TileType, values: l
     for row, column in places(result.shape, result.layout):
         own = [value for value, place in zip(values, where, strict=True) if (place[0] == row if rows else place[1] == column)]
         parts.append(_butterflies(builder, combine, _tree(combine, own), QUAD if rows else QUADS))
-    return parts if rows else _between_warps(builder, unit, combine, parts, 4 * tile.shape[1])
+    return parts if rows else _between_warps(builder, unit, combine, parts, True)
 
 
 def _partial(operation: Any, name: str) -> None:
@@ -182,7 +237,7 @@ def _partial(operation: Any, name: str) -> None:
         result = TileType.of(source.partial_form(form, operation.__name__, str(nb.unliteral(tile))))
 
         def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            combine = _combine(builder, name, tile.dtype)
+            combine = combination(builder, name, tile.dtype)
             values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
             parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
                      for row, column in places(result.shape, result.layout)]

@@ -1,0 +1,153 @@
+"""Functions of register tiles that run simulated and on a GPU, with their arrays and NumPy's results."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import numpipe
+from numpipe import ds
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+TYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": BF16, "int32": np.dtype(np.int32)}
+SHAPES = (64, 8), (64, 40), (192, 64), (64, 256)
+LIMITS: dict[str, list[tuple[Any, Any]]] = {"float": [(-1.0, 2.0), (None, 0.5), (0.25, None), (1.0, -1.0)],
+                                            "int32": [(-7, 9), (None, 0), (3, None)]}
+EXACT = "floor", "ceil", "sign", "square", "isnan"
+Case = tuple[str, str, tuple[int, int], "int | None"]
+"""function, type, shape of a warpgroup's tile, axis"""
+REDUCTIONS: list[Case] = [(name, dtype, shape, axis) for name in ("mean", "argmax", "argmin") for dtype in TYPES
+                          for shape in SHAPES for axis in (0, 1, None) if shape != (192, 64) or dtype in ("float32", "float16")]
+
+
+def drawn(shape: tuple[int, int], dtype: str, *, special: bool = True, seed: int = 0) -> np.ndarray:
+    """Numbers with ties; infinities, zeros of both signs and, in some rows and columns, NaN."""
+    rng = np.random.default_rng([seed, *shape])
+    if dtype == "int32":
+        return rng.integers(-40, 40, shape).astype(np.int32)
+    x = np.where(rng.random(shape) < 0.5, rng.integers(-3, 4, shape), 3 * rng.standard_normal(shape))
+    if special:
+        x[rng.random(shape) < 0.1] = -0.0
+        x[5, ::3], x[9, ::2], x[11] = np.inf, -np.inf, 0.0
+        x[11, 1::2] = -0.0  # the first of equal zeros, whatever their signs
+        for row in (7, 40):
+            x[row, rng.integers(0, shape[1], 3)] = np.nan
+        x[63, -1] = np.nan
+    return x.astype(TYPES[dtype])
+
+
+@functools.cache
+def reduction(case: Case) -> Any:
+    """``y[w] = function(tile)`` of the tile of each of two warpgroups, one below the other."""
+    name, dtype, (rows, columns), axis = case
+    function = getattr(np, name)
+    size = 64 if axis is None else columns if axis == 0 else rows
+
+    @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
+    def along(x, y):
+        w = numpipe.axis_index("wg")
+        tile = x[ds(w * rows, rows), ds(0, columns)]
+        y[w, ds(0, size)] = function(tile, axis=axis)
+
+    @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
+    def whole(x, y):
+        w = numpipe.axis_index("wg")
+        found = function(x[ds(w * rows, rows), ds(0, columns)])
+        y[w, ds(0, size)] = numpipe.full(size, found, y.dtype)
+
+    return whole if axis is None else along
+
+
+def arrays_of(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    name, dtype, (rows, columns), axis = case
+    x = drawn((2 * rows, columns), dtype, special=name != "mean", seed=seed)
+    given = np.int32 if name.startswith("arg") else np.float32 if dtype == "int32" or (axis is None and dtype == "bfloat16") else (
+        TYPES[dtype])
+    return x, np.zeros((2, 64 if axis is None else columns if axis == 0 else rows), given)
+
+
+def is_numpys(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
+    """Indices are NumPy's; means are those of float64 within 4 roundings of float32, and one of the result's type."""
+    name, dtype, (rows, _), axis = case
+    for half, found in zip((x[:rows], x[rows:]), y, strict=True):
+        wide = half.astype(np.float64)
+        wanted = np.broadcast_to(getattr(np, name)(wide, axis=axis), found.shape)
+        if name != "mean":
+            if not (found == wanted).all():
+                return False
+            continue
+        ulp = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(dtype, 0.0) * np.abs(wanted)
+        if (np.abs(found.astype(np.float64) - wanted) > ulp + 4 * 2.0**-24 * np.abs(wide).mean(axis=axis) + 1e-30).any():
+            return False
+    return True
+
+
+# ---- element by element ---------------------------------------------------------------------------------------------
+@functools.cache
+def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> Any:
+    """``y = function(x)`` of 64 x 128 elements; of a mask 0 and 1."""
+    function = getattr(np, name)
+    low, high = limits
+
+    @numpipe.kernel(num_compute_wgs=1)
+    def mapped(x, y):
+        y[ds(0, 64), ds(0, 128)] = function(x[ds(0, 64), ds(0, 128)]).astype(y.dtype)
+
+    @numpipe.kernel(num_compute_wgs=1)
+    def clipped(x, y):
+        y[ds(0, 64), ds(0, 128)] = np.clip(x[ds(0, 64), ds(0, 128)], low, high)
+
+    return clipped if name == "clip" else mapped
+
+
+def arrays_of_exact(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    x = drawn((64, 128), dtype)
+    if dtype != "int32":
+        x[0, :8] = np.array([0.5, -0.5, 1e-7, -1e-7, 250.75, -250.75, 2.0**15 + 1, -0.0], np.float64).astype(x.dtype)
+    return x, np.zeros((64, 128), np.int32 if name == "isnan" else x.dtype)
+
+
+def wanted_of_exact(name: str, x: np.ndarray, limits: tuple[Any, Any] = (None, None)) -> np.ndarray:
+    """NumPy's, of bfloat16 in float32 and rounded."""
+    wide = x.astype(np.float32) if x.dtype == BF16 else x
+    with np.errstate(all="ignore"):
+        found = np.clip(wide, *limits) if name == "clip" else getattr(np, name)(wide)
+    return found.astype(np.int32 if name == "isnan" else x.dtype)
+
+
+def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """Whether two arrays have the same bits, NaN of any bits."""
+    if found.dtype.kind == "i":
+        return bool((found == wanted).all())
+    found, wanted = found.astype(np.float32), wanted.astype(np.float32)
+    nan = np.isnan(wanted)
+    return bool((np.isnan(found) == nan).all() and (found.view(np.int32) == wanted.view(np.int32))[~nan].all())
+
+
+# ---- the rest -------------------------------------------------------------------------------------------------------
+@numpipe.kernel(num_compute_wgs=1)
+def of_vectors(x, floats, ints):
+    """Vectors along columns, along rows and in either layout, and tiles of one row and one column."""
+    v = x[ds(0, 64), ds(0, 64)]
+    row, column, either = v.sum(axis=0), v.sum(axis=1), x[0, ds(0, 64)]
+    floats[0, ds(0, 64)] = numpipe.full(64, row.mean(), np.float32)
+    floats[1, ds(0, 64)] = numpipe.full(64, column.mean(axis=0), np.float32)
+    floats[2, ds(0, 64)] = numpipe.full(64, np.mean(either), np.float32)
+    floats[3, ds(0, 64)] = numpipe.full(64, v.sum(axis=1, keepdims=True).mean(), np.float32)
+    ints[0, ds(0, 64)] = numpipe.full(64, np.argmax(row) + 100 * row.argmin(), np.int32)
+    ints[1, ds(0, 64)] = numpipe.full(64, np.argmax(column) + 100 * column.argmin(axis=-1), np.int32)
+    ints[2, ds(0, 64)] = numpipe.full(64, np.argmax(either) + 100 * np.argmin(either, axis=0), np.int32)
+    ints[3, ds(0, 64)] = v.argmin(1)
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def of_numbers(x, y, scale, n):
+    """Numbers, of a kernel and of a tile; the memory role has none."""
+    top = x[ds(0, 64), ds(0, 64)].max()
+    a = np.floor(scale) + 10.0 * np.ceil(scale) + 100.0 * np.sign(scale) + 1000.0 * np.square(scale)
+    b = np.clip(scale, -0.25, 0.25) + 10.0 * np.clip(n, None, 2) + 100.0 * np.sign(n) + 1000.0 * np.floor(n)
+    c = 1.0 if np.isnan(scale / scale) else 0.0
+    y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), a + b + c, np.float32) + np.clip(np.floor(top), 0, 2)
