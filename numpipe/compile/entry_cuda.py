@@ -83,13 +83,10 @@ def _begin_scheduler() -> None:
 
 
 def _begin_typer(_context: Any, np_: Any, table: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.tickets is not None:
-            word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
-            begin_scheduler(builder, args[0], builder.load(word))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, table), codegen
+    _, builder, args = yield nb.types.void(np_, table)
+    if np_.unit.tickets is not None:
+        word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
+        begin_scheduler(builder, args[0], builder.load(word))
 
 
 begin_tickets: Op[..., Any] = Op(_begin_scheduler, _begin_typer)
@@ -102,32 +99,29 @@ def _start(unit: Unit) -> Op[..., Any]:
         raise NotImplementedError("entry code only")
 
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            define_axes(builder.module, unit)
-            define_division(builder.module, unit)
-            define_approximation(builder.module, unit)
-            define_order(builder.module, unit)
-            if unit.exchange_bytes:
-                define_exchange(builder.module, unit, smem)
-            if unit.turns > 1:
-                define_turns(context, builder.module, unit)
-            if unit.params.profile_space:
-                define_profile(builder)
-            first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
-            with builder.if_then(builder.and_(first, elected(builder))):
-                rings = (barrier for plan in unit.rings.values() for barrier in unit.barriers(plan))
-                for address, count, _ in (*rings, *unit.scratch_barriers()):
-                    nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
-                nb.call(context, builder, fence.mbarrier_init, (), ())
-                if unit.params.debug:
-                    define_control(builder, smem(builder, 0), smem(builder, unit.barrier_room))
-            if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
-                meet(context, builder, unit.params.debug)
-            else:
-                nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
-            return nb.nothing(context)
-
-        return nb.types.void(), codegen
+        context, builder, _ = yield nb.types.void()
+        define_axes(builder.module, unit)
+        define_division(builder.module, unit)
+        define_approximation(builder.module, unit)
+        define_order(builder.module, unit)
+        if unit.exchange_bytes:
+            define_exchange(builder.module, unit, smem)
+        if unit.turns > 1:
+            define_turns(context, builder.module, unit)
+        if unit.params.profile_space:
+            define_profile(builder)
+        first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
+        with builder.if_then(builder.and_(first, elected(builder))):
+            rings = (barrier for plan in unit.rings.values() for barrier in unit.barriers(plan))
+            for address, count, _ in (*rings, *unit.scratch_barriers()):
+                nb.call(context, builder, mbarrier.init, (I32, I32), (smem(builder, address), nb.const(count)))
+            nb.call(context, builder, fence.mbarrier_init, (), ())
+            if unit.params.debug:
+                define_control(builder, smem(builder, 0), smem(builder, unit.barrier_room))
+        if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
+            meet(context, builder, unit.params.debug)
+        else:
+            nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
 
     return Op(start, typer)
 
@@ -147,13 +141,11 @@ def _is_memory(unit: Unit) -> Op[..., Any]:
         raise NotImplementedError("entry code only")
 
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            if unit.memory_warpgroup == unit.compute_wgs:
-                return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
-            warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
-            return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
-
-        return nb.types.boolean(), codegen
+        _, builder, _ = yield nb.types.boolean()
+        if unit.memory_warpgroup == unit.compute_wgs:
+            return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
+        warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+        return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
 
     return Op(is_memory, typer)
 
@@ -164,11 +156,8 @@ def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:
         raise NotImplementedError("entry code only")
 
     def typer(_context: Any, np_: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            emit(builder, unit, role, args[0])
-            return nb.nothing(context)
-
-        return nb.types.void(np_), codegen
+        _, builder, args = yield nb.types.void(np_)
+        emit(builder, unit, role, args[0])
 
     return Op(profile, typer)
 
@@ -179,11 +168,8 @@ def _rest(unit: Unit) -> Op[..., Any]:
         raise NotImplementedError("entry code only")
 
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            rest(builder, smem(builder, unit.barrier_room))
-            return nb.nothing(context)
-
-        return nb.types.void(), codegen
+        _, builder, _ = yield nb.types.void()
+        rest(builder, smem(builder, unit.barrier_room))
 
     return Op(at_end, typer)
 

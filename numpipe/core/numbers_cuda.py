@@ -100,16 +100,13 @@ def _rounded(_context: Any, value: Any) -> Any:
         _refuse_steering((value,))
         raise numbers.not_a_number("round", str(value))
     plain = nb.types.unliteral(value)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        have, number = plain, args[0]
-        if isinstance(have, nb.types.Float):
-            if have == nb.types.float16:
-                have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
-            number = libdevice(builder, "rint", number)
-        return context.cast(builder, number, have, I32)
-
-    return I32(plain), codegen
+    context, builder, args = yield I32(plain)
+    have, number = plain, args[0]
+    if isinstance(have, nb.types.Float):
+        if have == nb.types.float16:
+            have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
+        number = libdevice(builder, "rint", number)
+    return context.cast(builder, number, have, I32)
 
 
 @cuda_meaning(numbers.counting)
@@ -123,23 +120,18 @@ def _counting(typing_context: Any, *bounds: Any) -> Any:
     function = typing_context.resolve_value_type(range)
     types = (type_of(dtype),) * len(bounds)
     result = nb.returns(typing_context, function, types)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, function, types, args)[1]
-
-    return result(*types), codegen
+    context, builder, args = yield result(*types)
+    return nb.call(context, builder, function, types, args)[1]
 
 
 @cuda_meaning(numbers.length)
 def _length(typing_context: Any, value: Any) -> Any:
     if isinstance(value, nb.types.BaseTuple):
-        return I32(value), lambda context, builder, sig, args: nb.const(len(value))
+        yield I32(value)
+        return nb.const(len(value))
     sig, found = otherwise(typing_context, "len", len, (value,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return context.cast(builder, found(context, builder, sig, args), sig.return_type, I32)
-
-    return I32(*sig.args), codegen
+    context, builder, args = yield I32(*sig.args)
+    return context.cast(builder, found(context, builder, sig, args), sig.return_type, I32)
 
 
 @cuda_meaning(numbers.number)

@@ -35,19 +35,17 @@ def new_context(unit: Unit, role: str) -> Any:
         raise NotImplementedError("entry code only")
 
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
-                     TURN if unit.params.profile_space else PROFILE)
-            array = nb.ir.ArrayType(nb.i32, words)
-            state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
-            builder.store(nb.ir.Constant(array, [0] * words), state)
-            np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
-            if role == "compute":
-                own = uniform(builder, compute_warpgroup(builder, unit))
-                builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
-            return np_
-
-        return ContextType(unit, role)(), codegen
+        _, builder, _ = yield ContextType(unit, role)()
+        words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
+                 TURN if unit.params.profile_space else PROFILE)
+        array = nb.ir.ArrayType(nb.i32, words)
+        state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
+        builder.store(nb.ir.Constant(array, [0] * words), state)
+        np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
+        if role == "compute":
+            own = uniform(builder, compute_warpgroup(builder, unit))
+            builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
+        return np_
 
     return Op(make_context, typer)
 
@@ -74,11 +72,8 @@ def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
 def _axis(prefix: str) -> Any:
     def typer(_context: Any, name: Any) -> Any:
         axis = nb.literal(name)
-
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            return nb.external(builder, f"{prefix}{axis}", nb.i32)
-
-        return I32(name), codegen
+        _, builder, _ = yield I32(name)
+        return nb.external(builder, f"{prefix}{axis}", nb.i32)
 
     return typer
 
@@ -136,16 +131,11 @@ def _warpgroup_part(_context: Any, np_: Any) -> Any:
 
 @cuda_meaning(source.counter)
 def _counter(_context: Any, np_: Any, index: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return builder.load(counter_pointer(builder, args[0], args[1]))
-
-    return I32(np_, I32), codegen
+    _, builder, args = yield I32(np_, I32)
+    return builder.load(counter_pointer(builder, args[0], args[1]))
 
 
 @cuda_meaning(source.set_counter)
 def _set_counter(_context: Any, np_: Any, index: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        builder.store(args[2], counter_pointer(builder, args[0], args[1]))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, I32, I32), codegen
+    _, builder, args = yield nb.types.void(np_, I32, I32)
+    builder.store(args[2], counter_pointer(builder, args[0], args[1]))

@@ -69,11 +69,8 @@ def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: A
     block = shape, fill, nb.literal(known), made, policy, axis_names("BlockSpec", axes)
     spec = SpecType(block, index_map, delay, count, same.loaded,
                     () if nowhere else nb.literal(depends))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = nb.cgutils.create_struct_proxy(spec)(context, builder)
-        value.index_map = args[1]
-        return value._getvalue()
-
-    return spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill, buffer_count, eviction_policy,
-                collective_axes, known, depends), codegen
+    context, builder, args = yield spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill,
+                                        buffer_count, eviction_policy, collective_axes, known, depends)
+    value = nb.cgutils.create_struct_proxy(spec)(context, builder)
+    value.index_map = args[1]
+    return value._getvalue()

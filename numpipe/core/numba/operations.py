@@ -1,7 +1,18 @@
-"""Meanings of functions, operators, attributes and methods: a typer and a code generator each."""
+"""Meanings of functions, operators, attributes and methods: a typer and a code generator each.
+
+A typer is a generator function, whose code is generated behind its `yield`, or returns the two::
+
+    def typer(typing_context, ring, k):              # types
+        context, builder, args = yield I32(ring, I32)   # the call's signature; then what LLVM code is made with
+        return builder.add(args[1], …)                  # None: no value
+
+    def typer(typing_context, ring, k):
+        return I32(ring, I32), lambda context, builder, sig, args: builder.add(args[1], …)
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,8 +34,40 @@ from .emit import const, i64, nothing
 Typer = Callable[..., Any]
 
 
+def _in_two(typer: Typer) -> Typer:
+    """A typer that returns (signature, codegen) or None, made of one that may be a generator function."""
+
+    @functools.wraps(typer)  # Numba reads parameter names from it
+    def typed(*types: Any, **named: Any) -> Any:
+        begun = typer(*types, **named)
+        if not inspect.isgenerator(begun):
+            return begun
+        waiting = [begun]
+        try:
+            sig = next(begun)
+        except StopIteration:
+            return None
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            if waiting:
+                rest = waiting.pop()
+            else:  # of another call with these types
+                rest = typer(*types, **named)
+                next(rest)
+            try:
+                rest.send((context, builder, args))
+            except StopIteration as end:
+                return nothing(context) if end.value is None else end.value
+            raise RuntimeError(f"{typer!r} yields twice")
+
+        return sig, codegen
+
+    return typed
+
+
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
-    """Numba type of a callable whose meaning is `typer(typing_context, *types) -> (signature, codegen) | None`."""
+    """Numba type of a callable whose meaning is `typer`, asked with the typing context and the types."""
+    typer = _in_two(typer)
     template = make_intrinsic_template(key, typer, name, prefer_literal=True)
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(typer).parameters.values()):
         fixed = template.generic
@@ -137,11 +180,12 @@ def method(type_class: type, name: str, function: Any) -> None:
 
 
 def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> None:
-    """A Python operator: `typer(*types) -> (signature, codegen) | None`, asked before Numba's own meanings.
+    """A Python operator: `typer(*types)`, asked before Numba's own meanings.
 
     `literals`: int literals come as such first, else as int64.
     """
     chosen: dict[Any, Any] = {}
+    typer = _in_two(typer)
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]

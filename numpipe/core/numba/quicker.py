@@ -27,8 +27,6 @@ from numba.cuda.core import ir as numba_ir
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.target import CUDATargetContext
 
-from . import propagation
-
 
 def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]:
     """Numba looks for new declarations at each call it types, in forty registries: only in what has grown, nearly always one."""
@@ -205,6 +203,5 @@ replacements: tuple[tuple[Any, str, Any], ...] = (
     (compiler_machinery.PassManager, "_runPass", run_pass),
     (interpreter, "peep_hole_delete_with_exit", _unchanged),
     (interpreter, "peep_hole_fuse_dict_add_updates", _unchanged),
-    *propagation.replacements,
 )
 """(module or class, name, what stands there while a kernel is compiled)"""

@@ -15,11 +15,8 @@ I32 = nb.types.int32
 def _special(operation: Any, name: str, register: str) -> None:
     def typer(_context: Any, axis: Any) -> Any:
         dimension = "xyz"[source.check(name, immediate(name, "axis", axis))]
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dimension}", nb.i32)
-
-        return I32(axis), codegen
+        _, builder, _ = yield I32(axis)
+        return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dimension}", nb.i32)
 
     cuda_meaning(operation)(typer)
 

@@ -19,20 +19,16 @@ def _of_grid(builder: Any, name: str) -> list[Any]:
 
 @cuda_meaning(source.own_index)
 def _own_index(_context: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        (x, y, z), (width, height, _) = _of_grid(builder, "ctaid"), _of_grid(builder, "nctaid")
-        return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
-
-    return I32(), codegen
+    _, builder, _ = yield I32()
+    (x, y, z), (width, height, _) = _of_grid(builder, "ctaid"), _of_grid(builder, "nctaid")
+    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
 
 
 @cuda_meaning(source.cta_count)
 def _cta_count(_context: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = _of_grid(builder, "nctaid")
-        return builder.mul(x, builder.mul(y, z))
-
-    return I32(), codegen
+    _, builder, _ = yield I32()
+    x, y, z = _of_grid(builder, "nctaid")
+    return builder.mul(x, builder.mul(y, z))
 
 
 @cuda_meaning(source.check_split)

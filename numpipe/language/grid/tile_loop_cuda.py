@@ -29,13 +29,11 @@ def _grid(builder: Any, np_: Any, register: str) -> list[Any]:
 
 @cuda_meaning(source.before_first_tile)
 def _before_first_tile(_context: Any, np_: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = _grid(builder, np_, "ctaid")
-        width, height, depth = _grid(builder, np_, "nctaid")
-        linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
-        return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
-
-    return I32(np_), codegen
+    _, builder, _ = yield I32(np_)
+    x, y, z = _grid(builder, np_, "ctaid")
+    width, height, depth = _grid(builder, np_, "nctaid")
+    linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+    return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
 
 
 @cuda_meaning(source.check_count)
@@ -47,11 +45,9 @@ def _check_count(_context: Any, number: Any, count: Any) -> Any:
 
 @cuda_meaning(source.tile_stride)
 def _tile_stride(_context: Any, np_: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = _grid(builder, np_, "nctaid")
-        return builder.mul(x, builder.mul(y, z))
-
-    return I32(np_), codegen
+    _, builder, _ = yield I32(np_)
+    x, y, z = _grid(builder, np_, "nctaid")
+    return builder.mul(x, builder.mul(y, z))
 
 
 @cuda_meaning(source.check_table)
@@ -68,16 +64,13 @@ def _check_table(_context: Any, table: Any, columns: Any, grid: Any) -> Any:
 def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> Any:
     count = nb.literal(columns)
     result = nb.types.UniTuple(I32, count)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        ref = gmem_value(context, builder, table, args[0])
-        strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]
-        row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
-        found = []
-        for column in range(count):
-            element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
-            address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
-            found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
-        return context.make_tuple(builder, result, found)
-
-    return result(table, I32, I32, columns), codegen
+    context, builder, args = yield result(table, I32, I32, columns)
+    ref = gmem_value(context, builder, table, args[0])
+    strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]
+    row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
+    found = []
+    for column in range(count):
+        element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
+        address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
+        found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
+    return context.make_tuple(builder, result, found)

@@ -45,13 +45,10 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
     np_.unit.met[np_.role].add(plan.name)
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = nb.cgutils.create_struct_proxy(ring)(context, builder)
-        value.np = args[0]
-        return value._getvalue()
-
-    return ring(np_, site), codegen
+    context, builder, args = yield ring(np_, site)
+    value = nb.cgutils.create_struct_proxy(ring)(context, builder)
+    value.np = args[0]
+    return value._getvalue()
 
 
 # ---- who does what
@@ -62,19 +59,15 @@ def _by(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[
         holds, unit = executes(np_.unit, np_.role), np_.unit
         if holds:
             nb.returns(typing_context, function, (np_, *args))
+        context, builder, values = yield nb.types.void(np_, function, *args)
+        def call() -> None:
+            nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
 
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            def call() -> None:
-                nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
-
-            if holds and guard is not None and np_.role != "memory":
-                with builder.if_then(guard(builder, unit)):
-                    call()
-            elif holds:
+        if holds and guard is not None and np_.role != "memory":
+            with builder.if_then(guard(builder, unit)):
                 call()
-            return nb.nothing(context)
-
-        return nb.types.void(np_, function, *args), codegen
+        elif holds:
+            call()
 
     cuda_meaning(operation)(typer)
 
@@ -100,11 +93,9 @@ def _of_state(operation: Any, result: Any, function: Callable[[Any, Unit, Any], 
     """An operation np_ -> ``function(builder, unit, np_)``."""
 
     def typer(_context: Any, np_: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            found = function(builder, np_.unit, args[0])
-            return nb.nothing(context) if result is nb.types.void else found
-
-        return result(np_), codegen
+        context, builder, args = yield result(np_)
+        found = function(builder, np_.unit, args[0])
+        return nb.nothing(context) if result is nb.types.void else found
 
     cuda_meaning(operation)(typer)
 
@@ -144,18 +135,14 @@ def _begun_with(_context: Any) -> Any:
 
 @cuda_meaning(source.later)
 def _later(_context: Any, ticket: Any, last: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return builder.select(builder.icmp_unsigned(">", *args), args[0], nb.const(-1))
-
-    return I32(I32, I32), codegen
+    _, builder, args = yield I32(I32, I32)
+    return builder.select(builder.icmp_unsigned(">", *args), args[0], nb.const(-1))
 
 
 @cuda_meaning(source.none_or_more)
 def _none_or_more(_context: Any, tiles: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return builder.select(builder.icmp_signed("<", args[0], nb.const(0)), nb.const(0), args[0])
-
-    return I32(I32), codegen
+    _, builder, args = yield I32(I32)
+    return builder.select(builder.icmp_signed("<", args[0], nb.const(0)), nb.const(0), args[0])
 
 
 @cuda_meaning(source.is_tile)
@@ -166,14 +153,10 @@ def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
 @cuda_meaning(source.close)
 def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
     passes = nb.literal(in_turns) and np_.unit.turns > 1
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if passes:
-            unit, turn = np_.unit, _word(builder, args[0], TURN)
-            builder.store(_away(builder, unit, args[0], builder.load(_word(builder, args[0], source.AWAY))), turn)
-        return nb.nothing(context)
-
-    return nb.types.void(np_, in_turns), codegen
+    _, builder, args = yield nb.types.void(np_, in_turns)
+    if passes:
+        unit, turn = np_.unit, _word(builder, args[0], TURN)
+        builder.store(_away(builder, unit, args[0], builder.load(_word(builder, args[0], source.AWAY))), turn)
 
 
 # ---- the kernel's beginning and end
@@ -187,13 +170,9 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 @cuda_meaning(source.end_scheduler)
 def _end_scheduler(_context: Any, np_: Any) -> Any:
     unit: Unit = np_.unit
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if unit.tickets is None or (unit.warp_specialized and np_.role != "memory"):
-            return nb.nothing(context)
-        with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
-            others = builder.sub(_ctas(builder), nb.const(1))
-            nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")
-        return nb.nothing(context)
-
-    return nb.types.void(np_), codegen
+    _, builder, args = yield nb.types.void(np_)
+    if unit.tickets is None or (unit.warp_specialized and np_.role != "memory"):
+        return None
+    with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
+        others = builder.sub(_ctas(builder), nb.const(1))
+        nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")

@@ -51,22 +51,18 @@ def _each_box(operation: Any, issue: Any) -> None:
     def typer(_context: Any, transfer: Any) -> Any:
         boxes, ref = transfer.boxes, transfer.view.ref
         slot, place = ref.unit.map_slot(boxes.request), transfer.view.place
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            value = fields_of(context, builder, transfer, args[0])
-            view = fields_of(context, builder, transfer.view, value.view)
-            tensor = builder.add(gmem_value(context, builder, ref, view.ref).table, nb.const(128 * slot, nb.i64))
-            for offset, down, right in boxes.places:
-                at = nb.cgutils.unpack_tuple(builder, view.start)
-                for axis, moved in zip(boxes.axes, (down, right), strict=True):
-                    at[axis] = builder.add(at[axis], nb.const(moved))
-                coords = context.make_tuple(builder, place, boxes.in_memory(at))
-                address = builder.add(value.address, nb.const(offset))
-                function, typed = issue(transfer, (I64, tensor), (place, coords), (I32, address), (I32, value.barrier))
-                nb.call(context, builder, function, [ty for ty, _ in typed], [found for _, found in typed])
-            return nb.nothing(context)
-
-        return nb.types.void(transfer), codegen
+        context, builder, args = yield nb.types.void(transfer)
+        value = fields_of(context, builder, transfer, args[0])
+        view = fields_of(context, builder, transfer.view, value.view)
+        tensor = builder.add(gmem_value(context, builder, ref, view.ref).table, nb.const(128 * slot, nb.i64))
+        for offset, down, right in boxes.places:
+            at = nb.cgutils.unpack_tuple(builder, view.start)
+            for axis, moved in zip(boxes.axes, (down, right), strict=True):
+                at[axis] = builder.add(at[axis], nb.const(moved))
+            coords = context.make_tuple(builder, place, boxes.in_memory(at))
+            address = builder.add(value.address, nb.const(offset))
+            function, typed = issue(transfer, (I64, tensor), (place, coords), (I32, address), (I32, value.barrier))
+            nb.call(context, builder, function, [ty for ty, _ in typed], [found for _, found in typed])
 
     cuda_meaning(operation)(typer)
 
@@ -127,16 +123,12 @@ def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, pr
     if not memory:
         _predicate(source.LOAD, predicate)
         nb.returns(typing_context, source.load_by_one, (transfer, BOOL))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not memory:
-            nb.call(context, builder, before_async, (dst,), args[2:3])
-            value = _transfer(context, builder, transfer, args[1], args[2], barrier_address(context, builder, barrier, args[3]))
-            chosen = _truth(context, builder, predicate, args[4])
-            nb.call(context, builder, source.load_by_one, (transfer, BOOL), (value, chosen))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, src, dst, barrier, predicate), codegen
+    context, builder, args = yield nb.types.void(np_, src, dst, barrier, predicate)
+    if not memory:
+        nb.call(context, builder, before_async, (dst,), args[2:3])
+        value = _transfer(context, builder, transfer, args[1], args[2], barrier_address(context, builder, barrier, args[3]))
+        chosen = _truth(context, builder, predicate, args[4])
+        nb.call(context, builder, source.load_by_one, (transfer, BOOL), (value, chosen))
 
 
 @cuda_meaning(source.copy_out)
@@ -154,16 +146,12 @@ def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any,
         _predicate(source.STORE, predicate)
         np_.unit.copies_out = True
         nb.returns(typing_context, source.store_by_one, argtypes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not memory:
-            nb.call(context, builder, before_async, (src,), args[1:2])
-            value = _transfer(context, builder, transfer, args[2], args[1])
-            chosen = _truth(context, builder, predicate, args[3])
-            nb.call(context, builder, source.store_by_one, argtypes, (value, chosen, nb.const(int(commit), nb.i1)))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, src, dst, predicate, commit_group, reduction_op), codegen
+    context, builder, args = yield nb.types.void(np_, src, dst, predicate, commit_group, reduction_op)
+    if not memory:
+        nb.call(context, builder, before_async, (src,), args[1:2])
+        value = _transfer(context, builder, transfer, args[2], args[1])
+        chosen = _truth(context, builder, predicate, args[3])
+        nb.call(context, builder, source.store_by_one, argtypes, (value, chosen, nb.const(int(commit), nb.i1)))
 
 
 @cuda_meaning(source.prefetch)
@@ -176,13 +164,9 @@ def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
     memory = np_.role == "memory"
     if not memory:
         nb.returns(typing_context, source.prefetch_by_one, (transfer,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not memory:
-            nb.call(context, builder, source.prefetch_by_one, (transfer,), (_transfer(context, builder, transfer, args[1]),))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, src), codegen
+    context, builder, args = yield nb.types.void(np_, src)
+    if not memory:
+        nb.call(context, builder, source.prefetch_by_one, (transfer,), (_transfer(context, builder, transfer, args[1]),))
 
 
 def _plain(operation: Any, function: Any, *args: Any) -> None:
@@ -193,13 +177,9 @@ def _plain(operation: Any, function: Any, *args: Any) -> None:
         memory = np_.role == "memory"
         if not memory:
             nb.returns(typing_context, function, types)
-
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            if not memory:
-                nb.call(context, builder, function, types, [nb.nothing(context) for _ in types])
-            return nb.nothing(context)
-
-        return nb.types.void(np_), codegen
+        context, builder, _ = yield nb.types.void(np_)
+        if not memory:
+            nb.call(context, builder, function, types, [nb.nothing(context) for _ in types])
 
     cuda_meaning(operation)(typer)
 
@@ -216,11 +196,7 @@ def _wait_stores(typing_context: Any, np_: Any, n: Any, wait_read_only: Any) -> 
     wait = cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group
     kind, number = nb.immediate(pending)
     memory = np_.role == "memory"
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not memory:
-            nb.call(context, builder, one_lane, (wait._numba_type_, kind), (nb.nothing(context), number))
-            nb.call(context, builder, source.meet, (), ())
-        return nb.nothing(context)
-
-    return nb.types.void(np_, n, wait_read_only), codegen
+    context, builder, _ = yield nb.types.void(np_, n, wait_read_only)
+    if not memory:
+        nb.call(context, builder, one_lane, (wait._numba_type_, kind), (nb.nothing(context), number))
+        nb.call(context, builder, source.meet, (), ())

@@ -98,11 +98,9 @@ def as_lane(ty: Any) -> Any:
 # ---- who am I
 def _index(operation: Any, mask: int | None) -> None:
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            thread = nb.thread_index(builder)
-            return thread if mask is None else builder.and_(thread, nb.const(mask))
-
-        return I32(), codegen
+        _, builder, _ = yield I32()
+        thread = nb.thread_index(builder)
+        return thread if mask is None else builder.and_(thread, nb.const(mask))
 
     cuda_meaning(operation)(typer)
 
@@ -130,18 +128,15 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
         source.check_shuffled(name, kind_of(value))
         source.check_integers(name, {parameters[0]: kind_of(mask), parameters[2]: kind_of(amount)})
         kind = nb.unliteral(value)
+        context, builder, args = yield kind(mask, kind, amount)
+        lanes = _mask(context, builder, mask, args[0])
+        by = nb.const(amount.literal_value) if isinstance(amount, nb.types.IntegerLiteral) else context.cast(
+            builder, args[2], amount, I32)
 
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            lanes = _mask(context, builder, mask, args[0])
-            by = nb.const(amount.literal_value) if isinstance(amount, nb.types.IntegerLiteral) else context.cast(
-                builder, args[2], amount, I32)
+        def word(bits: Any) -> Any:
+            return nb.emit_asm(builder, nb.i32, [bits, by, lanes], f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;", "=r,r,r,r")
 
-            def word(bits: Any) -> Any:
-                return nb.emit_asm(builder, nb.i32, [bits, by, lanes], f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;", "=r,r,r,r")
-
-            return _by_words(builder, args[1], word)
-
-        return kind(mask, kind, amount), codegen
+        return _by_words(builder, args[1], word)
 
     cuda_meaning(operation)(_named(typer, operation))
 
@@ -177,12 +172,8 @@ for _operation, (_mode, _clamp) in _MODES.items():
 @cuda_meaning(source.syncwarp)
 def _syncwarp(_context: Any, mask: Any) -> Any:
     source.check_integers("syncwarp", {"mask": kind_of(mask)})
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        nb.emit_asm(builder, nb.void, [_mask(context, builder, mask, args[0])], "bar.warp.sync $0;", "r,~{memory}")
-        return nb.nothing(context)
-
-    return nb.types.void(mask), codegen
+    context, builder, args = yield nb.types.void(mask)
+    nb.emit_asm(builder, nb.void, [_mask(context, builder, mask, args[0])], "bar.warp.sync $0;", "r,~{memory}")
 
 
 # ---- elements of tiles

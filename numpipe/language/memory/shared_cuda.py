@@ -122,18 +122,15 @@ def _slot(target: SlotsAtType, index: Any) -> Any:
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
         scales.append(0 if getattr(part, "inert", False) else scale)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        address = fields_of(context, builder, target, args[0]).address
-        number = _linear(context, builder, lead, here, index, args[1])
-        address = builder.add(address, builder.mul(number, nb.const(plan.kind.stride)))
-        for axis, scale in enumerate(scales, len(lead)):
-            if scale:
-                start = builder.extract_value(args[1], axis)
-                address = builder.add(address, builder.mul(start, nb.const(scale)))
-        return address
-
-    return SmemType(layout, tile.dtype, tile.role, True)(target, index), codegen
+    context, builder, args = yield SmemType(layout, tile.dtype, tile.role, True)(target, index)
+    address = fields_of(context, builder, target, args[0]).address
+    number = _linear(context, builder, lead, here, index, args[1])
+    address = builder.add(address, builder.mul(number, nb.const(plan.kind.stride)))
+    for axis, scale in enumerate(scales, len(lead)):
+        if scale:
+            start = builder.extract_value(args[1], axis)
+            address = builder.add(address, builder.mul(start, nb.const(scale)))
+    return address
 
 
 def two(parts: Any) -> Any:
@@ -147,15 +144,12 @@ def _barrier(target: BarriersAtType, index: Any) -> Any:
     parts, barriers = _parts(index), target.barriers
     left = source.check_barriers(barriers.shape, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
     result = BarriersType(barriers.context, barriers.plan, left)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        have = fields_of(context, builder, target, args[0])
-        value = nb.cgutils.create_struct_proxy(result)(context, builder)
-        number = _linear(context, builder, barriers.shape[:len(parts)], parts, index, args[1])
-        value.np, value.first = have.np, builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
-        return value._getvalue()
-
-    return result(target, index), codegen
+    context, builder, args = yield result(target, index)
+    have = fields_of(context, builder, target, args[0])
+    value = nb.cgutils.create_struct_proxy(result)(context, builder)
+    number = _linear(context, builder, barriers.shape[:len(parts)], parts, index, args[1])
+    value.np, value.first = have.np, builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
+    return value._getvalue()
 
 
 nb.binary(operator.getitem, _view)
@@ -225,13 +219,10 @@ def _scoped(typing_context: Any, np_: Any, site: Any, axes: Any, function: Any, 
              for place, kind in zip(places, kinds, strict=True)]
     argtypes = [kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)]
     result = nb.returns(typing_context, function, argtypes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
-                  for value, ty, tree in zip(args[4:], argtypes, trees, strict=True)]
-        return nb.call_value(context, builder, function, args[3], argtypes, values)[1]
-
-    return result(np_, site, axes, function, *kinds), codegen
+    context, builder, args = yield result(np_, site, axes, function, *kinds)
+    values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
+              for value, ty, tree in zip(args[4:], argtypes, trees, strict=True)]
+    return nb.call_value(context, builder, function, args[3], argtypes, values)[1]
 
 
 def _allocates(kind: Any) -> bool:

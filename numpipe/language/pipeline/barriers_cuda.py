@@ -42,17 +42,14 @@ def barrier_types(loop: LoopType) -> list[BarrierType]:
 @cuda_meaning(source.barriers_of)
 def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
     result = nb.types.Tuple(barrier_types(loop))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        rings = loop_value(context, builder, loop, args[0]).rings
-        values = []
-        for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
-            value = nb.cgutils.create_struct_proxy(ty)(context, builder)
-            value.ring, value.k = builder.extract_value(rings, place.ring), args[1]
-            values.append(value._getvalue())
-        return context.make_tuple(builder, result, values)
-
-    return result(loop, I32), codegen
+    context, builder, args = yield result(loop, I32)
+    rings = loop_value(context, builder, loop, args[0]).rings
+    values = []
+    for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
+        value = nb.cgutils.create_struct_proxy(ty)(context, builder)
+        value.ring, value.k = builder.extract_value(rings, place.ring), args[1]
+        values.append(value._getvalue())
+    return context.make_tuple(builder, result, values)
 
 
 @helper
@@ -66,7 +63,7 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any)
 
     def typer(typing_context: Any, barrier: Any) -> Any:
         if isinstance(barrier, BarriersType):
-            return _of_own(typing_context, name, own, barrier)
+            return (yield from _of_own(typing_context, name, own, barrier))
         if not isinstance(barrier, BarrierType) or barrier.kind != kind:
             given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
             raise SpecError(source.wanted(name, kind, given))
@@ -75,14 +72,10 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any)
         memory = barrier.ring.context.role == "memory"
         if not memory:
             nb.returns(typing_context, function, argtypes)
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            if not memory:
-                value = nb.cgutils.create_struct_proxy(barrier)(context, builder, value=args[0])
-                nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
-            return nb.nothing(context)
-
-        return nb.types.void(barrier), codegen
+        context, builder, args = yield nb.types.void(barrier)
+        if not memory:
+            value = nb.cgutils.create_struct_proxy(barrier)(context, builder, value=args[0])
+            nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
 
     cuda_meaning(operation)(typer)
 
@@ -92,13 +85,9 @@ def _of_own(typing_context: Any, name: str, function: Any, barrier: BarriersType
     one_barrier(name, barrier.shape)
     if not barrier.memory:
         nb.returns(typing_context, function, (barrier,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not barrier.memory:
-            nb.call(context, builder, function, (barrier,), args)
-        return nb.nothing(context)
-
-    return nb.types.void(barrier), codegen
+    context, builder, args = yield nb.types.void(barrier)
+    if not barrier.memory:
+        nb.call(context, builder, function, (barrier,), args)
 
 
 @cuda_meaning(source.barrier_test)
@@ -107,11 +96,8 @@ def _barrier_test(typing_context: Any, barrier: Any) -> Any:
         raise SpecError(source.own_only(barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))))
     one_barrier("barrier_test", barrier.shape)
     result = nb.returns(typing_context, phases.test, (barrier,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, phases.test, (barrier,), args)[1]
-
-    return result(barrier), codegen
+    context, builder, args = yield result(barrier)
+    return nb.call(context, builder, phases.test, (barrier,), args)[1]
 
 
 _of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_step, phases.wait)

@@ -88,14 +88,11 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
     value = EmittedType(pipe, body, compute, last=bool(nb.literal(last)))
     result = bound_type(source.run, value)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        struct = nb.cgutils.create_struct_proxy(value)(context, builder)
-        struct.pipe, struct.body, struct.compute = args[:3]
-        return bound_value(context, builder, result, struct._getvalue())
-
-    return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, pipeline_state, memory_thread_idx,
-                  last), codegen
+    context, builder, args = yield result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers,
+                                          pipeline_state, memory_thread_idx, last)
+    struct = nb.cgutils.create_struct_proxy(value)(context, builder)
+    struct.pipe, struct.body, struct.compute = args[:3]
+    return bound_value(context, builder, result, struct._getvalue())
 
 
 def _state(ty: Any) -> Any:
@@ -134,17 +131,13 @@ def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
     loop, unit = _steps_of(emitted, arrays).iterator_type.loop, emitted.pipe.context.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
         nb.returns(typing_context, function, argtypes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        packed = context.make_tuple(builder, arrays, args[1:])
-        if isinstance(function, BoundType):
-            value = bound_value(context, builder, runner, context.make_tuple(builder, captured, [args[0], packed]))
-            nb.call_value(context, builder, function, _fields(context, builder, emitted, args[0]).compute, argtypes, [value])
-        else:
-            nb.call(context, builder, function, argtypes, (args[0], packed))
-        return nb.nothing(context)
-
-    return nb.types.void(emitted, *refs), codegen
+    context, builder, args = yield nb.types.void(emitted, *refs)
+    packed = context.make_tuple(builder, arrays, args[1:])
+    if isinstance(function, BoundType):
+        value = bound_value(context, builder, runner, context.make_tuple(builder, captured, [args[0], packed]))
+        nb.call_value(context, builder, function, _fields(context, builder, emitted, args[0]).compute, argtypes, [value])
+    else:
+        nb.call(context, builder, function, argtypes, (args[0], packed))
 
 
 def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
@@ -154,12 +147,9 @@ def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
 @cuda_meaning(source.emitted_steps)
 def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, refs,
-                           args[1])
-
-    return result(emitted, refs), codegen
+    context, builder, args = yield result(emitted, refs)
+    return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, refs,
+                       args[1])
 
 
 def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ()) -> Any:
@@ -209,11 +199,8 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
         kind = fixed(_in_flight(given, emitted.pipe.context.role) if emitted.facts.products else given)
     except CompileError:
         kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return _convert(context, builder, args[2], carry, kind)
-
-    return kind(emitted, refs, carry), codegen
+    context, builder, args = yield kind(emitted, refs, carry)
+    return _convert(context, builder, args[2], carry, kind)
 
 
 @cuda_meaning(source.next_carry)

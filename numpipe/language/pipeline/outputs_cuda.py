@@ -22,14 +22,10 @@ constant_of_plan(source.is_private, lambda plan: bool(plan.private), nb.types.bo
 def _over_outputs(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
     for ring in loop.outs:
         nb.returns(typing_context, function, (ring, *args))
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        rings = loop_value(context, builder, loop, values[0]).outs
-        for number, ring in enumerate(loop.outs):
-            nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
-        return nb.nothing(context)
-
-    return nb.types.void(loop, function, *args), codegen
+    context, builder, values = yield nb.types.void(loop, function, *args)
+    rings = loop_value(context, builder, loop, values[0]).outs
+    for number, ring in enumerate(loop.outs):
+        nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
 
 
 @cuda_meaning(source.threads_of)
@@ -40,30 +36,23 @@ def _threads_of(_context: Any, ring: Any) -> Any:
 @cuda_meaning(source.await_slot)
 def _await_slot(_context: Any, ring: Any) -> Any:
     kind, value = nb.immediate(source.unread(ring.plan))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, cp_async_bulk.wait_group_read, (kind,), (value,))[1]
-
-    return nb.types.void(ring), codegen
+    context, builder, _ = yield nb.types.void(ring)
+    return nb.call(context, builder, cp_async_bulk.wait_group_read, (kind,), (value,))[1]
 
 
 @cuda_meaning(source.first_lane)
 def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> Any:
     nb.returns(typing_context, function, args)
     first = nb.const(4 * ring.context.unit.first_compute)
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        if ring.plan.private:
-            chosen = elected(builder)
-        else:
-            warp = builder.lshr(nb.thread_index(builder), nb.const(5))
-            chosen = builder.and_(builder.icmp_unsigned("==", warp, first), one_of_warp(builder))
-        with builder.if_then(chosen):
-            nb.call(context, builder, function, args, values[2:])
-        nb.join(builder)
-        return nb.nothing(context)
-
-    return nb.types.void(ring, function, *args), codegen
+    context, builder, values = yield nb.types.void(ring, function, *args)
+    if ring.plan.private:
+        chosen = elected(builder)
+    else:
+        warp = builder.lshr(nb.thread_index(builder), nb.const(5))
+        chosen = builder.and_(builder.icmp_unsigned("==", warp, first), one_of_warp(builder))
+    with builder.if_then(chosen):
+        nb.call(context, builder, function, args, values[2:])
+    nb.join(builder)
 
 
 @cuda_meaning(source.check_start)
@@ -77,14 +66,10 @@ def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
     returned = dict(enumerate(index_maps_return(typing_context, ring, indices)))
     for number in returned:
         ring.context.unit.map_slot(source.stored_map(ring.plan, number))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        for _, place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
-                                                                args[2], source.stored_map):
-            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy),
-                    (tensor, coords, address, nb.nothing(context)))
-        nb.call(context, builder, cp_async_bulk.commit_group, (), ())
-        return nb.nothing(context)
-
-    return nb.types.void(ring, indices, I32), codegen
+    context, builder, args = yield nb.types.void(ring, indices, I32)
+    value = ring_value(context, builder, ring, args[0])
+    for _, place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
+                                                            args[2], source.stored_map):
+        nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy),
+                (tensor, coords, address, nb.nothing(context)))
+    nb.call(context, builder, cp_async_bulk.commit_group, (), ())

@@ -107,17 +107,14 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
     pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
                         manual, single, inert, all(size == 1 for size in sizes))
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        value = nb.cgutils.create_struct_proxy(pipe)(context, builder)
-        value.np, value.steps_of = args[0], args[6]
-        if inert is None:
-            value.grid = args[1]
-        value.specs = context.make_tuple(builder, nb.types.Tuple(pipe.specs), [
-            leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)])
-        return value._getvalue()
-
-    return pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *more, known, site), codegen
+    context, builder, args = yield pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *more, known, site)
+    value = nb.cgutils.create_struct_proxy(pipe)(context, builder)
+    value.np, value.steps_of = args[0], args[6]
+    if inert is None:
+        value.grid = args[1]
+    value.specs = context.make_tuple(builder, nb.types.Tuple(pipe.specs), [
+        leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)])
+    return value._getvalue()
 
 
 class StepsType(nb.types.SimpleIterableType):  # type: ignore[misc]
@@ -261,11 +258,8 @@ def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, unpack
     source.check_tokens(pipe.where, pipe.unequal, nb.literal(turns))
     result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups), nb.literal(last), nb.literal(waited),
                         nb.literal(turns) or (), True)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return steps_value(context, builder, result, pipe, args[0], refs, args[1])
-
-    return result(pipe, refs, nested, groups, unpacked, waited, turns, last), codegen
+    context, builder, args = yield result(pipe, refs, nested, groups, unpacked, waited, turns, last)
+    return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
 
 @nb.lower_builtin("getiter", StepsType)

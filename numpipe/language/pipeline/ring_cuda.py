@@ -138,13 +138,9 @@ def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, 
     numbers = [nb.immediate(number) for number in ring.plan.chosen(nb.literal(parts), nb.literal(part), ring.waited)]
     for kind, _ in numbers:
         nb.returns(typing_context, function, (ring, kind, *args))
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        for kind, number in numbers:
-            nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
-        return nb.nothing(context)
-
-    return nb.types.void(ring, parts, part, function, *args), codegen
+    context, builder, values = yield nb.types.void(ring, parts, part, function, *args)
+    for kind, number in numbers:
+        nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
 
 
 def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
@@ -154,13 +150,10 @@ def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
 
 @cuda_meaning(source.set_steps_done)
 def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])),
-                      counter_of(builder, ring, value.np))
-        return nb.nothing(context)
-
-    return nb.types.void(ring, I32), codegen
+    context, builder, args = yield nb.types.void(ring, I32)
+    value = ring_value(context, builder, ring, args[0])
+    builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])),
+                  counter_of(builder, ring, value.np))
 
 
 # ---- steps of the pipeline and steps of the ring
@@ -211,22 +204,18 @@ of_pipeline_step(source.ends, nb.types.boolean, _ends)
 
 @cuda_meaning(source.step_of)
 def _step_of(_context: Any, ring: Any, k: Any, back: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        if ring.plan.dims is None:
-            return builder.sub(builder.add(value.first, args[1]), args[2])  # a sum that the loop has already
-        return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
-
-    return I32(ring, I32, I32), codegen
+    context, builder, args = yield I32(ring, I32, I32)
+    value = ring_value(context, builder, ring, args[0])
+    if ring.plan.dims is None:
+        return builder.sub(builder.add(value.first, args[1]), args[2])  # a sum that the loop has already
+    return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
 
 
 @cuda_meaning(source.blocks_of)
 def _blocks_of(_context: Any, ring: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        return blocks_in(context, builder, ring, value, value.steps)
-
-    return I32(ring), codegen
+    context, builder, args = yield I32(ring)
+    value = ring_value(context, builder, ring, args[0])
+    return blocks_in(context, builder, ring, value, value.steps)
 
 
 def field_of_ring(operation: Any, name: str, type: Any) -> None:
@@ -290,16 +279,12 @@ def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int
 def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
     operands = ring.plan.parts[nb.literal(part)]
     returned = index_maps_return(typing_context, ring, indices, operands)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
-        for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
-                                      args[2], ring.context.unit.load_map):
-            load(context, builder, ring, block, copy, barrier)
-        return nb.nothing(context)
-
-    return nb.types.void(ring, indices, I32, part), codegen
+    context, builder, args = yield nb.types.void(ring, indices, I32, part)
+    value = ring_value(context, builder, ring, args[0])
+    barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
+    for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
+                                  args[2], ring.context.unit.load_map):
+        load(context, builder, ring, block, copy, barrier)
 
 
 def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
@@ -329,25 +314,19 @@ def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.context.role
     tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role, plan.written)
                             for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        stage = stage_of(builder, ring, args[1])
-        return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
-
-    return tiles(ring, I32), codegen
+    context, builder, args = yield tiles(ring, I32)
+    stage = stage_of(builder, ring, args[1])
+    return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
 
 
 @cuda_meaning(source.unravel)
 def _unravel(_context: Any, step: Any, grid: Any) -> Any:
     rank = len(grid)
     indices = nb.types.UniTuple(I32, rank)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        rest, found = args[0], []
-        for axis in range(rank - 1, 0, -1):
-            size = builder.extract_value(args[1], axis)
-            found.append(builder.urem(rest, size))
-            rest = builder.udiv(rest, size)
-        return context.make_tuple(builder, indices, [rest, *reversed(found)])
-
-    return indices(I32, nb.types.UniTuple(I32, rank)), codegen
+    context, builder, args = yield indices(I32, nb.types.UniTuple(I32, rank))
+    rest, found = args[0], []
+    for axis in range(rank - 1, 0, -1):
+        size = builder.extract_value(args[1], axis)
+        found.append(builder.urem(rest, size))
+        rest = builder.udiv(rest, size)
+    return context.make_tuple(builder, indices, [rest, *reversed(found)])

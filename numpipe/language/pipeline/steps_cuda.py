@@ -97,14 +97,10 @@ def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, 
 def _over(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
     for ring in loop.rings:
         nb.returns(typing_context, function, (ring, *args))
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        rings = loop_value(context, builder, loop, values[0]).rings
-        for number, ring in enumerate(loop.rings):
-            nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
-        return nb.nothing(context)
-
-    return nb.types.void(loop, function, *args), codegen
+    context, builder, values = yield nb.types.void(loop, function, *args)
+    rings = loop_value(context, builder, loop, values[0]).rings
+    for number, ring in enumerate(loop.rings):
+        nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
 
 
 def _field(operation: Any, name: str, type: Any) -> None:
@@ -124,35 +120,25 @@ def _only_if(typing_context: Any, loop: Any, fact: Any, function: Any, *args: An
     holds = getattr(loop, nb.literal(fact))
     if holds:
         nb.returns(typing_context, function, (loop, *args))
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        if holds:
-            nb.call(context, builder, function, (loop, *args), (values[0], *values[3:]))
-        return nb.nothing(context)
-
-    return nb.types.void(loop, fact, function, *args), codegen
+    context, builder, values = yield nb.types.void(loop, fact, function, *args)
+    if holds:
+        nb.call(context, builder, function, (loop, *args), (values[0], *values[3:]))
 
 
 @cuda_meaning(source.finish)
 def _finish(_context: Any, loop: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = loop_value(context, builder, loop, args[0])
-        for ring, own in all_rings(builder, loop, value):
-            nb.call(context, builder, set_steps_done, (ring, I32), (own, value.total))
-        return nb.nothing(context)
-
-    return nb.types.void(loop), codegen
+    context, builder, args = yield nb.types.void(loop)
+    value = loop_value(context, builder, loop, args[0])
+    for ring, own in all_rings(builder, loop, value):
+        nb.call(context, builder, set_steps_done, (ring, I32), (own, value.total))
 
 
 @cuda_meaning(source.await_products)
 def _await_products(_context: Any, loop: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if loop.pending is not None:
-            kind, value = nb.immediate(loop.pending)
-            nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
-        return nb.nothing(context)
-
-    return nb.types.void(loop), codegen
+    context, builder, _ = yield nb.types.void(loop)
+    if loop.pending is not None:
+        kind, value = nb.immediate(loop.pending)
+        nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
 
 
 @cuda_meaning(source.pass_tokens)
@@ -160,38 +146,29 @@ def _pass_tokens(typing_context: Any, loop: Any) -> Any:
     tokens = [nb.immediate(number) for number in loop.tokens]
     for kind, _ in tokens:
         nb.returns(typing_context, skip_turn, (loop.context, kind))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        for kind, number in tokens:
-            nb.call(context, builder, skip_turn, (loop.context, kind), (loop_value(context, builder, loop, args[0]).np, number))
-        return nb.nothing(context)
-
-    return nb.types.void(loop), codegen
+    context, builder, args = yield nb.types.void(loop)
+    for kind, number in tokens:
+        nb.call(context, builder, skip_turn, (loop.context, kind), (loop_value(context, builder, loop, args[0]).np, number))
 
 
 @cuda_meaning(source.ring_steps)
 def _ring_steps(_context: Any, loop: Any, k: Any) -> Any:
     result = nb.types.UniTuple(I32, len(loop.rings) + len(loop.outs))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return context.make_tuple(builder, result, [
-            nb.call(context, builder, step_of, (ring, I32, I32), (value, args[1], nb.const(0)))[1]
-            for ring, value in all_rings(builder, loop, loop_value(context, builder, loop, args[0]))])
-
-    return result(loop, I32), codegen
+    context, builder, args = yield result(loop, I32)
+    return context.make_tuple(builder, result, [
+        nb.call(context, builder, step_of, (ring, I32, I32), (value, args[1], nb.const(0)))[1]
+        for ring, value in all_rings(builder, loop, loop_value(context, builder, loop, args[0]))])
 
 
 @cuda_meaning(source.tiles)
 def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = loop_value(context, builder, loop, args[0])
-        held = []
-        for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
-            slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
-            held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
-        passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
-        given = [next(passed) if place is None else builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
-                 for place in loop.places]
-        return build_value(context, builder, loop.tiles, iter(given))
-
-    return loop.tiles(loop, steps), codegen
+    context, builder, args = yield loop.tiles(loop, steps)
+    value = loop_value(context, builder, loop, args[0])
+    held = []
+    for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
+        slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
+        held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
+    passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
+    given = [next(passed) if place is None else builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
+             for place in loop.places]
+    return build_value(context, builder, loop.tiles, iter(given))

@@ -178,18 +178,15 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     tile = None if form is None else TileType.of(form)
     number = nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype)
     result = tile or (InertType(source.element(name)) if memory else number)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if memory:
-            return nb.nothing(context) if tile is None else undefined(tile)
-        given = nb.cgutils.unpack_tuple(builder, args[1])
-        start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
-                 context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
-        indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
-        block = _Block(context, builder, ref, args[0], start, axes, indices)
-        return _number(builder, block) if tile is None else _loaded(builder, block, tile)
-
-    return result(ref, index), codegen
+    context, builder, args = yield result(ref, index)
+    if memory:
+        return nb.nothing(context) if tile is None else undefined(tile)
+    given = nb.cgutils.unpack_tuple(builder, args[1])
+    start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
+             context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
+    indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
+    block = _Block(context, builder, ref, args[0], start, axes, indices)
+    return _number(builder, block) if tile is None else _loaded(builder, block, tile)
 
 
 @cuda_meaning(source.load_tile)
@@ -199,15 +196,12 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     ref = view.ref
     form = source.load_form((ref.arg.name, ref.arg.dtype, view.sizes), immediate("load_tile", "layout", layout))
     tile = TileType.of(form)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if ref.role == "memory":
-            return undefined(tile)
-        given = nb.cgutils.create_struct_proxy(view)(context, builder, value=args[0])
-        start = nb.cgutils.unpack_tuple(builder, given.start)
-        return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
-
-    return tile(view, layout), codegen
+    context, builder, args = yield tile(view, layout)
+    if ref.role == "memory":
+        return undefined(tile)
+    given = nb.cgutils.create_struct_proxy(view)(context, builder, value=args[0])
+    start = nb.cgutils.unpack_tuple(builder, given.start)
+    return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
 
 
 @nb.typing_registry.register_global(operator.getitem)

@@ -183,16 +183,14 @@ def new_ref(unit: Unit, index: int, role: str) -> Any:
         raise NotImplementedError("entry code only")
 
     def typer(_context: Any, *args: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            ref = nb.cgutils.create_struct_proxy(ty)(context, builder)
-            if profiled:
-                ref.np, values = values[0], values[1:]
-            ref.table, ref.pointer = values[:2]
-            ref.shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank),
-                                           [builder.trunc(v, nb.i32) for v in values[2:2 + rank]])
-            ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[2 + rank:])
-            return ref._getvalue()
-
-        return ty(*profiled, *[nb.types.int64] * (2 + 2 * rank)), codegen
+        context, builder, values = yield ty(*profiled, *[nb.types.int64] * (2 + 2 * rank))
+        ref = nb.cgutils.create_struct_proxy(ty)(context, builder)
+        if profiled:
+            ref.np, values = values[0], values[1:]
+        ref.table, ref.pointer = values[:2]
+        ref.shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank),
+                                       [builder.trunc(v, nb.i32) for v in values[2:2 + rank]])
+        ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[2 + rank:])
+        return ref._getvalue()
 
     return Op(make_ref, typer)

@@ -94,16 +94,13 @@ def converge(builder: Any) -> None:
 @cuda_meaning(source.load_tile)
 def _load_tile(_context: Any, tile: Any) -> Any:
     result = TileType(source.check_load(tile.layout, tile.dtype), tile.dtype)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if tile.role == "memory":
-            return undefined(result)
-        nb.call(context, builder, before_access, (tile,), args)
-        found = read_registers(builder, tile.layout, args[0], tile.dtype)
-        converge(builder)
-        return assembled(builder, result, found)
-
-    return result(tile), codegen
+    context, builder, args = yield result(tile)
+    if tile.role == "memory":
+        return undefined(result)
+    nb.call(context, builder, before_access, (tile,), args)
+    found = read_registers(builder, tile.layout, args[0], tile.dtype)
+    converge(builder)
+    return assembled(builder, result, found)
 
 
 def _load(builder: Any, layout: Layout, access: Access, address: Any) -> list[Any]:
@@ -122,15 +119,11 @@ def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
         raise source.no_tile(value) if tile.writable else SpecError(READ_ONLY)
     kind = settled(value, "tile[…] = value")
     source.check_store(tile.layout, tile.dtype, tile.writable, kind.form)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if tile.role != "memory":
-            nb.call(context, builder, before_access, (tile,), args[:1])
-            write_registers(builder, tile.layout, args[0], words(builder, kind, args[1]))
-            converge(builder)
-        return nb.nothing(context)
-
-    return nb.types.void(tile, value), codegen
+    context, builder, args = yield nb.types.void(tile, value)
+    if tile.role != "memory":
+        nb.call(context, builder, before_access, (tile,), args[:1])
+        write_registers(builder, tile.layout, args[0], words(builder, kind, args[1]))
+        converge(builder)
 
 
 def _store(builder: Any, layout: Layout, access: Access, address: Any, registers: list[Any]) -> None:

@@ -79,15 +79,11 @@ def _store_tile(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     sizes = tuple(parts[axis].size if isinstance(parts[axis], DsType) else None for axis in axes)
     source.check(what, name, ref.arg.dtype, sizes, kind.form)
     how = writing(typing_context, ref, kind, axes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        start = [] if ref.role == "memory" else [
-            found if isinstance(part, DsType) else context.cast(builder, found, part, I32)
-            for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, args[1]), strict=True)]
-        write_out(context, builder, how, args[0], start, args[2])
-        return nb.nothing(context)
-
-    return nb.types.void(ref, index, tile), codegen
+    context, builder, args = yield nb.types.void(ref, index, tile)
+    start = [] if ref.role == "memory" else [
+        found if isinstance(part, DsType) else context.cast(builder, found, part, I32)
+        for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, args[1]), strict=True)]
+    write_out(context, builder, how, args[0], start, args[2])
 
 
 def _is_slice(part: Any) -> bool | None:

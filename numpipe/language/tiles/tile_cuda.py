@@ -152,22 +152,20 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
         return None
     kind, have = as_dtype(dtype), settled(tile, "astype")
     if kind == have.dtype:
-        return tile(tile, dtype), lambda context, builder, sig, args: args[0]
+        _, _, args = yield tile(tile, dtype)
+        return args[0]
     check_dtype(kind, "astype")
     result = TileType(have.shape, kind, have.layout)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if have.dtype == BOOL and kind == INT32:
-            return assembled(builder, result, [builder.zext(bit, nb.i32) for bit in registers(builder, have, args[0])])
-        found = floats(builder, have.dtype, registers(builder, have, args[0]))
-        if kind == INT32:
-            function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
-            found = [builder.call(function, [x]) for x in found]
-        elif kind in HALVES:
-            found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
-        return assembled(builder, result, found)
-
-    return result(tile, dtype), codegen
+    _, builder, args = yield result(tile, dtype)
+    if have.dtype == BOOL and kind == INT32:
+        return assembled(builder, result, [builder.zext(bit, nb.i32) for bit in registers(builder, have, args[0])])
+    found = floats(builder, have.dtype, registers(builder, have, args[0]))
+    if kind == INT32:
+        function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
+        found = [builder.call(function, [x]) for x in found]
+    elif kind in HALVES:
+        found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
+    return assembled(builder, result, found)
 
 
 for _cls in (TileType, InFlightType):

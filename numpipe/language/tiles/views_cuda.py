@@ -65,20 +65,17 @@ def _view(target: Any, index: Any) -> Any:
     axes = source.view_axes(target.ref.arg.name, target.ref.arg.ndim, [_kind(part) for part in parts],
                             f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
     result = ViewType(target.ref, axes, tuple(parts[axis].size for axis in axes))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        view = nb.cgutils.create_struct_proxy(result)(context, builder)
-        view.ref = nb.cgutils.create_struct_proxy(target)(context, builder, value=args[0]).ref
-        start = []
-        for axis, part in enumerate(parts):
-            inert = isinstance(part, InertType) or getattr(part, "inert", False)
-            given = args[1] if not isinstance(index, nb.types.BaseTuple) else builder.extract_value(args[1], axis)
-            found = nb.const(0) if inert else given
-            start.append(found if inert or isinstance(part, DsType) else context.cast(builder, found, part, I32))
-        view.start = context.make_tuple(builder, result.place, start)
-        return view._getvalue()
-
-    return result(target, index), codegen
+    context, builder, args = yield result(target, index)
+    view = nb.cgutils.create_struct_proxy(result)(context, builder)
+    view.ref = nb.cgutils.create_struct_proxy(target)(context, builder, value=args[0]).ref
+    start = []
+    for axis, part in enumerate(parts):
+        inert = isinstance(part, InertType) or getattr(part, "inert", False)
+        given = args[1] if not isinstance(index, nb.types.BaseTuple) else builder.extract_value(args[1], axis)
+        found = nb.const(0) if inert else given
+        start.append(found if inert or isinstance(part, DsType) else context.cast(builder, found, part, I32))
+    view.start = context.make_tuple(builder, result.place, start)
+    return view._getvalue()
 
 
 nb.binary(operator.getitem, _view)
