@@ -67,19 +67,11 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
         return nb.grid_constant(builder, value)
 
 
-def _table_address() -> None:
-    raise NotImplementedError("entry code only")
-
-
 def _table_typer(_context: Any, table: Any) -> Any:
     return nb.types.int64(table), lambda context, builder, sig, args: builder.ptrtoint(args[0], nb.i64)
 
 
-table_address: Op[..., Any] = Op(_table_address, _table_typer)
-
-
-def _begin_scheduler() -> None:
-    raise NotImplementedError("entry code only")
+table_address: Op[..., Any] = nb.entry_operation(_table_typer)
 
 
 def _begin_typer(_context: Any, np_: Any, table: Any) -> Any:
@@ -89,14 +81,11 @@ def _begin_typer(_context: Any, np_: Any, table: Any) -> Any:
         begin_scheduler(builder, args[0], builder.load(word))
 
 
-begin_tickets: Op[..., Any] = Op(_begin_scheduler, _begin_typer)
+begin_tickets: Op[..., Any] = nb.entry_operation(_begin_typer)
 
 
 def _start(unit: Unit) -> Op[..., Any]:
     """Initialise the barriers of all rings, and define what shared helpers left to this kernel (axes, division, barriers)."""
-
-    def start() -> None:
-        raise NotImplementedError("entry code only")
 
     def typer(_context: Any) -> Any:
         context, builder, _ = yield nb.types.void()
@@ -123,7 +112,7 @@ def _start(unit: Unit) -> Op[..., Any]:
         else:
             nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
 
-    return Op(start, typer)
+    return nb.entry_operation(typer)
 
 
 def meet(context: Any, builder: Any, release: bool) -> None:
@@ -137,9 +126,6 @@ def meet(context: Any, builder: Any, release: bool) -> None:
 
 
 def _is_memory(unit: Unit) -> Op[..., Any]:
-    def is_memory() -> bool:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any) -> Any:
         _, builder, _ = yield nb.types.boolean()
         if unit.memory_warpgroup == unit.compute_wgs:
@@ -147,31 +133,25 @@ def _is_memory(unit: Unit) -> Op[..., Any]:
         warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
         return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
 
-    return Op(is_memory, typer)
+    return nb.entry_operation(typer)
 
 
 def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:
     """What a warpgroup does for its profile before and after its role."""
-    def profile() -> None:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any, np_: Any) -> Any:
         _, builder, args = yield nb.types.void(np_)
         emit(builder, unit, role, args[0])
 
-    return Op(profile, typer)
+    return nb.entry_operation(typer)
 
 
 def _rest(unit: Unit) -> Op[..., Any]:
     """With `CompilerParams.debug`: a CTA that gave up a wait ends when what it copies has landed."""
-    def at_end() -> None:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any) -> Any:
         _, builder, _ = yield nb.types.void()
         rest(builder, smem(builder, unit.barrier_room))
 
-    return Op(at_end, typer)
+    return nb.entry_operation(typer)
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -21,19 +21,11 @@ class ContextType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
 
 
-@nb.register_model(ContextType)
-class _ContextModel(nb.models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: ContextType) -> None:
-        super().__init__(manager, fe_type, nb.i32.as_pointer())
+nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
 
 
 def new_context(unit: Unit, role: str) -> Any:
     """An operation that makes the context of a role: counters on the warpgroup's own stack (SROA keeps them in registers)."""
-    from ..core.op import Op
-
-    def make_context() -> None:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any) -> Any:
         _, builder, _ = yield ContextType(unit, role)()
         words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
@@ -47,7 +39,7 @@ def new_context(unit: Unit, role: str) -> Any:
             builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
         return np_
 
-    return Op(make_context, typer)
+    return nb.entry_operation(typer)
 
 
 def uniform(builder: Any, value: Any) -> Any:

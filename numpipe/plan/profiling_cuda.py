@@ -104,7 +104,7 @@ def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
     """An event of a ring: `mark`'s typer, and `ring.note`'s."""
     kind, operand = nb.literal(event), nb.literal(part)
     context, builder, args = yield nb.types.void(ring, event, step, part)
-    state = nb.cgutils.create_struct_proxy(ring)(context, builder, value=args[0]).np
+    state = nb.fields(context, builder, ring, args[0]).np
     record(builder, ring.context.unit, state, kind, context.cast(builder, args[2], step, I32), ring.plan.index, operand)
 
 

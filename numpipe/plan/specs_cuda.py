@@ -31,10 +31,7 @@ class SpecType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release}, {buffer_count}, {loaded}, {depends})")
 
 
-@nb.register_model(SpecType)
-class _SpecModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: SpecType) -> None:
-        super().__init__(manager, fe_type, [("index_map", fe_type.index_map)])
+nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 
 
 def _record(kind: type, operation: Op[..., Any]) -> None:
@@ -71,6 +68,4 @@ def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: A
                     () if nowhere else nb.literal(depends))
     context, builder, args = yield spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill,
                                         buffer_count, eviction_policy, collective_axes, known, depends)
-    value = nb.cgutils.create_struct_proxy(spec)(context, builder)
-    value.index_map = args[1]
-    return value._getvalue()
+    return nb.struct(context, builder, spec, index_map=args[1])

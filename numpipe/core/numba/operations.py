@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from numba.cuda import types
 from numba.cuda.core.errors import TypingError
@@ -29,6 +29,7 @@ from numba.cuda.typing.templates import (
     make_overload_template,
 )
 
+from ..op import Op
 from .emit import const, i64, nothing
 
 Typer = Callable[..., Any]
@@ -87,6 +88,15 @@ def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
         return implementation
 
     return types.Function(make_overload_template(key, same, {}, False, "never", prefer_literal=True))
+
+
+def entry_operation(typer: Typer) -> Op[..., Any]:
+    """An operation that a kernel's entry calls; in CPython there is none."""
+
+    def entry_only(*args: Any) -> NoReturn:
+        raise NotImplementedError("entry code only")
+
+    return Op(entry_only, typer)
 
 
 def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:

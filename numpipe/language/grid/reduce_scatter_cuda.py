@@ -37,10 +37,7 @@ class SumsType(nb.types.Type):  # type: ignore[misc]
         return BarriersType(self.context, of, of.kind.shape)
 
 
-@nb.register_model(SumsType)
-class _SumsModel(nb.models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: SumsType) -> None:
-        super().__init__(manager, fe_type, nb.i32.as_pointer())
+nb.machine_model(SumsType, lambda ty: nb.i32.as_pointer())
 
 
 @cuda_meaning(source.reduce_scatter)
@@ -72,9 +69,7 @@ def _barrier(operation: Any, ready: bool) -> None:
 
 
 def _barrier_value(context: Any, builder: Any, made: BarriersType, np_: Any) -> Any:
-    value = nb.cgutils.create_struct_proxy(made)(context, builder)
-    value.np, value.first = np_, nb.const(0)
-    return value._getvalue()
+    return nb.struct(context, builder, made, np=np_, first=nb.const(0))
 
 
 _barrier(source.ready_of, True)

@@ -46,9 +46,7 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
     context, builder, args = yield ring(np_, site)
-    value = nb.cgutils.create_struct_proxy(ring)(context, builder)
-    value.np = args[0]
-    return value._getvalue()
+    return nb.struct(context, builder, ring, np=args[0])
 
 
 # ---- who does what

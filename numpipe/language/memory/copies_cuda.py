@@ -16,7 +16,7 @@ from ..tiles.views_cuda import ViewType
 from . import copies as source
 from .boxes import Boxes, cut_prefetch
 from .shared import one_barrier
-from .shared_cuda import BarriersType, barrier_address, fields_of
+from .shared_cuda import BarriersType, barrier_address
 
 I32, I64, BOOL = nb.types.int32, nb.types.int64, nb.types.boolean
 
@@ -29,10 +29,7 @@ class TransferType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"transfer({boxes}, {view}, {barrier}, {reduction})")
 
 
-@nb.register_model(TransferType)
-class _TransferModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: TransferType) -> None:
-        super().__init__(manager, fe_type, [("view", fe_type.view), ("address", I32), ("barrier", I32)])
+nb.struct_model(TransferType, lambda ty: [("view", ty.view), ("address", I32), ("barrier", I32)])
 
 
 @cuda_meaning(source.bytes_of)
@@ -42,7 +39,7 @@ def _bytes_of(_context: Any, transfer: Any) -> Any:
 
 @cuda_meaning(source.barrier_of)
 def _barrier_of(_context: Any, transfer: Any) -> Any:
-    return I32(transfer), lambda context, builder, sig, args: fields_of(context, builder, transfer, args[0]).barrier
+    return I32(transfer), lambda context, builder, sig, args: nb.fields(context, builder, transfer, args[0]).barrier
 
 
 def _each_box(operation: Any, issue: Any) -> None:
@@ -52,8 +49,8 @@ def _each_box(operation: Any, issue: Any) -> None:
         boxes, ref = transfer.boxes, transfer.view.ref
         slot, place = ref.unit.map_slot(boxes.request), transfer.view.place
         context, builder, args = yield nb.types.void(transfer)
-        value = fields_of(context, builder, transfer, args[0])
-        view = fields_of(context, builder, transfer.view, value.view)
+        value = nb.fields(context, builder, transfer, args[0])
+        view = nb.fields(context, builder, transfer.view, value.view)
         tensor = builder.add(gmem_value(context, builder, ref, view.ref).table, nb.const(128 * slot, nb.i64))
         for offset, down, right in boxes.places:
             at = nb.cgutils.unpack_tuple(builder, view.start)
@@ -101,11 +98,8 @@ def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 
 def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: Any = None, barrier: Any = None) -> Any:
-    value = nb.cgutils.create_struct_proxy(ty)(context, builder)
-    value.view = view
-    value.address = nb.const(0) if address is None else address
-    value.barrier = nb.const(0) if barrier is None else barrier
-    return value._getvalue()
+    return nb.struct(context, builder, ty, view=view, address=nb.const(0) if address is None else address,
+                     barrier=nb.const(0) if barrier is None else barrier)
 
 
 @cuda_meaning(source.copy_in)

@@ -19,8 +19,7 @@ from ..tiles.shared_cuda import Value as Int
 from ..tiles.shared_cuda import converge
 from . import per_lane as source
 from .shared import NO_SLOTS
-from .shared_cuda import SlotsAtType, SlotsType
-from .shared_cuda import _model as slots_model
+from .shared_cuda import SlotsType
 from .shared_cuda import _slot as slot
 
 I32, F32 = nb.types.int32, nb.types.float32
@@ -41,11 +40,7 @@ class LaneAtType(nb.types.Type):  # type: ignore[misc]
 
 
 for _type in (LaneTileType, LaneAtType):
-
-    @nb.register_model(_type)
-    class _Model(nb.models.PrimitiveModel):  # type: ignore[misc]
-        def __init__(self, manager: Any, fe_type: Any) -> None:
-            super().__init__(manager, fe_type, nb.i32)
+    nb.machine_model(_type, lambda ty: nb.i32)
 
 
 class LaneSlotsType(nb.types.Type):  # type: ignore[misc]
@@ -60,8 +55,8 @@ class LaneSlotsAtType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"lane at({slots})")
 
 
-slots_model(LaneSlotsType, lambda ty: [("address", I32)])
-slots_model(LaneSlotsAtType, lambda ty: [("address", I32)])
+nb.struct_model(LaneSlotsType, lambda ty: [("address", I32)])
+nb.struct_model(LaneSlotsAtType, lambda ty: [("address", I32)])
 nb.attribute(LaneSlotsType, "at", lambda ty: LaneSlotsAtType(ty.slots), lambda c, b, ty, value: value)
 nb.constant_attribute(LaneSlotsType, "shape", lambda ty: ty.slots.plan.kind.shape)
 
@@ -71,8 +66,7 @@ def _slot(target: Any, index: Any) -> Any:
         raise SpecError(NO_SLOTS)
     if not isinstance(target, LaneSlotsAtType):
         return None
-    sig, codegen = slot(SlotsAtType(target.slots), index)
-    return LaneTileType(sig.return_type)(target, index), codegen
+    return slot(target, index, LaneTileType)
 
 
 nb.binary(operator.getitem, _slot)

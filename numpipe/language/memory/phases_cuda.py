@@ -12,14 +12,14 @@ from ...plan.context_cuda import counter_pointer
 from ...plan.plans import COUNTERS
 from ..pipeline.multicast_cuda import arrive
 from . import phases as source
-from .shared_cuda import BarriersType, barrier_address, fields_of
+from .shared_cuda import BarriersType, barrier_address
 
 I32 = nb.types.int32
 
 
 def _word(context: Any, builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
     """(pointer to the phases of an allocation's barriers, number of this one)"""
-    fields = fields_of(context, builder, ty, value)
+    fields = nb.fields(context, builder, ty, value)
     return counter_pointer(builder, fields.np, nb.const(COUNTERS + ty.plan.index)), fields.first
 
 

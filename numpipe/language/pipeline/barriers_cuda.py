@@ -13,7 +13,7 @@ from ..memory.shared_cuda import BarriersType
 from . import barriers as source
 from .ring import await_ready, release_delayed, step_of
 from .ring_cuda import RingType
-from .steps_cuda import LoopType, loop_value
+from .steps_cuda import LoopType
 
 I32 = nb.types.int32
 
@@ -28,10 +28,7 @@ class BarrierType(nb.types.Type):  # type: ignore[misc]
         return source.what(self.kind)
 
 
-@nb.register_model(BarrierType)
-class _BarrierModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: BarrierType) -> None:
-        super().__init__(manager, fe_type, [("ring", fe_type.ring), ("k", I32)])
+nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])
 
 
 def barrier_types(loop: LoopType) -> list[BarrierType]:
@@ -43,12 +40,10 @@ def barrier_types(loop: LoopType) -> list[BarrierType]:
 def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
     result = nb.types.Tuple(barrier_types(loop))
     context, builder, args = yield result(loop, I32)
-    rings = loop_value(context, builder, loop, args[0]).rings
+    rings = nb.fields(context, builder, loop, args[0]).rings
     values = []
     for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
-        value = nb.cgutils.create_struct_proxy(ty)(context, builder)
-        value.ring, value.k = builder.extract_value(rings, place.ring), args[1]
-        values.append(value._getvalue())
+        values.append(nb.struct(context, builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1]))
     return context.make_tuple(builder, result, values)
 
 
@@ -74,7 +69,7 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any)
             nb.returns(typing_context, function, argtypes)
         context, builder, args = yield nb.types.void(barrier)
         if not memory:
-            value = nb.cgutils.create_struct_proxy(barrier)(context, builder, value=args[0])
+            value = nb.fields(context, builder, barrier, args[0])
             nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
 
     cuda_meaning(operation)(typer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,20 +56,7 @@ class EmittedType(nb.types.Type):  # type: ignore[misc]
         return as_lane(self.body) if self.by_lane else self.body
 
 
-def emitted_model(kind: Any, fields: Callable[[Any], list[tuple[str, Any]]]) -> None:
-    """Register the struct that an emitted pipeline is."""
-    class Model(nb.models.StructModel):  # type: ignore[misc]
-        def __init__(self, manager: Any, fe_type: EmittedType) -> None:
-            super().__init__(manager, fe_type, fields(fe_type))
-
-    nb.register_model(kind)(Model)
-
-
-emitted_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute)])
-
-
-def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
-    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute)])
 
 
 @cuda_meaning(source.emitted)
@@ -90,9 +76,8 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
     result = bound_type(source.run, value)
     context, builder, args = yield result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers,
                                           pipeline_state, memory_thread_idx, last)
-    struct = nb.cgutils.create_struct_proxy(value)(context, builder)
-    struct.pipe, struct.body, struct.compute = args[:3]
-    return bound_value(context, builder, result, struct._getvalue())
+    emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], compute=args[2])
+    return bound_value(context, builder, result, emitted)
 
 
 def _state(ty: Any) -> Any:
@@ -135,7 +120,7 @@ def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
     packed = context.make_tuple(builder, arrays, args[1:])
     if isinstance(function, BoundType):
         value = bound_value(context, builder, runner, context.make_tuple(builder, captured, [args[0], packed]))
-        nb.call_value(context, builder, function, _fields(context, builder, emitted, args[0]).compute, argtypes, [value])
+        nb.call_value(context, builder, function, nb.fields(context, builder, emitted, args[0]).compute, argtypes, [value])
     else:
         nb.call(context, builder, function, argtypes, (args[0], packed))
 
@@ -148,7 +133,7 @@ def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
 def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
     context, builder, args = yield result(emitted, refs)
-    return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, refs,
+    return steps_value(context, builder, result, emitted.pipe, nb.fields(context, builder, emitted, args[0]).pipe, refs,
                        args[1])
 
 
@@ -157,7 +142,7 @@ def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ())
     emitted, indices, tiles = sig.args[:3]
     argtypes = (indices, *emitted.given(tiles), *[ty for ty, _ in extra])
     values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), *[value for _, value in extra]]
-    body = _fields(context, builder, emitted, args[0]).body
+    body = nb.fields(context, builder, emitted, args[0]).body
     result = nb.call_value(context, builder, emitted.called, body, argtypes, values)
     if emitted.by_lane:
         converge(builder)  # one lane releases the slots for its warp: the others have read them

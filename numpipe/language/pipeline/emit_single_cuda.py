@@ -13,7 +13,7 @@ from ...diagnostics.errors import CompileError
 from ..tiles.tile_cuda import InFlightType, TileType
 from . import emit_single as source
 from .emit import check_body, counts, run_carry, run_steps
-from .emit_cuda import EmittedType, emitted_model
+from .emit_cuda import EmittedType
 from .pipelines_cuda import PipelineType, made
 
 
@@ -23,7 +23,7 @@ class AloneType(EmittedType):
         super().__init__(pipe, body, nb.types.none, f"emitted alone with {carry}")
 
 
-emitted_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("carry", ty.carry)])
+nb.struct_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("carry", ty.carry)])
 
 
 @cuda_meaning(source.make_alone)
@@ -40,9 +40,8 @@ def _emitted_alone(_context: Any, pipe: Any, body: Any, init_carry: Any) -> Any:
     value = AloneType(pipe, body, carry)
     result = bound_type(source.run_alone, value)
     context, builder, args = yield result(pipe, body, carry)
-    struct = nb.cgutils.create_struct_proxy(value)(context, builder)
-    struct.pipe, struct.body, struct.carry = args
-    return bound_value(context, builder, result, struct._getvalue())
+    emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], carry=args[2])
+    return bound_value(context, builder, result, emitted)
 
 
 @cuda_meaning(source.run_alone)
@@ -64,7 +63,7 @@ def _run_alone(typing_context: Any, emitted: AloneType, *refs: Any) -> Any:
     if alone:
         return nb.call(context, builder, function, argtypes, (args[0], packed))[1]
     bound = context.make_tuple(builder, captured, [args[0], packed])
-    initial = nb.cgutils.create_struct_proxy(emitted)(context, builder, value=args[0]).carry
+    initial = nb.fields(context, builder, emitted, args[0]).carry
     return nb.call(context, builder, function, argtypes, (bound, initial))[1]
 
 

@@ -9,8 +9,7 @@ from ...core.lanes_cuda import elected, one_of_warp
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from . import outputs as source
-from .ring_cuda import constant_of_plan, copies_of, index_maps_return, ring_value
-from .steps_cuda import loop_value
+from .ring_cuda import constant_of_plan, copies_of, index_maps_return
 
 I32, I64 = nb.types.int32, nb.types.int64
 
@@ -23,7 +22,7 @@ def _over_outputs(typing_context: Any, loop: Any, function: Any, *args: Any) -> 
     for ring in loop.outs:
         nb.returns(typing_context, function, (ring, *args))
     context, builder, values = yield nb.types.void(loop, function, *args)
-    rings = loop_value(context, builder, loop, values[0]).outs
+    rings = nb.fields(context, builder, loop, values[0]).outs
     for number, ring in enumerate(loop.outs):
         nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
 
@@ -67,7 +66,7 @@ def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
     for number in returned:
         ring.context.unit.map_slot(source.stored_map(ring.plan, number))
     context, builder, args = yield nb.types.void(ring, indices, I32)
-    value = ring_value(context, builder, ring, args[0])
+    value = nb.fields(context, builder, ring, args[0])
     for _, place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
                                                             args[2], source.stored_map):
         nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy),

@@ -39,16 +39,9 @@ class RingType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
 
 
-@nb.register_model(RingType)
-class _RingModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: RingType) -> None:
-        copies = [("table", nb.types.int64), ("index_maps", fe_type.index_maps)] if fe_type.copies else []
-        super().__init__(manager, fe_type, [("np", fe_type.context), *copies, ("grid", nb.types.UniTuple(I32, fe_type.rank)),
-                                            ("steps", I32), ("first", I32)])
-
-
-def ring_value(context: Any, builder: Any, ring: RingType, value: Any) -> Any:
-    return nb.cgutils.create_struct_proxy(ring)(context, builder, value=value)
+nb.struct_model(RingType, lambda ty: [
+    ("np", ty.context), *([("table", nb.types.int64), ("index_maps", ty.index_maps)] if ty.copies else []),
+    ("grid", nb.types.UniTuple(I32, ty.rank)), ("steps", I32), ("first", I32)])
 
 
 def smem(builder: Any, offset: int) -> Any:
@@ -151,7 +144,7 @@ def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
 @cuda_meaning(source.set_steps_done)
 def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
     context, builder, args = yield nb.types.void(ring, I32)
-    value = ring_value(context, builder, ring, args[0])
+    value = nb.fields(context, builder, ring, args[0])
     builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])),
                   counter_of(builder, ring, value.np))
 
@@ -188,7 +181,7 @@ def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
 
     def typer(_context: Any, ring: Any, k: Any) -> Any:
         return result(ring, I32), lambda context, builder, sig, args: function(
-            builder, ring, ring_value(context, builder, ring, args[0]), args[1])
+            builder, ring, nb.fields(context, builder, ring, args[0]), args[1])
 
     cuda_meaning(operation)(typer)
 
@@ -205,7 +198,7 @@ of_pipeline_step(source.ends, nb.types.boolean, _ends)
 @cuda_meaning(source.step_of)
 def _step_of(_context: Any, ring: Any, k: Any, back: Any) -> Any:
     context, builder, args = yield I32(ring, I32, I32)
-    value = ring_value(context, builder, ring, args[0])
+    value = nb.fields(context, builder, ring, args[0])
     if ring.plan.dims is None:
         return builder.sub(builder.add(value.first, args[1]), args[2])  # a sum that the loop has already
     return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
@@ -214,13 +207,13 @@ def _step_of(_context: Any, ring: Any, k: Any, back: Any) -> Any:
 @cuda_meaning(source.blocks_of)
 def _blocks_of(_context: Any, ring: Any) -> Any:
     context, builder, args = yield I32(ring)
-    value = ring_value(context, builder, ring, args[0])
+    value = nb.fields(context, builder, ring, args[0])
     return blocks_in(context, builder, ring, value, value.steps)
 
 
 def field_of_ring(operation: Any, name: str, type: Any) -> None:
     def typer(_context: Any, ring: Any) -> Any:
-        return type(ring)(ring), lambda context, builder, sig, args: getattr(ring_value(context, builder, ring, args[0]), name)
+        return type(ring)(ring), lambda context, builder, sig, args: getattr(nb.fields(context, builder, ring, args[0]), name)
 
     cuda_meaning(operation)(typer)
 
@@ -280,7 +273,7 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     operands = ring.plan.parts[nb.literal(part)]
     returned = index_maps_return(typing_context, ring, indices, operands)
     context, builder, args = yield nb.types.void(ring, indices, I32, part)
-    value = ring_value(context, builder, ring, args[0])
+    value = nb.fields(context, builder, ring, args[0])
     barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
     for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
                                   args[2], ring.context.unit.load_map):

@@ -75,16 +75,9 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
         return self.tree.build(iter(given), made)
 
 
-@nb.register_model(LoopType)
-class _LoopModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: LoopType) -> None:
-        super().__init__(manager, fe_type, [("np", fe_type.context), ("rings", nb.types.Tuple(fe_type.rings)),
-                                            ("passed", nb.types.Tuple(fe_type.passed)), ("grid", fe_type.grid), ("total", I32),
-                                            ("steps", I32), ("outs", nb.types.Tuple(fe_type.outs))])
-
-
-def loop_value(context: Any, builder: Any, loop: LoopType, value: Any = None) -> Any:
-    return nb.cgutils.create_struct_proxy(loop)(context, builder, value=value)
+nb.struct_model(LoopType, lambda ty: [
+    ("np", ty.context), ("rings", nb.types.Tuple(ty.rings)), ("passed", nb.types.Tuple(ty.passed)), ("grid", ty.grid),
+    ("total", I32), ("steps", I32), ("outs", nb.types.Tuple(ty.outs))])
 
 
 def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, Any]]:
@@ -98,14 +91,14 @@ def _over(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
     for ring in loop.rings:
         nb.returns(typing_context, function, (ring, *args))
     context, builder, values = yield nb.types.void(loop, function, *args)
-    rings = loop_value(context, builder, loop, values[0]).rings
+    rings = nb.fields(context, builder, loop, values[0]).rings
     for number, ring in enumerate(loop.rings):
         nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
 
 
 def _field(operation: Any, name: str, type: Any) -> None:
     def typer(_context: Any, loop: Any) -> Any:
-        return type(loop)(loop), lambda context, builder, sig, args: getattr(loop_value(context, builder, loop, args[0]), name)
+        return type(loop)(loop), lambda context, builder, sig, args: getattr(nb.fields(context, builder, loop, args[0]), name)
 
     cuda_meaning(operation)(typer)
 
@@ -128,7 +121,7 @@ def _only_if(typing_context: Any, loop: Any, fact: Any, function: Any, *args: An
 @cuda_meaning(source.finish)
 def _finish(_context: Any, loop: Any) -> Any:
     context, builder, args = yield nb.types.void(loop)
-    value = loop_value(context, builder, loop, args[0])
+    value = nb.fields(context, builder, loop, args[0])
     for ring, own in all_rings(builder, loop, value):
         nb.call(context, builder, set_steps_done, (ring, I32), (own, value.total))
 
@@ -148,7 +141,7 @@ def _pass_tokens(typing_context: Any, loop: Any) -> Any:
         nb.returns(typing_context, skip_turn, (loop.context, kind))
     context, builder, args = yield nb.types.void(loop)
     for kind, number in tokens:
-        nb.call(context, builder, skip_turn, (loop.context, kind), (loop_value(context, builder, loop, args[0]).np, number))
+        nb.call(context, builder, skip_turn, (loop.context, kind), (nb.fields(context, builder, loop, args[0]).np, number))
 
 
 @cuda_meaning(source.ring_steps)
@@ -157,13 +150,13 @@ def _ring_steps(_context: Any, loop: Any, k: Any) -> Any:
     context, builder, args = yield result(loop, I32)
     return context.make_tuple(builder, result, [
         nb.call(context, builder, step_of, (ring, I32, I32), (value, args[1], nb.const(0)))[1]
-        for ring, value in all_rings(builder, loop, loop_value(context, builder, loop, args[0]))])
+        for ring, value in all_rings(builder, loop, nb.fields(context, builder, loop, args[0]))])
 
 
 @cuda_meaning(source.tiles)
 def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
     context, builder, args = yield loop.tiles(loop, steps)
-    value = loop_value(context, builder, loop, args[0])
+    value = nb.fields(context, builder, loop, args[0])
     held = []
     for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
         slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]

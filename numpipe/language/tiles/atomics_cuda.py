@@ -38,7 +38,7 @@ def _atomic(name: str, operation: Op[..., Any]) -> None:
         source.check_atomic(name, ref.arg, dst.axes, dst.sizes, kind.form)
         how = writing(typing_context, ref, kind, dst.axes, reduction, _statement(reduction, kind.dtype))
         context, builder, args = yield nb.types.void(dst, tile)
-        view = nb.cgutils.create_struct_proxy(dst)(context, builder, value=args[0])
+        view = nb.fields(context, builder, dst, args[0])
         write_out(context, builder, how, view.ref, nb.cgutils.unpack_tuple(builder, view.start), args[1])
 
 

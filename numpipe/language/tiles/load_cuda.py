@@ -199,7 +199,7 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     context, builder, args = yield tile(view, layout)
     if ref.role == "memory":
         return undefined(tile)
-    given = nb.cgutils.create_struct_proxy(view)(context, builder, value=args[0])
+    given = nb.fields(context, builder, view, args[0])
     start = nb.cgutils.unpack_tuple(builder, given.start)
     return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
 

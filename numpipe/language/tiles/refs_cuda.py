@@ -70,16 +70,8 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
 
 
 STEERLESS.append(SmemType)
-for _type, _model in ((DsType, nb.i32), (SmemType, nb.i32), (AtType, nb.i32)):
-
-    def _register(cls: Any, machine_type: Any) -> None:
-        class Model(nb.models.PrimitiveModel):  # type: ignore[misc]
-            def __init__(self, manager: Any, fe_type: Any) -> None:
-                super().__init__(manager, fe_type, machine_type)
-
-        nb.register_model(cls)(Model)
-
-    _register(_type, _model)
+for _type in (DsType, SmemType, AtType):
+    nb.machine_model(_type, lambda ty: nb.i32)
 nb.register_model(AllType)(nb.models.OpaqueModel)
 
 
@@ -88,17 +80,13 @@ def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
     return [("np", ContextType(ty.unit, ty.role))] if ty.unit.params.profile_space else []
 
 
-@nb.register_model(GmemType)
-class _GmemModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: GmemType) -> None:
-        rank = fe_type.arg.ndim
-        super().__init__(manager, fe_type, [
-            ("table", nb.types.int64), ("pointer", nb.types.int64), ("shape", nb.types.UniTuple(I32, rank)),
-            ("strides", nb.types.UniTuple(nb.types.int64, rank)), *_profiled(fe_type)])
+nb.struct_model(GmemType, lambda ty: [
+    ("table", nb.types.int64), ("pointer", nb.types.int64), ("shape", nb.types.UniTuple(I32, ty.arg.ndim)),
+    ("strides", nb.types.UniTuple(nb.types.int64, ty.arg.ndim)), *_profiled(ty)])
 
 
 def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
-    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+    return nb.fields(context, builder, ty, value)
 
 
 @cuda_meaning(refs.ds)
@@ -173,14 +161,9 @@ nb.binary(operator.getitem, _indexed)
 
 def new_ref(unit: Unit, index: int, role: str) -> Any:
     """An operation that makes the reference of array argument `index` from the kernel's parameters (entry code)."""
-    from ...core.op import Op
-
     rank = unit.arrays[index].ndim
     ty = GmemType(unit, index, role)
     profiled = [kind for _, kind in _profiled(ty)]
-
-    def make_ref() -> None:
-        raise NotImplementedError("entry code only")
 
     def typer(_context: Any, *args: Any) -> Any:
         context, builder, values = yield ty(*profiled, *[nb.types.int64] * (2 + 2 * rank))
@@ -193,4 +176,4 @@ def new_ref(unit: Unit, index: int, role: str) -> Any:
         ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[2 + rank:])
         return ref._getvalue()
 
-    return Op(make_ref, typer)
+    return nb.entry_operation(typer)

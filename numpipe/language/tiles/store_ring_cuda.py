@@ -14,7 +14,7 @@ from ..pipeline.ring_cuda import smem
 from . import store_ring as source
 from .panel_cuda import sub_tile, write
 from .refs_cuda import GmemType, gmem_value
-from .tile_cuda import RegistersModel, TileType
+from .tile_cuda import TileType
 
 I32, I64 = nb.types.int32, nb.types.int64
 
@@ -37,7 +37,7 @@ class BatchType(nb.types.Type):  # type: ignore[misc]
             yield (*sub_tile(builder, self.tile, value, row, column, self.width), row, column)
 
 
-nb.register_model(BatchType)(RegistersModel)
+nb.machine_model(BatchType, lambda ty: ty.machine)
 
 
 def _staging(builder: Any, ref: GmemType, number: int) -> Any:

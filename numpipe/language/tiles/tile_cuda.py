@@ -62,13 +62,8 @@ class InFlightType(nb.types.Type):  # type: ignore[misc]
 STEERLESS.extend([TileType, InFlightType])
 
 
-class RegistersModel(nb.models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: Any) -> None:
-        super().__init__(manager, fe_type, fe_type.machine)
-
-
-nb.register_model(TileType)(RegistersModel)
-nb.register_model(InFlightType)(RegistersModel)
+for _type in (TileType, InFlightType):
+    nb.machine_model(_type, lambda ty: ty.machine)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 
