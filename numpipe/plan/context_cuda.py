@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from ..core import numba as nb
@@ -59,6 +61,23 @@ def own_warpgroup(builder: Any, context_value: Any) -> Any:
 def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
     """Address of a ring counter; its name tells the role check that numpipe made the store."""
     return builder.gep(context_value, [index], name="numpipe.counter")
+
+
+def by_those(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[Any, Unit], Any] | None = None) -> None:
+    """An operation (np_, function, *args): ``function(np_, *args)`` by the roles that execute it, in the compute role by those of
+    its lanes that `guard` chooses."""
+
+    def typer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
+        holds, unit = executes(np_.unit, np_.role), np_.unit
+        if holds:
+            nb.returns(typing_context, function, (np_, *args))
+        context, builder, values = yield nb.types.void(np_, function, *args)
+        if holds:
+            chosen = guard is not None and np_.role != "memory"
+            with builder.if_then(guard(builder, unit)) if chosen else contextlib.nullcontext():  # type: ignore[misc]
+                nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
+
+    cuda_meaning(operation)(typer)
 
 
 def _axis(prefix: str) -> Any:

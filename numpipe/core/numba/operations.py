@@ -31,6 +31,7 @@ from numba.cuda.typing.templates import (
 
 from ..op import Op
 from .emit import const, i64, nothing
+from .values import fields
 
 Typer = Callable[..., Any]
 
@@ -163,6 +164,25 @@ def constant_attribute(type_class: type, name: str, value: Callable[[Any], Any])
               context.get_constant_undef(typer(ty)))
 
 
+def constant_attributes(type_class: type, result: Any, **values: Callable[[Any], Any]) -> None:
+    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time; a run-time value to the rest."""
+    for name, value in values.items():
+        attribute(type_class, name, lambda ty: result,
+                  lambda context, builder, ty, _, value=value: context.get_constant(result, value(ty)))  # type: ignore[misc]
+
+
+def field_attributes(type_class: type, **kinds: Any) -> None:
+    """Attributes that are fields of a structure of the same name; a function has the type of one from the structure's."""
+    for name, kind in kinds.items():
+        attribute(type_class, name, (lambda ty, kind=kind: kind) if isinstance(kind, types.Type) else kind,
+                  lambda context, builder, ty, value, name=name: getattr(fields(context, builder, ty, value), name))  # type: ignore[misc]
+
+
+def no_code(_context: Any, *given: Any) -> Any:
+    """Typer of an operation that is nothing on the GPU."""
+    yield types.void(*given)
+
+
 def method(type_class: type, name: str, function: Any) -> None:
     """Method `name` of values of `type_class`: ``function(value, *args)`` for an operation `function`."""
 
@@ -190,10 +210,15 @@ def method(type_class: type, name: str, function: Any) -> None:
 
 
 def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> None:
-    """A Python operator: `typer(*types)`, asked before Numba's own meanings.
+    """A Python operator or function whose meaning is `typer(*types)`, asked before Numba's own meanings.
 
     `literals`: int literals come as such first, else as int64.
     """
+    overload(function, lambda _context, *given: typer(*given), literals)
+
+
+def overload(function: Any, typer: Typer, literals: bool = False) -> None:
+    """The same of a typer that is asked with the typing context too."""
     chosen: dict[Any, Any] = {}
     typer = _in_two(typer)
 
@@ -203,7 +228,7 @@ def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> 
         prefer_literal = literals
 
         def generic(self, args: Any, kws: Any) -> Any:
-            answer = typer(*args)
+            answer = typer(self.context, *args)
             if answer is None:
                 return None
             sig, codegen = answer

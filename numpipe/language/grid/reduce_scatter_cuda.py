@@ -57,29 +57,14 @@ def _reduce_scatter(typing_context: Any, np_: Any, acc: Any, axis: Any, site: An
     return args[1] if alone else undefined(share)
 
 
-def _barrier(operation: Any, ready: bool) -> None:
-    """An operation sums -> one of its barriers."""
-
-    def typer(_context: Any, sums: Any) -> Any:
-        made = sums.barrier(ready)
-        context, builder, args = yield made(sums)
-        return _barrier_value(context, builder, made, args[0])
-
-    cuda_meaning(operation)(typer)
-
-
 def _barrier_value(context: Any, builder: Any, made: BarriersType, np_: Any) -> Any:
     return nb.struct(context, builder, made, np=np_, first=nb.const(0))
 
 
-_barrier(source.ready_of, True)
-_barrier(source.consumed_of, False)
-
-
-@cuda_meaning(source.quarter)
-def _quarter(_context: Any, sums: Any) -> Any:
-    nbytes = (sums.plan.size - 1) * sums.plan.region // 4
-    return I32(sums), lambda context, builder, sig, args: nb.const(nbytes)
+nb.attribute(SumsType, "ready", lambda ty: ty.barrier(True), lambda c, b, ty, value: _barrier_value(c, b, ty.barrier(True), value))
+nb.attribute(SumsType, "consumed", lambda ty: ty.barrier(False),
+             lambda c, b, ty, value: _barrier_value(c, b, ty.barrier(False), value))
+nb.constant_attributes(SumsType, I32, quarter=lambda ty: (ty.plan.size - 1) * ty.plan.region // 4)
 
 
 def _pieces(builder: Any, sums: SumsType) -> Any:

@@ -9,7 +9,7 @@ from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
-from ...plan.context_cuda import compute_warpgroup, counter_pointer, own_warpgroup
+from ...plan.context_cuda import by_those, compute_warpgroup, counter_pointer, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
@@ -50,36 +50,15 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
 
 
 # ---- who does what
-def _by(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[Any, Unit], Any] | None = None) -> None:
-    """An operation (np_, function, *args): whether a role executes it, and which of its lanes do."""
-
-    def typer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
-        holds, unit = executes(np_.unit, np_.role), np_.unit
-        if holds:
-            nb.returns(typing_context, function, (np_, *args))
-        context, builder, values = yield nb.types.void(np_, function, *args)
-        def call() -> None:
-            nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
-
-        if holds and guard is not None and np_.role != "memory":
-            with builder.if_then(guard(builder, unit)):
-                call()
-        elif holds:
-            call()
-
-    cuda_meaning(operation)(typer)
-
-
 def _first_lane(builder: Any, unit: Unit) -> Any:
     """One lane of the first compute warpgroup."""
     first = builder.icmp_unsigned("==", compute_warpgroup(builder, unit), nb.const(0))
     return builder.and_(first, elected(builder))
 
 
-_by(source.if_dealer, lambda unit, role: role == "memory" or not unit.warp_specialized, _first_lane)
-_by(source.if_memory, lambda unit, role: role == "memory")
-_by(source.if_sharing, lambda unit, role: role != "memory" and unit.turns < 2)
-_by(source.if_in_turns, lambda unit, role: role != "memory" and unit.turns > 1)
+by_those(source.if_dealer, lambda unit, role: role == "memory" or not unit.warp_specialized, _first_lane)
+by_those(source.if_memory, lambda unit, role: role == "memory")
+by_those(source.if_sharing, lambda unit, role: role != "memory" and unit.turns < 2)
 
 
 # ---- the state

@@ -29,17 +29,9 @@ class TransferType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"transfer({boxes}, {view}, {barrier}, {reduction})")
 
 
-nb.struct_model(TransferType, lambda ty: [("view", ty.view), ("address", I32), ("barrier", I32)])
-
-
-@cuda_meaning(source.bytes_of)
-def _bytes_of(_context: Any, transfer: Any) -> Any:
-    return I32(transfer), lambda context, builder, sig, args: nb.const(transfer.boxes.nbytes)
-
-
-@cuda_meaning(source.barrier_of)
-def _barrier_of(_context: Any, transfer: Any) -> Any:
-    return I32(transfer), lambda context, builder, sig, args: nb.fields(context, builder, transfer, args[0]).barrier
+nb.struct_model(TransferType, lambda ty: [("view", ty.view), ("address", I32), ("arrival", I32)])
+nb.constant_attributes(TransferType, I32, nbytes=lambda ty: ty.boxes.nbytes)
+nb.field_attributes(TransferType, arrival=I32)
 
 
 def _each_box(operation: Any, issue: Any) -> None:
@@ -58,7 +50,7 @@ def _each_box(operation: Any, issue: Any) -> None:
                 at[axis] = builder.add(at[axis], nb.const(moved))
             coords = context.make_tuple(builder, place, boxes.in_memory(at))
             address = builder.add(value.address, nb.const(offset))
-            function, typed = issue(transfer, (I64, tensor), (place, coords), (I32, address), (I32, value.barrier))
+            function, typed = issue(transfer, (I64, tensor), (place, coords), (I32, address), (I32, value.arrival))
             nb.call(context, builder, function, [ty for ty, _ in typed], [found for _, found in typed])
 
     cuda_meaning(operation)(typer)
@@ -99,7 +91,7 @@ def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: Any = None, barrier: Any = None) -> Any:
     return nb.struct(context, builder, ty, view=view, address=nb.const(0) if address is None else address,
-                     barrier=nb.const(0) if barrier is None else barrier)
+                     arrival=nb.const(0) if barrier is None else barrier)
 
 
 @cuda_meaning(source.copy_in)

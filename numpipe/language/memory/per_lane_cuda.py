@@ -219,53 +219,33 @@ def _registers(dtype: np.dtype) -> tuple[Any, str]:
     return {2: (nb.i16, "h"), 4: (nb.i32, "r"), 8: (nb.i64, "l")}[dtype.itemsize]
 
 
-@nb.typing_registry.register_global(operator.getitem)
-class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.getitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index = args
-        if isinstance(target, LaneAtType):
-            return nb.signature(LaneTileType(view(target.tile, index)[0]), target, index)
-        if not isinstance(target, LaneTileType):
-            return None
-        _check_index(index)
-        return nb.signature(_element(target.tile.dtype), target, index)
+def _get_item(target: Any, index: Any) -> Any:
+    if isinstance(target, LaneAtType):
+        part, address = view(target.tile, index)
+        _, builder, args = yield LaneTileType(part)(target, index)
+        return address(builder, *args)
+    if not isinstance(target, LaneTileType):
+        return None
+    _check_index(index)
+    context, builder, args = yield _element(target.tile.dtype)(target, index)
+    return _load(builder, target.tile.dtype, _place(context, builder, target.tile, args[0], index, args[1]))
 
 
-@nb.lowering_registry.lower(operator.getitem, LaneAtType, nb.types.Any)
-def _get_view(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return view(sig.args[0].tile, sig.args[1])[1](builder, *args)
+def _set_item(target: Any, index: Any, value: Any) -> Any:
+    if not isinstance(target, LaneTileType):
+        return None
+    tile, kind = target.tile, nb.unliteral(value)
+    if not tile.writable:
+        raise SpecError(READ_ONLY)
+    _check_index(index)
+    source.check_stored(tile.dtype, kind_of(value), kind)
+    context, builder, args = yield nb.types.none(target, index, kind)
+    number = convert(context, builder, args[2], kind, _element(tile.dtype))
+    _store(builder, tile.dtype, _place(context, builder, tile, args[0], index, args[1]), number)
 
 
-@nb.lowering_registry.lower(operator.getitem, LaneTileType, nb.types.Any)
-def _get_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tile = sig.args[0].tile
-    return _load(builder, tile.dtype, _place(context, builder, tile, args[0], sig.args[1], args[1]))
-
-
-@nb.typing_registry.register_global(operator.setitem)
-class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.setitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index, value = args
-        if not isinstance(target, LaneTileType):
-            return None
-        if not target.tile.writable:
-            raise SpecError(READ_ONLY)
-        _check_index(index)
-        source.check_stored(target.tile.dtype, kind_of(value), nb.unliteral(value))
-        return nb.signature(nb.types.none, target, index, nb.unliteral(value))
-
-
-@nb.lowering_registry.lower(operator.setitem, LaneTileType, nb.types.Any, nb.types.Any)
-def _set_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    target, index, kind = sig.args
-    tile = target.tile
-    value = convert(context, builder, args[2], kind, _element(tile.dtype))
-    _store(builder, tile.dtype, _place(context, builder, tile, args[0], index, args[1]), value)
-    return nb.nothing(context)
+nb.binary(operator.getitem, _get_item)
+nb.binary(operator.setitem, _set_item)
 
 
 __all__ = ["LaneAtType", "LaneTileType", "as_lane", "converge"]

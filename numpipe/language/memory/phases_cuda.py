@@ -23,9 +23,7 @@ def _word(context: Any, builder: Any, ty: BarriersType, value: Any) -> tuple[Any
     return counter_pointer(builder, fields.np, nb.const(COUNTERS + ty.plan.index)), fields.first
 
 
-@cuda_meaning(source.address_of)
-def _address_of(_context: Any, barrier: Any) -> Any:
-    return I32(barrier), lambda context, builder, sig, args: barrier_address(context, builder, barrier, args[0])
+nb.attribute(BarriersType, "address", lambda ty: I32, barrier_address)
 
 
 @cuda_meaning(source.next_phase)

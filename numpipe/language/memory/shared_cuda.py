@@ -144,14 +144,12 @@ def _barrier(target: BarriersAtType, index: Any) -> Any:
 nb.binary(operator.getitem, _view)
 
 
-@nb.typing_registry.register_global(bool)
-class _Truth(nb.AbstractTemplate):  # type: ignore[misc]
-    key = bool
+def _truth(*args: Any) -> None:
+    if any(isinstance(arg, BarriersType) for arg in args):
+        raise CompileError(source.NO_VALUE)
 
-    def generic(self, args: Any, kws: Any) -> Any:
-        if any(isinstance(arg, BarriersType) for arg in args):
-            raise CompileError(source.NO_VALUE)
-        return None
+
+nb.binary(bool, _truth)
 
 
 # ---- allocations

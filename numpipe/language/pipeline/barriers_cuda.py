@@ -99,12 +99,10 @@ _of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_step, phases.w
 _of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, phases.arrive)
 
 
-@nb.typing_registry.register_global(bool)
-class _Truth(nb.AbstractTemplate):  # type: ignore[misc]
-    key = bool
+def _truth(*args: Any) -> None:
+    for barrier in args:
+        if isinstance(barrier, BarrierType):
+            raise CompileError(source.no_value(barrier.kind))
 
-    def generic(self, args: Any, kws: Any) -> Any:
-        for barrier in args:
-            if isinstance(barrier, BarrierType):
-                raise CompileError(source.no_value(barrier.kind))
-        return None
+
+nb.binary(bool, _truth)

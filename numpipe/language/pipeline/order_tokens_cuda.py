@@ -6,23 +6,18 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan.context_cuda import own_warpgroup
+from ...plan.context_cuda import by_those, own_warpgroup
+from ...plan.unit import Unit
 from . import order_tokens as source
 
 I32 = nb.types.int32
 
 
-def _several(np_: Any) -> bool:
-    return bool(np_.unit.compute_wgs > 1 and np_.role != "memory")
+def _several(unit: Unit, role: str) -> bool:
+    return unit.compute_wgs > 1 and role != "memory"
 
 
-@cuda_meaning(source.if_several)
-def _if_several(typing_context: Any, np_: Any, number: Any, function: Any) -> Any:
-    if _several(np_):
-        nb.returns(typing_context, function, (np_, number))
-    context, builder, args = yield nb.types.void(np_, number, function)
-    if _several(np_):
-        nb.call(context, builder, function, (np_, number), args[:2])
+by_those(source.if_several, _several)
 
 
 @cuda_meaning(source.own_place)
@@ -43,7 +38,7 @@ def _next_place(_context: Any, np_: Any, number: Any) -> Any:
 
 def _over_tokens(context: Any, builder: Any, np_: Any, value: Any, warpgroup: int, function: Any) -> None:
     """`order_tokens.over_tokens`."""
-    if not _several(np_) or not np_.unit.tokens:
+    if not _several(np_.unit, np_.role) or not np_.unit.tokens:
         return
     with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))):
         for token in range(len(np_.unit.tokens)):

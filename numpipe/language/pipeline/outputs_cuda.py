@@ -9,27 +9,12 @@ from ...core.lanes_cuda import elected, one_of_warp
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from . import outputs as source
-from .ring_cuda import constant_of_plan, copies_of, index_maps_return
+from .ring_cuda import copies_of, index_maps_return
+from .steps_cuda import each_ring
 
 I32, I64 = nb.types.int32, nb.types.int64
 
-constant_of_plan(source.several, lambda plan: plan.slots > 1, nb.types.boolean)
-constant_of_plan(source.is_private, lambda plan: bool(plan.private), nb.types.boolean)
-
-
-@cuda_meaning(source.over_outputs)
-def _over_outputs(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
-    for ring in loop.outs:
-        nb.returns(typing_context, function, (ring, *args))
-    context, builder, values = yield nb.types.void(loop, function, *args)
-    rings = nb.fields(context, builder, loop, values[0]).outs
-    for number, ring in enumerate(loop.outs):
-        nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
-
-
-@cuda_meaning(source.threads_of)
-def _threads_of(_context: Any, ring: Any) -> Any:
-    return I32(ring), lambda context, builder, sig, args: nb.const(128 * ring.context.unit.compute_wgs)
+each_ring(source.over_outputs, "outs")
 
 
 @cuda_meaning(source.await_slot)

@@ -92,38 +92,25 @@ _barrier_of_slot(source.ready, RingPlan.ready_at)
 _barrier_of_slot(source.consumed, RingPlan.consumed_at)
 
 
-def constant_of_plan(operation: Any, function: Any, type: Any = I32) -> None:
-    """An operation ring -> compile-time constant."""
-
-    def typer(_context: Any, ring: Any) -> Any:
-        return type(ring), lambda context, builder, sig, args: context.get_constant(type, function(ring.plan))
-
-    cuda_meaning(operation)(typer)
-
-
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
-    """An operation (ring, part) -> compile-time constant."""
+    """An operation (ring, part, …) -> compile-time constant."""
 
-    def typer(_context: Any, ring: Any, part: Any) -> Any:
-        found = function(ring.plan, nb.literal(part))
-        return type(ring, part), lambda context, builder, sig, args: context.get_constant(type, found)
+    def typer(_context: Any, ring: Any, *given: Any) -> Any:
+        context, _, _ = yield type(ring, *given)
+        return context.get_constant(type, function(ring.plan, *map(nb.literal, given)))
 
     cuda_meaning(operation)(typer)
 
 
-constant_of_plan(source.delay_of, lambda plan: plan.delay)
-constant_of_plan(source.slots_of, lambda plan: plan.slots)
-constant_of_plan(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
-constant_of_plan(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
-constant_of_plan(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
 _constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
-
-
-@cuda_meaning(source.announces)
-def _announces(_context: Any, ring: Any, part: Any, loaded: Any) -> Any:
-    found = ring.plan.announces(nb.literal(part), nb.literal(loaded))
-    return nb.types.boolean(ring, part, loaded), lambda context, builder, sig, args: nb.const(int(found), nb.i1)
+_constant_of_part(source.announces, RingPlan.announces, nb.types.boolean)
+nb.constant_attributes(RingType, I32, slots=lambda ring: ring.plan.slots, delay=lambda ring: ring.plan.delay,
+                       unreleased=lambda ring: ring.plan.delay - ring.plan.manual_consumed,
+                       writers=lambda ring: 128 * ring.context.unit.compute_wgs)
+nb.constant_attributes(RingType, nb.types.boolean, awaits=lambda ring: not ring.plan.manual_ready,
+                       releases=lambda ring: not ring.plan.manual_consumed, private=lambda ring: bool(ring.plan.private))
+nb.field_attributes(RingType, first=I32, grid=lambda ring: nb.types.UniTuple(I32, ring.rank))
 
 
 @cuda_meaning(source.each)
@@ -211,27 +198,9 @@ def _blocks_of(_context: Any, ring: Any) -> Any:
     return blocks_in(context, builder, ring, value, value.steps)
 
 
-def field_of_ring(operation: Any, name: str, type: Any) -> None:
-    def typer(_context: Any, ring: Any) -> Any:
-        return type(ring)(ring), lambda context, builder, sig, args: getattr(nb.fields(context, builder, ring, args[0]), name)
-
-    cuda_meaning(operation)(typer)
-
-
-field_of_ring(source.first_of, "first", lambda ring: I32)
-
-
 cuda_meaning(source.note)(of_ring)
-
-
-@cuda_meaning(source.note_released)
-def _note_released(_context: Any, ring: Any, part: Any, step: Any) -> Any:
-    return nb.types.void(ring, part, step), lambda context, builder, sig, args: nb.nothing(context)
-
-
-@cuda_meaning(source.check_released)
-def _check_released(_context: Any, ring: Any, k: Any) -> Any:
-    return nb.types.void(ring, k), lambda context, builder, sig, args: nb.nothing(context)
+cuda_meaning(source.note_released)(nb.no_code)
+cuda_meaning(source.check_released)(nb.no_code)
 
 
 def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list[Any]:

@@ -31,24 +31,18 @@ from .ring import (
     Ring,
     await_consumed,
     await_ready,
-    awaits,
     begins,
     blocks_of,
     check_released,
-    delay_of,
     each,
     fill,
-    first_of,
     release,
     release_used,
-    releases,
     set_steps_done,
     slot_of,
-    slots_of,
     step_of,
     tiles_of,
     unravel,
-    unreleased,
 )
 from .turns import pass_turn
 
@@ -189,24 +183,6 @@ def over(loop: Loop, function: Callable[..., None], *args: Any) -> None:
 
 
 @op
-def context_of(loop: Loop) -> Context:
-    """The context of the kernel function that the loop is in."""
-    return loop.np
-
-
-@op
-def grid_of(loop: Loop) -> Any:
-    """Steps in each dimension."""
-    return loop.grid
-
-
-@op
-def total_of(loop: Loop) -> Any:
-    """The pipeline's steps."""
-    return loop.total
-
-
-@op
 def only_if(loop: Loop, fact: str, function: Callable[..., None], *args: Any) -> None:
     """``function(loop, *args)`` if a fact of the loop holds ("unequal", "ends_empty", …); where not, nothing is compiled."""
     if getattr(loop, fact):
@@ -269,15 +245,15 @@ def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
 @helper
 def fill_step(loop, k):  # type: ignore[no-untyped-def]
     """All loads of step k."""
-    over(loop, fill_begun, unravel(k, grid_of(loop)), k)
-    over_outputs(loop, check_start, unravel(k, grid_of(loop)))
+    over(loop, fill_begun, unravel(k, loop.grid), k)
+    over_outputs(loop, check_start, unravel(k, loop.grid))
 
 
 @helper
 def produce(loop):  # type: ignore[no-untyped-def]
     """The whole producer of an innermost pipeline loop."""
     k = np.int32(0)
-    while k < total_of(loop):
+    while k < loop.total:
         fill_step(loop, k)
         k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
     finish_loads(loop)
@@ -300,37 +276,37 @@ def await_empty(loop):  # type: ignore[no-untyped-def]
 def await_released(ring):  # type: ignore[no-untyped-def]
     """Wait until all of the loop's blocks have been released: the last one in each slot comes after those before it."""
     blocks = blocks_of(ring)
-    for back in range(1, slots_of(ring) + 1):
+    for back in range(1, ring.slots + 1):
         if back <= blocks:
-            each(ring, "consumed", 0, await_consumed, first_of(ring) + blocks - back)
+            each(ring, "consumed", 0, await_consumed, ring.first + blocks - back)
 
 
 # ---- compute role ------------------------------------------------------------------------------------------------
 @helper
 def release_due(ring, k):  # type: ignore[no-untyped-def]
     """Before step k: release what is due, if the ring does it."""
-    if releases(ring):
-        release_used(ring, k, delay_of(ring))
+    if ring.releases:
+        release_used(ring, k, ring.delay)
 
 
 @helper
 def await_begun(ring, k):  # type: ignore[no-untyped-def]
     """Wait for the tiles of the block that step k begins, if the ring does it."""
-    if awaits(ring) and begins(ring, k):
+    if ring.awaits and begins(ring, k):
         await_ready(ring, 0, step_of(ring, k, 0))
 
 
 @helper
 def release_rest(ring, k):  # type: ignore[no-untyped-def]
     """After the last step, k - 1: release what has been used and not been released."""
-    for back in range(unreleased(ring), -1, -1):
+    for back in range(ring.unreleased, -1, -1):
         release_used(ring, k, np.int32(back))  # of the type of a delay: one function to compile, not two
 
 
 @helper
 def pass_rest(loop, k):  # type: ignore[no-untyped-def]
     """Go through the steps of others, from step k on."""
-    while k < total_of(loop):
+    while k < loop.total:
         only_if(loop, "has_tokens", pass_tokens)
         over(loop, pass_by, k)
         k = successor(k)
@@ -354,7 +330,7 @@ def pass_by(ring, k):  # type: ignore[no-untyped-def]
 @helper
 def begin_step(loop, k):  # type: ignore[no-untyped-def]
     """Store the blocks that ended before step k, and wait for what it needs: free slots of outputs, tiles."""
-    over_outputs(loop, end_block, grid_of(loop), k)
+    over_outputs(loop, end_block, loop.grid, k)
     over_outputs(loop, begin_block, k)
     over(loop, await_begun, k)
 
@@ -366,14 +342,14 @@ def end_loop(loop, k):  # type: ignore[no-untyped-def]
     only_if(loop, "passes_early", pass_turn_of)
     wgmma.wait_group(0)
     over(loop, release_rest, k)
-    over_outputs(loop, end_block, grid_of(loop), k)
+    over_outputs(loop, end_block, loop.grid, k)
     only_if(loop, "passes_late", pass_turn_of)
 
 
 @helper
 def pass_turn_of(loop):  # type: ignore[no-untyped-def]
     """The turn of the warpgroup that runs a tile's last loop, to the next."""
-    pass_turn(context_of(loop))
+    pass_turn(loop.np)
 
 
 @helper

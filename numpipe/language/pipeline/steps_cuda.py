@@ -86,26 +86,22 @@ def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, 
             for number, ring in enumerate(rings)]
 
 
-@cuda_meaning(source.over)
-def _over(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
-    for ring in loop.rings:
-        nb.returns(typing_context, function, (ring, *args))
-    context, builder, values = yield nb.types.void(loop, function, *args)
-    rings = nb.fields(context, builder, loop, values[0]).rings
-    for number, ring in enumerate(loop.rings):
-        nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
+def each_ring(operation: Any, rings: str) -> None:
+    """An operation (loop, function, *args): ``function(ring, *args)`` for each ring of a field of the loop."""
 
-
-def _field(operation: Any, name: str, type: Any) -> None:
-    def typer(_context: Any, loop: Any) -> Any:
-        return type(loop)(loop), lambda context, builder, sig, args: getattr(nb.fields(context, builder, loop, args[0]), name)
+    def typer(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
+        for ring in getattr(loop, rings):
+            nb.returns(typing_context, function, (ring, *args))
+        context, builder, values = yield nb.types.void(loop, function, *args)
+        held = getattr(nb.fields(context, builder, loop, values[0]), rings)
+        for number, ring in enumerate(getattr(loop, rings)):
+            nb.call(context, builder, function, (ring, *args), (builder.extract_value(held, number), *values[2:]))
 
     cuda_meaning(operation)(typer)
 
 
-_field(source.context_of, "np", lambda loop: loop.context)
-_field(source.grid_of, "grid", lambda loop: loop.grid)
-_field(source.total_of, "total", lambda loop: I32)
+each_ring(source.over, "rings")
+nb.field_attributes(LoopType, np=lambda loop: loop.context, grid=lambda loop: loop.grid, total=I32)
 
 
 @cuda_meaning(source.only_if)

@@ -8,7 +8,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import memory
-from ...plan.context_cuda import counter_pointer, own_warpgroup
+from ...plan.context_cuda import by_those, counter_pointer, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from . import turns as source
@@ -17,14 +17,7 @@ from .ring_cuda import smem
 I32 = nb.types.int32
 
 
-@cuda_meaning(source.if_turns)
-def _if_turns(typing_context: Any, np_: Any, function: Any) -> Any:
-    holds = np_.unit.turns > 1 and np_.role != "memory"
-    if holds:
-        nb.returns(typing_context, function, (np_,))
-    context, builder, args = yield nb.types.void(np_, function)
-    if holds:
-        nb.call(context, builder, function, (np_,), (args[0],))
+by_those(source.if_turns, lambda unit, role: role != "memory" and unit.turns > 1)
 
 
 def _next(builder: Any, unit: Unit, np_: Any) -> Any:

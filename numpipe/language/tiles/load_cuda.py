@@ -204,22 +204,13 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
 
 
-@nb.typing_registry.register_global(operator.getitem)
-class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.getitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index = args
-        if not isinstance(target, GmemType):
-            return None
-        whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
-        return nb.signature(nb.returns(self.context, source.load, (target, whole)), target, index)
+def _get_item(typing_context: Any, target: Any, index: Any) -> Any:
+    if not isinstance(target, GmemType):
+        return None
+    whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
+    context, builder, args = yield nb.returns(typing_context, source.load, (target, whole))(target, index)
+    at = args[1] if whole is index else context.make_tuple(builder, whole, args[1:])
+    return nb.call(context, builder, source.load, (target, whole), (args[0], at))[1]
 
 
-@nb.lowering_registry.lower(operator.getitem, GmemType, nb.types.Any)
-def _get_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    target, index = sig.args
-    value = args[1]
-    if not isinstance(index, nb.types.BaseTuple):
-        index, value = nb.types.Tuple([index]), context.make_tuple(builder, nb.types.Tuple([index]), [value])
-    return nb.call(context, builder, source.load, (target, index), (args[0], value))[1]
+nb.overload(operator.getitem, _get_item)

@@ -239,23 +239,14 @@ def _element(builder: Any, how: Writing, value: Any, number: int) -> Any:
     return builder.bitcast(word, nb.f32) if word.type != nb.f32 and how.statement[1] == "f" else word
 
 
-@nb.typing_registry.register_global(operator.setitem)
-class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.setitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index, value = args
-        if not isinstance(target, GmemType):
-            return None
-        whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
-        nb.returns(self.context, source.store_tile, (target, whole, value))
-        return nb.signature(nb.types.none, target, index, value)
+def _set_item(typing_context: Any, target: Any, index: Any, value: Any) -> Any:
+    if not isinstance(target, GmemType):
+        return None
+    whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
+    nb.returns(typing_context, source.store_tile, (target, whole, value))
+    context, builder, args = yield nb.types.none(target, index, value)
+    at = args[1] if whole is index else context.make_tuple(builder, whole, args[1:2])
+    nb.call(context, builder, source.store_tile, (target, whole, value), (args[0], at, args[2]))
 
 
-@nb.lowering_registry.lower(operator.setitem, GmemType, nb.types.Any, nb.types.Any)
-def _set_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    (target, index, value), (ref, at, tile) = sig.args, args
-    if not isinstance(index, nb.types.BaseTuple):
-        index, at = nb.types.Tuple([index]), context.make_tuple(builder, nb.types.Tuple([index]), [at])
-    nb.call(context, builder, source.store_tile, (target, index, value), (ref, at, tile))
-    return nb.nothing(context)
+nb.overload(operator.setitem, _set_item)
