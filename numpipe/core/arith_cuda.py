@@ -228,12 +228,10 @@ def _truediv(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
 def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
     parts = [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
     result = nb.types.Tuple(parts)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = [nb.call(context, builder, f, sig.args, args)[1] for f in (arith.floordiv, arith.mod)]
-        return context.make_tuple(builder, result, values)
-
-    return result(a, b, *literals), codegen
+    sig = result(a, b, *literals)
+    context, builder, args = yield sig
+    values = [nb.call(context, builder, f, sig.args, args)[1] for f in (arith.floordiv, arith.mod)]
+    return context.make_tuple(builder, result, values)
 
 
 @cuda_meaning(arith.power)
@@ -270,12 +268,10 @@ def _unary(operation: Op[..., Any], symbol: str, python: Any, emit: Callable[[An
             return otherwise(typing_context, symbol, python, (a,))
         dtype = arith.inverted_type(of) if symbol == "~" else arith.common(of)
         check_literals((a,), dtype)
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            value = emit(builder, dtype, operand(context, builder, args[0], sig.args[0], dtype))
-            return convert(context, builder, value, inside(dtype), type_of(dtype))
-
-        return type_of(dtype)(*taken_as((a,), dtype)), codegen
+        sig = type_of(dtype)(*taken_as((a,), dtype))
+        context, builder, args = yield sig
+        value = emit(builder, dtype, operand(context, builder, args[0], sig.args[0], dtype))
+        return convert(context, builder, value, inside(dtype), type_of(dtype))
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:

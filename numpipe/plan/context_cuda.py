@@ -67,6 +67,7 @@ def by_those(operation: Any, executes: Callable[[Unit, str], bool], guard: Calla
     """An operation (np_, function, *args): ``function(np_, *args)`` by the roles that execute it, in the compute role by those of
     its lanes that `guard` chooses."""
 
+    @cuda_meaning(operation)
     def typer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
         holds, unit = executes(np_.unit, np_.role), np_.unit
         if holds:
@@ -76,8 +77,6 @@ def by_those(operation: Any, executes: Callable[[Unit, str], bool], guard: Calla
             chosen = guard is not None and np_.role != "memory"
             with builder.if_then(guard(builder, unit)) if chosen else contextlib.nullcontext():  # type: ignore[misc]
                 nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
-
-    cuda_meaning(operation)(typer)
 
 
 def _axis(prefix: str) -> Any:
@@ -98,7 +97,7 @@ def define_axes(module: Any, unit: Unit) -> None:
     for dim, name in zip("xyz", unit.axes, strict=False):
         for prefix, register in (("np_axis_index_", "ctaid"), ("np_axis_size_", "nctaid")):
             with nb.define(module, prefix + name, nb.i32) as (builder, _):
-                builder.ret(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dim}", nb.i32))
+                builder.ret(nb.special(builder, f"{register}.{dim}"))
     for axis, name in enumerate(unit.cluster_axes):
         with nb.define(module, "np_axis_index_" + name, nb.i32) as (builder, _):
             builder.ret(cluster_place(builder, unit.cluster)[axis])
@@ -113,7 +112,7 @@ def define_axes(module: Any, unit: Unit) -> None:
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
     """Where this CTA is in its cluster, along x, y and z: a grid is a whole number of clusters in each dimension."""
     def along(dim: str, of: int) -> Any:
-        return builder.urem(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{dim}", nb.i32), nb.const(of))
+        return builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
 
     return [nb.const(0) if of == 1 else along(dim, of) for dim, of in zip("xyz", dims, strict=True)]
 

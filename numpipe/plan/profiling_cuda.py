@@ -75,9 +75,7 @@ def define_profile(builder: Any) -> None:
 def begin_profile(builder: Any, unit: Unit, role: str, state: Any) -> None:
     """At a role's beginning: where the warpgroup's events go. Lanes that do not record have no room."""
     control = builder.ptrtoint(builder.module.globals[profile.SYMBOL], nb.i64)
-    x, y, z = nb.block_index(builder)
-    nx, ny = (nb.external(builder, f"llvm.nvvm.read.ptx.sreg.nctaid.{axis}", nb.i32) for axis in "xy")
-    cta = builder.add(x, builder.mul(nx, builder.add(y, builder.mul(ny, z))))
+    cta = nb.block_number(builder)
     thread = nb.thread_index(builder)
     part = builder.add(builder.mul(cta, nb.const(unit.warpgroups)), builder.lshr(thread, nb.const(7)))
     lane = builder.and_(thread, nb.const(127))
@@ -109,14 +107,13 @@ def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
 
 
 def _of_region(operation: Any, kind: str) -> None:
+    @cuda_meaning(operation)
     def typer(_context: Any, np_: Any, name: Any) -> Any:
         said = immediate("region", "name", name)
         if not isinstance(said, str):
             raise SpecError(f"region: name must be a string, got {said!r}")
         _, builder, args = yield nb.types.void(np_, name)
         record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(said)))
-
-    cuda_meaning(operation)(typer)
 
 
 _of_region(source.region_begin, "region begin")

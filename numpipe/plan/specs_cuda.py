@@ -37,11 +37,10 @@ nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 def _record(kind: type, operation: Op[..., Any]) -> None:
     field, = dataclasses.fields(kind)
 
+    @cuda_meaning(operation)
     def typer(_context: Any, value: Any) -> Any:
         record = RecordType(kind(immediate(kind.__name__, field.name, value)))
         return record(value), lambda context, builder, sig, args: nb.nothing(context)
-
-    cuda_meaning(operation)(typer)
 
 
 for _kind, _operation in RECORDS.items():

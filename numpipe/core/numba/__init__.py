@@ -35,6 +35,7 @@ from .code import calls, disassemble, link, rewrite_ir, to_ltoir, to_ptx, undefi
 from .emit import (
     assert_fail,
     block_index,
+    block_number,
     c_string,
     cluster_dims,
     const,
@@ -44,6 +45,7 @@ from .emit import (
     f32,
     global_pointer,
     grid_constant,
+    grid_size,
     i1,
     i8,
     i16,
@@ -53,6 +55,7 @@ from .emit import (
     nothing,
     pure_asm,
     shared_base,
+    special,
     thread_index,
     void,
     vprintf,
@@ -84,11 +87,12 @@ from .values import fields, machine_model, struct, struct_model
 
 __all__ = [
     "SM_90A", "AbstractTemplate", "NumbaError", "RefType", "Typed", "Typer", "TypingError", "assert_fail", "attribute", "binary",
-    "block_index", "c_string", "call", "call_value", "calls", "cgutils", "cluster_dims", "compile_kernel", "compiling_for_hopper",
-    "const", "constant_attribute", "constant_attributes", "cuda", "define", "disassemble", "emit_asm", "entry_operation",
-    "explain", "external", "f32", "field_attributes", "fields", "front_end", "global_pointer", "grid_constant", "helper_type",
-    "i1", "i8", "i16", "i32", "i64", "immediate", "ir", "iternext_impl", "join", "link", "literal", "lower_builtin", "lower_cast",
-    "lowering_registry", "machine_model", "method", "models", "no_code", "nothing", "numba_ir", "operation_type", "overload",
-    "pure_asm", "register_model", "returns", "rewrite_ir", "shared_base", "signature", "struct", "struct_model", "thread_index",
-    "to_ltoir", "to_ptx", "tuple_of", "types", "typing_registry", "undefined_symbols", "unliteral", "void", "vprintf",
+    "block_index", "block_number", "c_string", "call", "call_value", "calls", "cgutils", "cluster_dims", "compile_kernel",
+    "compiling_for_hopper", "const", "constant_attribute", "constant_attributes", "cuda", "define", "disassemble", "emit_asm",
+    "entry_operation", "explain", "external", "f32", "field_attributes", "fields", "front_end", "global_pointer", "grid_constant",
+    "grid_size", "helper_type", "i1", "i8", "i16", "i32", "i64", "immediate", "ir", "iternext_impl", "join", "link", "literal",
+    "lower_builtin", "lower_cast", "lowering_registry", "machine_model", "method", "models", "no_code", "nothing", "numba_ir",
+    "operation_type", "overload", "pure_asm", "register_model", "returns", "rewrite_ir", "shared_base", "signature", "special",
+    "struct", "struct_model", "thread_index", "to_ltoir", "to_ptx", "tuple_of", "types", "typing_registry", "undefined_symbols",
+    "unliteral", "void", "vprintf",
 ]

@@ -71,13 +71,28 @@ def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Ite
 
 def thread_index(builder: Any) -> Any:
     """%tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards rely on."""
-    return external(builder, "llvm.nvvm.read.ptx.sreg.tid.x", i32)
+    return special(builder, "tid.x")
 
 
-def block_index(builder: Any) -> tuple[Any, Any, Any]:
+def special(builder: Any, name: str) -> Any:
+    """A special register."""
+    return external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", i32)
+
+
+def block_index(builder: Any) -> list[Any]:
     """%ctaid.x, y and z."""
-    x, y, z = (external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", i32) for axis in "xyz")
-    return x, y, z
+    return [special(builder, f"ctaid.{axis}") for axis in "xyz"]
+
+
+def grid_size(builder: Any) -> list[Any]:
+    """%nctaid.x, y and z."""
+    return [special(builder, f"nctaid.{axis}") for axis in "xyz"]
+
+
+def block_number(builder: Any) -> Any:
+    """Number of the CTA in the grid."""
+    (x, y, z), (width, height, _) = block_index(builder), grid_size(builder)
+    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
 
 
 def c_string(context: Any, builder: Any, text: str) -> Any:

@@ -1,8 +1,8 @@
 """Meanings of functions, operators, attributes and methods: a typer and a code generator each.
 
-A typer is a generator function, whose code is generated behind its `yield`, or returns the two::
+A typer is a generator function, whose code is generated behind its `yield`, or returns the two, or None for types it is not of::
 
-    def typer(typing_context, ring, k):              # types
+    def typer(typing_context, ring, k):                 # types
         context, builder, args = yield I32(ring, I32)   # the call's signature; then what LLVM code is made with
         return builder.add(args[1], …)                  # None: no value
 
@@ -41,14 +41,14 @@ def _in_two(typer: Typer) -> Typer:
 
     @functools.wraps(typer)  # Numba reads parameter names from it
     def typed(*types: Any, **named: Any) -> Any:
-        begun = typer(*types, **named)
+        begun: Any = typer(*types, **named)
         if not inspect.isgenerator(begun):
             return begun
-        waiting = [begun]
+        waiting: list[Any] = [begun]
         try:
             sig = next(begun)
-        except StopIteration:
-            return None
+        except StopIteration as end:
+            return end.value
 
         def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             if waiting:
@@ -165,17 +165,22 @@ def constant_attribute(type_class: type, name: str, value: Callable[[Any], Any])
 
 
 def constant_attributes(type_class: type, result: Any, **values: Callable[[Any], Any]) -> None:
-    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time; a run-time value to the rest."""
+    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time, and run-time values to what uses them."""
+    def define(name: str, value: Callable[[Any], Any]) -> None:
+        attribute(type_class, name, lambda ty: result, lambda context, builder, ty, _: context.get_constant(result, value(ty)))
+
     for name, value in values.items():
-        attribute(type_class, name, lambda ty: result,
-                  lambda context, builder, ty, _, value=value: context.get_constant(result, value(ty)))  # type: ignore[misc]
+        define(name, value)
 
 
 def field_attributes(type_class: type, **kinds: Any) -> None:
     """Attributes that are fields of a structure of the same name; a function has the type of one from the structure's."""
+    def define(name: str, kind: Any) -> None:
+        attribute(type_class, name, (lambda ty: kind) if isinstance(kind, types.Type) else kind,
+                  lambda context, builder, ty, value: getattr(fields(context, builder, ty, value), name))
+
     for name, kind in kinds.items():
-        attribute(type_class, name, (lambda ty, kind=kind: kind) if isinstance(kind, types.Type) else kind,
-                  lambda context, builder, ty, value, name=name: getattr(fields(context, builder, ty, value), name))  # type: ignore[misc]
+        define(name, kind)
 
 
 def no_code(_context: Any, *given: Any) -> Any:

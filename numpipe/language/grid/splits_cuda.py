@@ -12,22 +12,16 @@ from . import splits as source
 I32 = nb.types.int32
 
 
-def _of_grid(builder: Any, name: str) -> list[Any]:
-    """The three dimensions of a special register."""
-    return [nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}.{axis}", nb.i32) for axis in "xyz"]
-
-
 @cuda_meaning(source.own_index)
 def _own_index(_context: Any) -> Any:
     _, builder, _ = yield I32()
-    (x, y, z), (width, height, _) = _of_grid(builder, "ctaid"), _of_grid(builder, "nctaid")
-    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+    return nb.block_number(builder)
 
 
 @cuda_meaning(source.cta_count)
 def _cta_count(_context: Any) -> Any:
     _, builder, _ = yield I32()
-    x, y, z = _of_grid(builder, "nctaid")
+    x, y, z = nb.grid_size(builder)
     return builder.mul(x, builder.mul(y, z))
 
 

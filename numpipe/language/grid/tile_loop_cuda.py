@@ -17,21 +17,16 @@ I32 = nb.types.int32
 _ENTRY = "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, [$1]; }"
 
 
-def _special(builder: Any, name: str) -> Any:
-    return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", nb.i32)
-
-
-def _grid(builder: Any, np_: Any, register: str) -> list[Any]:
-    """A special register's x, y and z, counted in clusters."""
-    return [value if of == 1 else builder.udiv(value, nb.const(of)) for value, of in zip(
-        (_special(builder, f"{register}.{d}") for d in "xyz"), np_.unit.cluster, strict=True)]
+def _clusters(builder: Any, np_: Any, counts: list[Any]) -> list[Any]:
+    """Numbers of CTAs along x, y and z, counted in clusters."""
+    return [count if of == 1 else builder.udiv(count, nb.const(of)) for count, of in zip(counts, np_.unit.cluster, strict=True)]
 
 
 @cuda_meaning(source.before_first_tile)
 def _before_first_tile(_context: Any, np_: Any) -> Any:
     _, builder, _ = yield I32(np_)
-    x, y, z = _grid(builder, np_, "ctaid")
-    width, height, depth = _grid(builder, np_, "nctaid")
+    x, y, z = _clusters(builder, np_, nb.block_index(builder))
+    width, height, depth = _clusters(builder, np_, nb.grid_size(builder))
     linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
     return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
 
@@ -46,7 +41,7 @@ def _check_count(_context: Any, number: Any, count: Any) -> Any:
 @cuda_meaning(source.tile_stride)
 def _tile_stride(_context: Any, np_: Any) -> Any:
     _, builder, _ = yield I32(np_)
-    x, y, z = _grid(builder, np_, "nctaid")
+    x, y, z = _clusters(builder, np_, nb.grid_size(builder))
     return builder.mul(x, builder.mul(y, z))
 
 

@@ -22,19 +22,9 @@ _ENDED = ("{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u3
           "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }")
 
 
-def _grid(builder: Any) -> tuple[Any, Any, Any]:
-    x, y, z = (nb.external(builder, f"llvm.nvvm.read.ptx.sreg.nctaid.{axis}", nb.i32) for axis in "xyz")
-    return x, y, z
-
-
 def _ctas(builder: Any) -> Any:
-    x, y, z = _grid(builder)
+    x, y, z = nb.grid_size(builder)
     return builder.mul(x, builder.mul(y, z))
-
-
-def _cta_number(builder: Any) -> Any:
-    (x, y, z), (width, height, _) = nb.block_index(builder), _grid(builder)
-    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
 
 
 @cuda_meaning(source.scheduler)
@@ -69,12 +59,11 @@ def _word(builder: Any, np_: Any, index: int) -> Any:
 def _of_state(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
     """An operation np_ -> ``function(builder, unit, np_)``."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
         context, builder, args = yield result(np_)
         found = function(builder, np_.unit, args[0])
         return nb.nothing(context) if result is nb.types.void else found
-
-    cuda_meaning(operation)(typer)
 
 
 def _counter(builder: Any, np_: Any) -> Any:
@@ -139,7 +128,7 @@ def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
 # ---- the kernel's beginning and end
 def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     """Before the kernel function: the CTA's first ticket, and where the launch's counter is."""
-    builder.store(_cta_number(builder), _word(builder, np_, source.TICKET))
+    builder.store(nb.block_number(builder), _word(builder, np_, source.TICKET))
     builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
     builder.store(builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32), _word(builder, np_, source.COUNTER + 1))
 

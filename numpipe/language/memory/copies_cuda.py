@@ -37,6 +37,7 @@ nb.field_attributes(TransferType, arrival=I32)
 def _each_box(operation: Any, issue: Any) -> None:
     """An operation on a transfer: ``issue(call, transfer, tensor, coordinates, address, barrier)`` for each of its boxes."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, transfer: Any) -> Any:
         boxes, ref = transfer.boxes, transfer.view.ref
         slot, place = ref.unit.map_slot(boxes.request), transfer.view.place
@@ -52,8 +53,6 @@ def _each_box(operation: Any, issue: Any) -> None:
             address = builder.add(value.address, nb.const(offset))
             function, typed = issue(transfer, (I64, tensor), (place, coords), (I32, address), (I32, value.arrival))
             nb.call(context, builder, function, [ty for ty, _ in typed], [found for _, found in typed])
-
-    cuda_meaning(operation)(typer)
 
 
 def _store(transfer: TransferType, tensor: Any, coords: Any, address: Any, _barrier: Any) -> Any:
@@ -158,6 +157,7 @@ def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
 def _plain(operation: Any, function: Any, *args: Any) -> None:
     """An operation of the context alone: ``function(*args)`` in the compute role."""
 
+    @cuda_meaning(operation)
     def typer(typing_context: Any, np_: Any) -> Any:
         types = [arg._numba_type_ for arg in args]
         memory = np_.role == "memory"
@@ -166,8 +166,6 @@ def _plain(operation: Any, function: Any, *args: Any) -> None:
         context, builder, _ = yield nb.types.void(np_)
         if not memory:
             nb.call(context, builder, function, types, [nb.nothing(context) for _ in types])
-
-    cuda_meaning(operation)(typer)
 
 
 _plain(source.commit, source.fence_and_meet)

@@ -91,12 +91,11 @@ def as_lane(ty: Any) -> Any:
 
 # ---- who am I
 def _index(operation: Any, mask: int | None) -> None:
+    @cuda_meaning(operation)
     def typer(_context: Any) -> Any:
         _, builder, _ = yield I32()
         thread = nb.thread_index(builder)
         return thread if mask is None else builder.and_(thread, nb.const(mask))
-
-    cuda_meaning(operation)(typer)
 
 
 _index(source.lane_index, source.LANES - 1)

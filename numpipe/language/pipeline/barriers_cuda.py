@@ -56,6 +56,7 @@ def await_step(ring, part, k):  # type: ignore[no-untyped-def]
 def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any) -> None:
     """An operation on a barrier: ``function(ring, part, k)`` in the compute role."""
 
+    @cuda_meaning(operation)
     def typer(typing_context: Any, barrier: Any) -> Any:
         if isinstance(barrier, BarriersType):
             return (yield from _of_own(typing_context, name, own, barrier))
@@ -71,8 +72,6 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any)
         if not memory:
             value = nb.fields(context, builder, barrier, args[0])
             nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
-
-    cuda_meaning(operation)(typer)
 
 
 def _of_own(typing_context: Any, name: str, function: Any, barrier: BarriersType) -> Any:

@@ -133,8 +133,7 @@ def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
 def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
     context, builder, args = yield result(emitted, refs)
-    return steps_value(context, builder, result, emitted.pipe, nb.fields(context, builder, emitted, args[0]).pipe, refs,
-                       args[1])
+    return steps_value(context, builder, result, emitted.pipe, nb.fields(context, builder, emitted, args[0]).pipe, refs, args[1])
 
 
 def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ()) -> Any:
@@ -152,12 +151,9 @@ def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ())
 @cuda_meaning(source.step)
 def _step(typing_context: Any, emitted: Any, indices: Any, tiles: Any) -> Any:
     nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles)))
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _call_body(context, builder, sig, args)
-        return nb.nothing(context)
-
-    return nb.types.void(emitted, indices, tiles), codegen
+    sig = nb.types.void(emitted, indices, tiles)
+    context, builder, args = yield sig
+    _call_body(context, builder, sig, args)
 
 
 @cuda_meaning(source.first_carry)
@@ -191,12 +187,10 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
 @cuda_meaning(source.next_carry)
 def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
     returned = nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles), carry))
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _, value = _call_body(context, builder, sig, args, [(carry, args[3])])
-        return _convert(context, builder, value, returned, carry)
-
-    return carry(emitted, indices, tiles, carry), codegen
+    sig = carry(emitted, indices, tiles, carry)
+    context, builder, args = yield sig
+    _, value = _call_body(context, builder, sig, args, [(carry, args[3])])
+    return _convert(context, builder, value, returned, carry)
 
 
 # ---- types of carries

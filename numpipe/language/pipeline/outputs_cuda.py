@@ -54,6 +54,5 @@ def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
     value = nb.fields(context, builder, ring, args[0])
     for _, place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
                                                             args[2], source.stored_map):
-        nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy),
-                (tensor, coords, address, nb.nothing(context)))
+        nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy), (tensor, coords, address, nb.nothing(context)))
     nb.call(context, builder, cp_async_bulk.commit_group, (), ())

@@ -67,10 +67,9 @@ def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
 def _of_step(operation: Any, function: Any) -> None:
     """An operation (ring, int32) -> int32."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, number: Any) -> Any:
         return I32(ring, I32), lambda context, builder, sig, args: function(builder, ring.plan, args[1])
-
-    cuda_meaning(operation)(typer)
 
 
 _of_step(source.slot_of, lambda b, plan, step: b.urem(step, nb.const(plan.slots)))
@@ -80,12 +79,11 @@ _of_step(source.phase_of, lambda b, plan, step: b.udiv(step, nb.const(plan.slots
 def _barrier_of_slot(operation: Any, base: Any) -> None:
     """An operation (ring, slot, part) -> address."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
         first = base(ring.plan, nb.literal(part))
         return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
             own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
-
-    cuda_meaning(operation)(typer)
 
 
 _barrier_of_slot(source.ready, RingPlan.ready_at)
@@ -95,11 +93,10 @@ _barrier_of_slot(source.consumed, RingPlan.consumed_at)
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
     """An operation (ring, part, …) -> compile-time constant."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, *given: Any) -> Any:
         context, _, _ = yield type(ring, *given)
         return context.get_constant(type, function(ring.plan, *map(nb.literal, given)))
-
-    cuda_meaning(operation)(typer)
 
 
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
@@ -132,8 +129,7 @@ def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
 def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
     context, builder, args = yield nb.types.void(ring, I32)
     value = nb.fields(context, builder, ring, args[0])
-    builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])),
-                  counter_of(builder, ring, value.np))
+    builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])), counter_of(builder, ring, value.np))
 
 
 # ---- steps of the pipeline and steps of the ring
@@ -166,11 +162,10 @@ def blocks_in(context: Any, builder: Any, ring: RingType, value: Any, steps: Any
 def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
     """An operation (ring, int32): ``function(builder, ring, value, k)``."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, k: Any) -> Any:
         return result(ring, I32), lambda context, builder, sig, args: function(
             builder, ring, nb.fields(context, builder, ring, args[0]), args[1])
-
-    cuda_meaning(operation)(typer)
 
 
 def _ends(builder: Any, ring: RingType, value: Any, k: Any) -> Any:

@@ -126,7 +126,31 @@ class Written(NamedTuple):
     operand: int
 
 
-class Loop:
+class LoopFacts:
+    """What a loop, and its type, say of themselves."""
+
+    rings: Any
+    outs: Any
+    manual: tuple[bool, bool]
+    passes_turn: bool
+
+    @property
+    def single(self) -> bool:
+        """Whether this warpgroup has the rings for itself (`single`)."""
+        return any(ring.plan.private for ring in (*self.rings, *self.outs))
+
+    @property
+    def passes_early(self) -> bool:
+        """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
+        return self.passes_turn and not any(self.manual)
+
+    @property
+    def passes_late(self) -> bool:
+        """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
+        return self.passes_turn and any(self.manual)
+
+
+class Loop(LoopFacts):
     """A pipeline over its arrays, on the simulated SM, in one warpgroup.
 
     rings         a step's, in the order of their first operands; `outs` are those of its outputs
@@ -147,26 +171,6 @@ class Loop:
         self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
         self.grid, self.total, self.steps, self.unequal, self.groups, self.outs = grid, total, steps, unequal, groups, outs
         self.passes_turn, self.tokens = passes_turn, tokens
-
-    @property
-    def has_tokens(self) -> bool:
-        """Whether its steps go through blocks of `numpipe.turn`."""
-        return bool(self.tokens)
-
-    @property
-    def single(self) -> bool:
-        """Whether this warpgroup has the rings for itself (`single`)."""
-        return any(ring.plan.private for ring in (*self.rings, *self.outs))
-
-    @property
-    def passes_early(self) -> bool:
-        """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
-        return self.passes_turn and not any(self.manual)
-
-    @property
-    def passes_late(self) -> bool:
-        """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
-        return self.passes_turn and any(self.manual)
 
     @property
     def ends_empty(self) -> bool:
@@ -307,7 +311,7 @@ def release_rest(ring, k):  # type: ignore[no-untyped-def]
 def pass_rest(loop, k):  # type: ignore[no-untyped-def]
     """Go through the steps of others, from step k on."""
     while k < loop.total:
-        only_if(loop, "has_tokens", pass_tokens)
+        pass_tokens(loop)
         over(loop, pass_by, k)
         k = successor(k)
 

@@ -20,7 +20,7 @@ from .steps import Place, Written, number_of
 I32 = nb.types.int32
 
 
-class LoopType(nb.types.Type):  # type: ignore[misc]
+class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
     """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role uses it. Loops that are equal in
     that are compiled once."""
 
@@ -33,25 +33,12 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
         self.pending = source.pending_groups(rings, groups) if computes else None
         self.passes_turn = passes_turn and computes
         self.tokens = tokens if unequal and computes else ()
-        self.has_tokens = bool(self.tokens)
         super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {self.pending}, "
                               f"{outs}, {self.passes_turn}, {self.tokens})")
 
     @property
-    def single(self) -> bool:
-        return any(ring.plan.private for ring in (*self.rings, *self.outs))
-
-    @property
     def ends_empty(self) -> bool:
         return bool(self.context.unit.params.drain)
-
-    @property
-    def passes_early(self) -> bool:
-        return self.passes_turn and not any(self.manual)
-
-    @property
-    def passes_late(self) -> bool:
-        return self.passes_turn and any(self.manual)
 
     @property
     def passed(self) -> list[Any]:
@@ -89,6 +76,7 @@ def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, 
 def each_ring(operation: Any, rings: str) -> None:
     """An operation (loop, function, *args): ``function(ring, *args)`` for each ring of a field of the loop."""
 
+    @cuda_meaning(operation)
     def typer(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
         for ring in getattr(loop, rings):
             nb.returns(typing_context, function, (ring, *args))
@@ -96,8 +84,6 @@ def each_ring(operation: Any, rings: str) -> None:
         held = getattr(nb.fields(context, builder, loop, values[0]), rings)
         for number, ring in enumerate(getattr(loop, rings)):
             nb.call(context, builder, function, (ring, *args), (builder.extract_value(held, number), *values[2:]))
-
-    cuda_meaning(operation)(typer)
 
 
 each_ring(source.over, "rings")

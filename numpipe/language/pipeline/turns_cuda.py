@@ -32,10 +32,9 @@ def _turn(builder: Any, np_: Any) -> Any:
 def _of_warpgroup(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
     """An operation np_ -> ``function(builder, unit, np_)``."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
         return result(np_), lambda context, builder, sig, args: function(builder, np_.unit, args[0])
-
-    cuda_meaning(operation)(typer)
 
 
 _of_warpgroup(source.own_barrier, I32,
@@ -49,12 +48,11 @@ _of_warpgroup(source.is_next, nb.types.boolean,
 
 # ---- counters: which rings there are is known when all of the kernel has been compiled (`define_turns`)
 def _handed(operation: Any, symbol: str) -> None:
+    @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
         _, builder, args = yield nb.types.void(np_)
         if np_.role != "memory":
             nb.external(builder, symbol, nb.void, [args[0]])
-
-    cuda_meaning(operation)(typer)
 
 
 _handed(source.get_counters, "np_get_counters")
