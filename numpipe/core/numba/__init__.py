@@ -24,12 +24,10 @@ from numba.cuda import cgutils, types
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
-from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.datamodel import models
 from numba.cuda.extending import lower_builtin, lower_cast, register_model
 from numba.cuda.typing import signature
-from numba.cuda.typing.templates import AbstractTemplate
 
 from .code import calls, disassemble, link, rewrite_ir, to_ltoir, to_ptx, undefined_symbols
 from .emit import (
@@ -86,13 +84,12 @@ from .reasons import explain
 from .values import fields, machine_model, struct, struct_model
 
 __all__ = [
-    "SM_90A", "AbstractTemplate", "NumbaError", "RefType", "Typed", "Typer", "TypingError", "assert_fail", "attribute", "binary",
-    "block_index", "block_number", "c_string", "call", "call_value", "calls", "cgutils", "cluster_dims", "compile_kernel",
-    "compiling_for_hopper", "const", "constant_attribute", "constant_attributes", "cuda", "define", "disassemble", "emit_asm",
-    "entry_operation", "explain", "external", "f32", "field_attributes", "fields", "front_end", "global_pointer", "grid_constant",
-    "grid_size", "helper_type", "i1", "i8", "i16", "i32", "i64", "immediate", "ir", "iternext_impl", "join", "link", "literal",
-    "lower_builtin", "lower_cast", "lowering_registry", "machine_model", "method", "models", "no_code", "nothing", "numba_ir",
-    "operation_type", "overload", "pure_asm", "register_model", "returns", "rewrite_ir", "shared_base", "signature", "special",
-    "struct", "struct_model", "thread_index", "to_ltoir", "to_ptx", "tuple_of", "types", "typing_registry", "undefined_symbols",
-    "unliteral", "void", "vprintf",
+    "SM_90A", "NumbaError", "RefType", "Typed", "Typer", "TypingError", "assert_fail", "attribute", "binary", "block_index",
+    "block_number", "c_string", "call", "call_value", "calls", "cgutils", "cluster_dims", "compile_kernel", "compiling_for_hopper",
+    "const", "constant_attribute", "constant_attributes", "cuda", "define", "disassemble", "emit_asm", "entry_operation",
+    "explain", "external", "f32", "field_attributes", "fields", "front_end", "global_pointer", "grid_constant", "grid_size",
+    "helper_type", "i1", "i8", "i16", "i32", "i64", "immediate", "ir", "iternext_impl", "join", "link", "literal", "lower_builtin",
+    "lower_cast", "lowering_registry", "machine_model", "method", "models", "no_code", "nothing", "numba_ir", "operation_type",
+    "overload", "pure_asm", "register_model", "returns", "rewrite_ir", "shared_base", "signature", "special", "struct",
+    "struct_model", "thread_index", "to_ltoir", "to_ptx", "tuple_of", "types", "undefined_symbols", "unliteral", "void", "vprintf",
 ]

@@ -165,7 +165,7 @@ def constant_attribute(type_class: type, name: str, value: Callable[[Any], Any])
 
 
 def constant_attributes(type_class: type, result: Any, **values: Callable[[Any], Any]) -> None:
-    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time, and run-time values to what uses them."""
+    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time; they are no literals."""
     def define(name: str, value: Callable[[Any], Any]) -> None:
         attribute(type_class, name, lambda ty: result, lambda context, builder, ty, _: context.get_constant(result, value(ty)))
 
