@@ -90,9 +90,9 @@ BUGS = {
         steps.end_loop, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
     "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
-        steps.release_due, "release_used(ring, k, delay_of(ring))", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
+        steps.release_due, "release_used(ring, k, ring.delay)", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
-        steps.release_rest, "range(unreleased(ring), -1, -1)", "range(unreleased(ring), 0, -1)", PipelineDeadlock,
+        steps.release_rest, "range(ring.unreleased, -1, -1)", "range(ring.unreleased, 0, -1)", PipelineDeadlock,
         r"consumed\[\d\].* 8 of 8 arrivals", delay=1),
     "dropped arrive": Bug(ring.release, ARRIVE, f"if warpgroup() != 1 or step != 1: {ARRIVE}", PipelineDeadlock,
                           r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 0"),

@@ -36,7 +36,7 @@ BUGS = {
     "no barrier": (outputs.end_block, "meet(ring)", "pass", PipelineRace,
                    UNORDERED),
     "a barrier of each warpgroup's own": (
-        outputs.meet, "if is_private(ring)", "if True", PipelineRace,
+        outputs.meet, "if ring.private", "if True", PipelineRace,
         UNORDERED),
     "stored before the barrier": (
         outputs.end_block, "meet(ring)\n", "first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
@@ -46,7 +46,7 @@ BUGS = {
     "one group too many may be unread": (outputs.await_slot, "unread(ring.plan)", "unread(ring.plan) + 1", PipelineRace,
                                          r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)"),
     "the slot is waited for behind the barrier": (
-        outputs.end_block, "if several(ring):\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
+        outputs.end_block, "if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
         "meet(ring)\n        first_lane(ring, await_slot, ring)\n", PipelineRace,
         r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)"),
     "the wrong slot": (outputs.end_block, "slot_of(ring, step_of(ring, k, 1))", "slot_of(ring, step_of(ring, k, 1) + 1)",

@@ -113,12 +113,12 @@ BROKEN: dict[str, tuple[str, str, type[SimulationError], str]] = {
     "sent over what is being read": ("mbarrier.wait(", "pass", PipelineRace, "refilled-while-read"),
     "read before it has come": ("phases.wait(", "pass", PipelineRace, "read-before-ready|uninitialised-read"),
     "not told that it has been read": ("phases.arrive_at_peers", "pass", PipelineDeadlock, "too-few-arrivals"),
-    "told before it has been read": ("own = add(", "phases.arrive_at_peers(consumed_of(sums)); own = add(sums, own); return own",
+    "told before it has been read": ("own = add(", "phases.arrive_at_peers(sums.consumed); own = add(sums, own); return own",
                                      PipelineRace, "refilled-while-read"),
-    "awaited by one warp": ("phases.wait(", "one_lane(phases.wait, ready_of(sums))", PipelineRace,
+    "awaited by one warp": ("phases.wait(", "one_lane(phases.wait, sums.ready)", PipelineRace,
                             "read-before-ready|uninitialised-read"),
-    "a phase ahead": ("mbarrier.wait(", "mbarrier.wait(phases.address_of(consumed_of(sums)), "
-                      "phases.next_phase(consumed_of(sums)), -1)", PipelineDeadlock, "too-few-arrivals"),
+    "a phase ahead": ("mbarrier.wait(", "mbarrier.wait(sums.consumed.address, "
+                      "phases.next_phase(sums.consumed), -1)", PipelineDeadlock, "too-few-arrivals"),
 }
 
 

@@ -107,13 +107,13 @@ def test_a_body_with_barriers_may_leave_out_steps_that_others_run() -> None:
 # ---- bugs
 SLOW = Plan((Operand("i"), Operand("ijk")), slots=1, carry=True)
 BUGS: dict[str, tuple[Any, str, str, Plan, type[SimulationError], str]] = {
-    "released at every step": (steps.release_due, "release_used(ring, k, delay_of(ring))",
+    "released at every step": (steps.release_due, "release_used(ring, k, ring.delay)",
                                "each(ring, 'consumed', 0, release, step_of(ring, k, 1)) if k > 0 else None", SLOW,
                                PipelineRace, "x0"),
-    "released a step early": (steps.release_due, "delay_of(ring))", "0)", replace(SLOW, slots=3, delay=1), PipelineRace, "wgmma"),
+    "released a step early": (steps.release_due, "ring.delay)", "0)", replace(SLOW, slots=3, delay=1), PipelineRace, "wgmma"),
     "drained to the slowest delay": (steps.pending_groups, "min(delays)", "max(delays)", replace(
         SLOW, operands=(Operand("i", 1, 0), Operand("ijk", 3, 2))), PipelineRace, "wgmma"),
-    "never released before the end": (steps.release_due, "release_used(ring, k, delay_of(ring))", "None", SLOW, PipelineDeadlock,
+    "never released before the end": (steps.release_due, "release_used(ring, k, ring.delay)", "None", SLOW, PipelineDeadlock,
                                       "consumed"),
     "filled at every step": (steps.fill_begun, "begins(ring, k)", "True", SLOW, SimulationError, "x0|consumed"),
     "not filled": (steps.fill_begun, "begins(ring, k)", "k == 0", SLOW, PipelineDeadlock, "ready"),

@@ -23,7 +23,7 @@ from ..core import numba as nb
 from ..core.division_cuda import define_division
 from ..core.lanes import one_lane
 from ..core.lanes_cuda import elected
-from ..core.op import Helper, Op
+from ..core.op import Helper, Op, entry_operation
 from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
 from ..language.grid.tile_scheduler import end_scheduler
@@ -67,68 +67,51 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
         return nb.grid_constant(builder, value)
 
 
-def _table_address() -> None:
-    raise NotImplementedError("entry code only")
-
-
 def _table_typer(_context: Any, table: Any) -> Any:
     return nb.types.int64(table), lambda context, builder, sig, args: builder.ptrtoint(args[0], nb.i64)
 
 
-table_address: Op[..., Any] = Op(_table_address, _table_typer)
-
-
-def _begin_scheduler() -> None:
-    raise NotImplementedError("entry code only")
+table_address: Op[..., Any] = entry_operation(_table_typer)
 
 
 def _begin_typer(_context: Any, np_: Any, table: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.tickets is not None:
-            word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
-            begin_scheduler(builder, args[0], builder.load(word))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, table), codegen
+    _, builder, args = yield nb.types.void(np_, table)
+    if np_.unit.tickets is not None:
+        word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
+        begin_scheduler(builder, args[0], builder.load(word))
 
 
-begin_tickets: Op[..., Any] = Op(_begin_scheduler, _begin_typer)
+begin_tickets: Op[..., Any] = entry_operation(_begin_typer)
 
 
 def _start(unit: Unit) -> Op[..., Any]:
     """Initialise the barriers of all rings, and define what shared helpers left to this kernel (axes, division, barriers)."""
 
-    def start() -> None:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            define_axes(builder.module, unit)
-            define_division(builder.module, unit.params.approx_math)
-            define_approximation(builder.module, unit)
-            define_order(builder.module, unit)
-            if unit.exchange_bytes:
-                define_exchange(builder.module, unit)
-            if unit.turns > 1:
-                define_turns(context, builder.module, unit)
-            if unit.params.profile_space:
-                define_profile(builder)
-            first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
-            with builder.if_then(builder.and_(first, elected(builder))):
-                for address, count, _ in unit.all_barriers():
-                    nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
-                nb.call(context, builder, fence.mbarrier_init, (), ())
-                if unit.params.debug:
-                    define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
-            if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
-                meet(context, builder, unit.params.debug)
-            else:
-                nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
-            return nb.nothing(context)
+        context, builder, _ = yield nb.types.void()
+        define_axes(builder.module, unit)
+        define_division(builder.module, unit.params.approx_math)
+        define_approximation(builder.module, unit)
+        define_order(builder.module, unit)
+        if unit.exchange_bytes:
+            define_exchange(builder.module, unit)
+        if unit.turns > 1:
+            define_turns(context, builder.module, unit)
+        if unit.params.profile_space:
+            define_profile(builder)
+        first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
+        with builder.if_then(builder.and_(first, elected(builder))):
+            for address, count, _ in unit.all_barriers():
+                nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
+            nb.call(context, builder, fence.mbarrier_init, (), ())
+            if unit.params.debug:
+                define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
+        if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
+            meet(context, builder, unit.params.debug)
+        else:
+            nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
 
-        return nb.types.void(), codegen
-
-    return Op(start, typer)
+    return entry_operation(typer)
 
 
 def meet(context: Any, builder: Any, release: bool) -> None:
@@ -142,49 +125,32 @@ def meet(context: Any, builder: Any, release: bool) -> None:
 
 
 def _is_memory(unit: Unit) -> Op[..., Any]:
-    def is_memory() -> bool:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            if unit.memory_warpgroup == unit.compute_wgs:
-                return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
-            warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
-            return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
+        _, builder, _ = yield nb.types.boolean()
+        if unit.memory_warpgroup == unit.compute_wgs:
+            return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
+        warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+        return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
 
-        return nb.types.boolean(), codegen
-
-    return Op(is_memory, typer)
+    return entry_operation(typer)
 
 
 def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:
     """What a warpgroup does for its profile before and after its role."""
-    def profile() -> None:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any, np_: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            emit(builder, unit, role, args[0])
-            return nb.nothing(context)
+        _, builder, args = yield nb.types.void(np_)
+        emit(builder, unit, role, args[0])
 
-        return nb.types.void(np_), codegen
-
-    return Op(profile, typer)
+    return entry_operation(typer)
 
 
 def _rest(unit: Unit) -> Op[..., Any]:
     """With `CompilerParams.debug`: a CTA that gave up a wait ends when what it copies has landed."""
-    def at_end() -> None:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            rest(builder, nb.smem(builder, unit.barrier_room))
-            return nb.nothing(context)
+        _, builder, _ = yield nb.types.void()
+        rest(builder, nb.smem(builder, unit.barrier_room))
 
-        return nb.types.void(), codegen
-
-    return Op(at_end, typer)
+    return entry_operation(typer)
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:

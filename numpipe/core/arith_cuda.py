@@ -88,11 +88,8 @@ def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any
         chosen = None
     if chosen is None:
         raise not_defined(symbol, operands)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return context.get_function(function, chosen)(builder, args[:len(operands)])
-
-    return chosen.return_type(*chosen.args), codegen
+    return chosen.return_type(*chosen.args), lambda context, builder, sig, args: (
+        context.get_function(function, chosen)(builder, args[:len(operands)]))
 
 
 def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
@@ -231,12 +228,10 @@ def _truediv(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
 def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
     parts = [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
     result = nb.types.Tuple(parts)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = [nb.call(context, builder, f, sig.args, args)[1] for f in (arith.floordiv, arith.mod)]
-        return context.make_tuple(builder, result, values)
-
-    return result(a, b, *literals), codegen
+    sig = result(a, b, *literals)
+    context, builder, args = yield sig
+    values = [nb.call(context, builder, f, sig.args, args)[1] for f in (arith.floordiv, arith.mod)]
+    return context.make_tuple(builder, result, values)
 
 
 @cuda_meaning(arith.power)
@@ -246,24 +241,23 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
         if not isinstance(a, InertType):
             arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
         sig, elsewhere = otherwise(typing_context, "**", operator.pow, (a, n))
-        return _with(sig, literals), elsewhere
+        context, builder, args = yield _with(sig, literals)
+        return elsewhere(context, builder, sig, args)
     count = arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
     dtype = arith.common(of, int)
     ty = type_of(dtype)
+    context, builder, args = yield ty(a, n, *literals)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        def product(x: Any, y: Any) -> Any:
-            return nb.call(context, builder, arith.mul, (ty, ty), (x, y))[1]
+    def product(x: Any, y: Any) -> Any:
+        return nb.call(context, builder, arith.mul, (ty, ty), (x, y))[1]
 
-        if not count:
-            return convert(context, builder, nb.const(1), I32, ty)
-        base = result = convert(context, builder, args[0], nb.types.unliteral(a), ty)
-        for bit in f"{count:b}"[1:]:
-            result = product(result, result)
-            result = product(result, base) if bit == "1" else result
-        return result
-
-    return ty(a, n, *literals), codegen
+    if not count:
+        return convert(context, builder, nb.const(1), I32, ty)
+    base = result = convert(context, builder, args[0], nb.types.unliteral(a), ty)
+    for bit in f"{count:b}"[1:]:
+        result = product(result, result)
+        result = product(result, base) if bit == "1" else result
+    return result
 
 
 def _unary(operation: Op[..., Any], symbol: str, python: Any, emit: Callable[[Any, np.dtype, Any], Any]) -> None:
@@ -274,12 +268,10 @@ def _unary(operation: Op[..., Any], symbol: str, python: Any, emit: Callable[[An
             return otherwise(typing_context, symbol, python, (a,))
         dtype = arith.inverted_type(of) if symbol == "~" else arith.common(of)
         check_literals((a,), dtype)
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            value = emit(builder, dtype, operand(context, builder, args[0], sig.args[0], dtype))
-            return convert(context, builder, value, inside(dtype), type_of(dtype))
-
-        return type_of(dtype)(*taken_as((a,), dtype)), codegen
+        sig = type_of(dtype)(*taken_as((a,), dtype))
+        context, builder, args = yield sig
+        value = emit(builder, dtype, operand(context, builder, args[0], sig.args[0], dtype))
+        return convert(context, builder, value, inside(dtype), type_of(dtype))
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
@@ -345,35 +337,27 @@ def _cdiv(builder: Any, a: Any, b: Any) -> Any:
 
 @cuda_meaning(arith.successor)
 def _successor(_context: Any, k: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return nb.emit_asm(builder, nb.i32, args, "add.s32 $0, $1, 1;", "=r,r")
-
-    return I32(I32), codegen
+    _, builder, args = yield I32(I32)
+    return nb.emit_asm(builder, nb.i32, args, "add.s32 $0, $1, 1;", "=r,r")
 
 
 @cuda_meaning(arith.divisor)
 def _divisor(_context: Any, d: Any) -> Any:
     pair = nb.types.UniTuple(I32, 2)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        safe = builder.select(builder.icmp_signed("<", args[0], nb.const(1)), nb.const(1), args[0])
-        return context.make_tuple(builder, pair, [safe, builder.udiv(nb.const(0xFFFFFFFF), safe)])
-
-    return pair(I32), codegen
+    context, builder, args = yield pair(I32)
+    safe = builder.select(builder.icmp_signed("<", args[0], nb.const(1)), nb.const(1), args[0])
+    return context.make_tuple(builder, pair, [safe, builder.udiv(nb.const(0xFFFFFFFF), safe)])
 
 
 @cuda_meaning(arith.divide)
 def _divide(_context: Any, a: Any, by: Any) -> Any:
     """The high half of a * magic is the quotient or one less: a * (2^32 / d - magic) < 2^32 for a < 2^31."""
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        d, magic = (builder.extract_value(args[1], i) for i in (0, 1))
-        product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))
-        low = builder.trunc(builder.lshr(product, nb.const(32, nb.i64)), nb.i32)
-        rest = builder.sub(args[0], builder.mul(low, d))
-        return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
-
-    return I32(I32, by), codegen
+    _, builder, args = yield I32(I32, by)
+    d, magic = (builder.extract_value(args[1], i) for i in (0, 1))
+    product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))
+    low = builder.trunc(builder.lshr(product, nb.const(32, nb.i64)), nb.i32)
+    rest = builder.sub(args[0], builder.mul(low, d))
+    return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
 
 
 cuda_meaning(arith.quotient)(_unsigned(lambda builder, a, b: builder.udiv(a, b)))

@@ -43,10 +43,7 @@ class BoundType(nb.types.Callable):  # type: ignore[misc]
         return (BoundType, self)
 
 
-@nb.register_model(BoundType)
-class _BoundModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: BoundType) -> None:
-        super().__init__(manager, fe_type, [("captures", fe_type.captures)])
+nb.struct_model(BoundType, lambda ty: [("captures", ty.captures)])
 
 
 def _lower_call(bound: BoundType) -> None:
@@ -55,7 +52,7 @@ def _lower_call(bound: BoundType) -> None:
     _lowered.add(bound)
 
     def call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        captures = nb.cgutils.create_struct_proxy(bound)(context, builder, value=args[0]).captures
+        captures = nb.fields(context, builder, bound, args[0]).captures
         argtypes = (bound.captures, *sig.args[1:])
         return nb.call(context, builder, bound.function, argtypes, (captures, *args[1:]))[1]
 
@@ -71,9 +68,7 @@ def bound_type(function: Op[..., Any], captures: Any) -> BoundType:
 
 def bound_value(context: Any, builder: Any, ty: BoundType, captures: Any) -> Any:
     """A value of it."""
-    struct = nb.cgutils.create_struct_proxy(ty)(context, builder)
-    struct.captures = captures
-    return struct._getvalue()
+    return nb.struct(context, builder, ty, captures=captures)
 
 
 def bound(function: Op[..., Any], captures: Any) -> Any:

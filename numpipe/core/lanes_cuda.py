@@ -25,14 +25,10 @@ def one_of_warp(builder: Any) -> Any:
 @cuda_meaning(one_lane)
 def _one_lane(typing_context: Any, function: Any, *args: Any) -> Any:
     function.get_call_type(typing_context, args, {})
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        with builder.if_then(elected(builder)):
-            nb.call(context, builder, function, args, values[1:])
-        nb.join(builder)
-        return nb.nothing(context)
-
-    return nb.types.void(function, *args), codegen
+    context, builder, values = yield nb.types.void(function, *args)
+    with builder.if_then(elected(builder)):
+        nb.call(context, builder, function, args, values[1:])
+    nb.join(builder)
 
 
 @cuda_meaning(each_warp)
@@ -41,10 +37,7 @@ def _each_warp(typing_context: Any, function: Any, *args: Any) -> Any:
     if not hasattr(operation, "ptx"):
         raise TypeError(f"each_warp takes an operation that is one PTX statement, got {operation!r}")
     inner, emit = predicated(operation)(typing_context, *args, nb.types.int32)
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        lane = builder.and_(nb.thread_index(builder), nb.const(31))
-        cast = [context.cast(builder, v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]
-        return emit(context, builder, inner, [*cast, lane])
-
-    return nb.types.void(function, *args), codegen
+    context, builder, values = yield nb.types.void(function, *args)
+    lane = builder.and_(nb.thread_index(builder), nb.const(31))
+    cast = [context.cast(builder, v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]
+    return emit(context, builder, inner, [*cast, lane])

@@ -47,16 +47,14 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
         types = taken_as(parts, dtype)
         result = type_of(dtype)
         better = compare(symbol)
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            given = nb.cgutils.unpack_tuple(builder, args[1]) if of_tuple else args[1:]
-            have = sig.args[1] if of_tuple else sig.args[1:]
-            found, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(given, have, strict=True))
-            for value in rest:
-                found = builder.select(better(builder, dtype, value, found), value, found)
-            return convert(context, builder, found, inside(dtype), result)
-
-        return result(literals, *(values if of_tuple else types)), codegen
+        sig = result(literals, *(values if of_tuple else types))
+        context, builder, args = yield sig
+        given = nb.cgutils.unpack_tuple(builder, args[1]) if of_tuple else args[1:]
+        have = sig.args[1] if of_tuple else sig.args[1:]
+        found, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(given, have, strict=True))
+        for value in rest:
+            found = builder.select(better(builder, dtype, value, found), value, found)
+        return convert(context, builder, found, inside(dtype), result)
 
 
 _extreme(numbers.least, "<", min)
@@ -79,18 +77,16 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
         raise arith.misfit(value.literal_value, to)
     result = type_of(to)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        have, number = sig.args[0], args[0]
-        if have == nb.types.float16 and result != have:
-            have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
-        if to.kind != "b" or have == BOOLEAN:
-            return convert(context, builder, number, have, result)
-        if isinstance(have, nb.types.Float):
-            return builder.fcmp_unordered("!=", number, nb.ir.Constant(number.type, 0.0))
-        return builder.icmp_signed("!=", number, nb.const(0, number.type))
-
-    return result(nb.types.unliteral(value), dtype), codegen
+    sig = result(nb.types.unliteral(value), dtype)
+    context, builder, args = yield sig
+    have, number = sig.args[0], args[0]
+    if have == nb.types.float16 and result != have:
+        have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
+    if to.kind != "b" or have == BOOLEAN:
+        return convert(context, builder, number, have, result)
+    if isinstance(have, nb.types.Float):
+        return builder.fcmp_unordered("!=", number, nb.ir.Constant(number.type, 0.0))
+    return builder.icmp_signed("!=", number, nb.const(0, number.type))
 
 
 @cuda_meaning(numbers.rounded)
@@ -100,16 +96,13 @@ def _rounded(_context: Any, value: Any) -> Any:
         _refuse_steering((value,))
         raise numbers.not_a_number("round", str(value))
     plain = nb.types.unliteral(value)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        have, number = plain, args[0]
-        if isinstance(have, nb.types.Float):
-            if have == nb.types.float16:
-                have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
-            number = libdevice(builder, "rint", number)
-        return context.cast(builder, number, have, I32)
-
-    return I32(plain), codegen
+    context, builder, args = yield I32(plain)
+    have, number = plain, args[0]
+    if isinstance(have, nb.types.Float):
+        if have == nb.types.float16:
+            have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
+        number = libdevice(builder, "rint", number)
+    return context.cast(builder, number, have, I32)
 
 
 @cuda_meaning(numbers.counting)
@@ -123,31 +116,25 @@ def _counting(typing_context: Any, *bounds: Any) -> Any:
     function = typing_context.resolve_value_type(range)
     types = (type_of(dtype),) * len(bounds)
     result = nb.returns(typing_context, function, types)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, function, types, args)[1]
-
-    return result(*types), codegen
+    context, builder, args = yield result(*types)
+    return nb.call(context, builder, function, types, args)[1]
 
 
 @cuda_meaning(numbers.length)
 def _length(typing_context: Any, value: Any) -> Any:
     if isinstance(value, nb.types.BaseTuple):
-        return I32(value), lambda context, builder, sig, args: nb.const(len(value))
+        yield I32(value)
+        return nb.const(len(value))
     sig, found = otherwise(typing_context, "len", len, (value,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return context.cast(builder, found(context, builder, sig, args), sig.return_type, I32)
-
-    return I32(*sig.args), codegen
+    context, builder, args = yield I32(*sig.args)
+    return context.cast(builder, found(context, builder, sig, args), sig.return_type, I32)
 
 
 @cuda_meaning(numbers.number)
 def _number(_context: Any, value: Any, *literals: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _settle(context, builder, args[0], sig.args[0], sig.return_type)
-
-    return _settled(value, *literals)(value, *literals), codegen
+    sig = _settled(value, *literals)(value, *literals)
+    context, builder, args = yield sig
+    return _settle(context, builder, args[0], sig.args[0], sig.return_type)
 
 
 def _settled(ty: Any, literals: Any = 0) -> Any:

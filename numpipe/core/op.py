@@ -160,6 +160,15 @@ def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Call
     return attach
 
 
+def entry_operation(typer: Callable[..., Any]) -> Op[..., Any]:
+    """An operation that a kernel's entry calls; in CPython there is none."""
+
+    def entry_only(*args: Any) -> Any:
+        raise NotImplementedError("entry code only")
+
+    return Op(entry_only, typer)
+
+
 # ---- one PTX statement ----------------------------------------------------------------------------------------
 #: operand codes: r = 32-bit register, l = 64-bit, h = 16-bit, f = float32, n = immediate (a compile-time constant),
 #: - = for the simulator only (the statement never sees it)

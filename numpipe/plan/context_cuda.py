@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
-from ..core.op import cuda_meaning
+from ..core.op import cuda_meaning, entry_operation
 from ..core.symbols import axis_symbol
 from . import context as source
 from .cluster import Dims
@@ -22,35 +24,25 @@ class ContextType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
 
 
-@nb.register_model(ContextType)
-class _ContextModel(nb.models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: ContextType) -> None:
-        super().__init__(manager, fe_type, nb.i32.as_pointer())
+nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
 
 
 def new_context(unit: Unit, role: str) -> Any:
     """An operation that makes the context of a role: counters on the warpgroup's own stack (SROA keeps them in registers)."""
-    from ..core.op import Op
-
-    def make_context() -> None:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
-                     TURN if unit.params.profile_space else PROFILE)
-            array = nb.ir.ArrayType(nb.i32, words)
-            state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
-            builder.store(nb.ir.Constant(array, [0] * words), state)
-            np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
-            if role == "compute":
-                own = uniform(builder, compute_warpgroup(builder, unit))
-                builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
-            return np_
+        _, builder, _ = yield ContextType(unit, role)()
+        words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
+                 TURN if unit.params.profile_space else PROFILE)
+        array = nb.ir.ArrayType(nb.i32, words)
+        state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
+        builder.store(nb.ir.Constant(array, [0] * words), state)
+        np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
+        if role == "compute":
+            own = uniform(builder, compute_warpgroup(builder, unit))
+            builder.store(own, counter_pointer(builder, np_, nb.const(WARPGROUP)))
+        return np_
 
-        return ContextType(unit, role)(), codegen
-
-    return Op(make_context, typer)
+    return entry_operation(typer)
 
 
 def uniform(builder: Any, value: Any) -> Any:
@@ -72,14 +64,27 @@ def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
     return builder.gep(context_value, [index], name="numpipe.counter")
 
 
+def by_those(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[Any, Unit], Any] | None = None) -> None:
+    """An operation (np_, function, *args): ``function(np_, *args)`` by the roles that execute it, in the compute role by those of
+    its lanes that `guard` chooses."""
+
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
+        holds, unit = executes(np_.unit, np_.role), np_.unit
+        if holds:
+            nb.returns(typing_context, function, (np_, *args))
+        context, builder, values = yield nb.types.void(np_, function, *args)
+        if holds:
+            chosen = guard is not None and np_.role != "memory"
+            with builder.if_then(guard(builder, unit)) if chosen else contextlib.nullcontext():  # type: ignore[misc]
+                nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
+
+
 def _axis(what: str) -> Any:
     def typer(_context: Any, name: Any) -> Any:
         axis = nb.literal(name)
-
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            return nb.external(builder, axis_symbol(what, axis), nb.i32)
-
-        return I32(name), codegen
+        _, builder, _ = yield I32(name)
+        return nb.external(builder, axis_symbol(what, axis), nb.i32)
 
     return typer
 
@@ -93,7 +98,7 @@ def define_axes(module: Any, unit: Unit) -> None:
     for dim, name in zip("xyz", unit.axes, strict=False):
         for what, register in (("index", "ctaid"), ("size", "nctaid")):
             with nb.define(module, axis_symbol(what, name), nb.i32) as (builder, _):
-                builder.ret(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dim}", nb.i32))
+                builder.ret(nb.special(builder, f"{register}.{dim}"))
     for axis, name in enumerate(unit.cluster_axes):
         with nb.define(module, axis_symbol("index", name), nb.i32) as (builder, _):
             builder.ret(cluster_place(builder, unit.cluster)[axis])
@@ -108,7 +113,7 @@ def define_axes(module: Any, unit: Unit) -> None:
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
     """Where this CTA is in its cluster, along x, y and z: a grid is a whole number of clusters in each dimension."""
     def along(dim: str, of: int) -> Any:
-        return builder.urem(nb.external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{dim}", nb.i32), nb.const(of))
+        return builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
 
     return [nb.const(0) if of == 1 else along(dim, of) for dim, of in zip("xyz", dims, strict=True)]
 
@@ -137,16 +142,11 @@ def _warpgroup_part(_context: Any, np_: Any) -> Any:
 
 @cuda_meaning(source.counter)
 def _counter(_context: Any, np_: Any, index: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return builder.load(counter_pointer(builder, args[0], args[1]))
-
-    return I32(np_, I32), codegen
+    _, builder, args = yield I32(np_, I32)
+    return builder.load(counter_pointer(builder, args[0], args[1]))
 
 
 @cuda_meaning(source.set_counter)
 def _set_counter(_context: Any, np_: Any, index: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        builder.store(args[2], counter_pointer(builder, args[0], args[1]))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, I32, I32), codegen
+    _, builder, args = yield nb.types.void(np_, I32, I32)
+    builder.store(args[2], counter_pointer(builder, args[0], args[1]))

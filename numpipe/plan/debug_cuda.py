@@ -90,17 +90,13 @@ def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
         else:
             text.append(_conversion(part, ty))
             printed.append((part.number, part, ty))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        with _speaker(builder, np_):
-            given = list(nb.block_index(builder))
-            if np_.role == "compute":
-                given.append(compute_warpgroup(builder, np_.unit))
-            given += [_argument(context, builder, field, ty, args[1 + number]) for number, field, ty in printed]
-            nb.vprintf(context, builder, "".join(text) + "\n", given)
-        return nb.nothing(context)
-
-    return nb.types.void(np_, format, *values), codegen
+    context, builder, args = yield nb.types.void(np_, format, *values)
+    with _speaker(builder, np_):
+        given = list(nb.block_index(builder))
+        if np_.role == "compute":
+            given.append(compute_warpgroup(builder, np_.unit))
+        given += [_argument(context, builder, field, ty, args[1 + number]) for number, field, ty in printed]
+        nb.vprintf(context, builder, "".join(text) + "\n", given)
 
 
 @cuda_meaning(check)
@@ -110,18 +106,14 @@ def _check(_context: Any, np_: Any, condition: Any, message: Any, statement: Any
     inert = isinstance(condition, InertType)
     if not inert and _kind(condition) is None:
         raise SpecError(not_tested(_described(condition)))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not inert and (always_ or np_.unit.params.asserts):
-            holds = context.is_true(builder, condition, args[1])
-            by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane  # each lane's condition is its own
-            speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
-            with builder.if_then(builder.not_(holds), likely=False), speaker:
-                nb.assert_fail(context, builder, f"{statement_}: {told}" if told else statement_, file_, line_,
-                               f"kernel {np_.unit.kernel}, {np_.role} role")
-        return nb.nothing(context)
-
-    return nb.types.void(np_, condition, message, statement, file, line, always), codegen
+    context, builder, args = yield nb.types.void(np_, condition, message, statement, file, line, always)
+    if not inert and (always_ or np_.unit.params.asserts):
+        holds = context.is_true(builder, condition, args[1])
+        by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane  # each lane's condition is its own
+        speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
+        with builder.if_then(builder.not_(holds), likely=False), speaker:
+            nb.assert_fail(context, builder, f"{statement_}: {told}" if told else statement_, file_, line_,
+                           f"kernel {np_.unit.kernel}, {np_.role} role")
 
 
 @cuda_meaning(simulated_only)

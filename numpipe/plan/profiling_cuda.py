@@ -74,9 +74,7 @@ def define_profile(builder: Any) -> None:
 def begin_profile(builder: Any, unit: Unit, role: str, state: Any) -> None:
     """At a role's beginning: where the warpgroup's events go. Lanes that do not record have no room."""
     control = builder.ptrtoint(builder.module.globals[profile.SYMBOL], nb.i64)
-    x, y, z = nb.block_index(builder)
-    nx, ny = (nb.external(builder, f"llvm.nvvm.read.ptx.sreg.nctaid.{axis}", nb.i32) for axis in "xy")
-    cta = builder.add(x, builder.mul(nx, builder.add(y, builder.mul(ny, z))))
+    cta = nb.block_number(builder)
     thread = nb.thread_index(builder)
     part = builder.add(builder.mul(cta, nb.const(unit.warpgroups)), builder.lshr(thread, nb.const(7)))
     lane = builder.and_(thread, nb.const(127))
@@ -102,28 +100,19 @@ def end_profile(builder: Any, _unit: Unit, _role: str, state: Any) -> None:
 def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
     """An event of a ring: `mark`'s typer, and `ring.note`'s."""
     kind, operand = nb.literal(event), nb.literal(part)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        state = nb.cgutils.create_struct_proxy(ring)(context, builder, value=args[0]).np
-        record(builder, ring.context.unit, state, kind, context.cast(builder, args[2], step, I32), ring.plan.index, operand)
-        return nb.nothing(context)
-
-    return nb.types.void(ring, event, step, part), codegen
+    context, builder, args = yield nb.types.void(ring, event, step, part)
+    state = nb.fields(context, builder, ring, args[0]).np
+    record(builder, ring.context.unit, state, kind, context.cast(builder, args[2], step, I32), ring.plan.index, operand)
 
 
 def _of_region(operation: Any, kind: str) -> None:
+    @cuda_meaning(operation)
     def typer(_context: Any, np_: Any, name: Any) -> Any:
         said = immediate("region", "name", name)
         if not isinstance(said, str):
             raise SpecError(f"region: name must be a string, got {said!r}")
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(said)))
-            return nb.nothing(context)
-
-        return nb.types.void(np_, name), codegen
-
-    cuda_meaning(operation)(typer)
+        _, builder, args = yield nb.types.void(np_, name)
+        record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(said)))
 
 
 _of_region(source.region_begin, "region begin")
@@ -132,21 +121,13 @@ _of_region(source.region_end, "region end")
 
 @cuda_meaning(source.mark_tile)
 def _mark_tile(_context: Any, np_: Any, tile: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        record(builder, np_.unit, args[0], "tile", context.cast(builder, args[1], tile, I32))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, tile), codegen
+    context, builder, args = yield nb.types.void(np_, tile)
+    record(builder, np_.unit, args[0], "tile", context.cast(builder, args[1], tile, I32))
 
 
 @cuda_meaning(source.mark_store)
 def _mark_store(_context: Any, ref: Any, event: Any) -> Any:
     kind = nb.literal(event)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if ref.unit.params.profile_space:
-            state = nb.cgutils.create_struct_proxy(ref)(context, builder, value=args[0]).np
-            record(builder, ref.unit, state, kind, nb.const(0))
-        return nb.nothing(context)
-
-    return nb.types.void(ref, event), codegen
+    context, builder, args = yield nb.types.void(ref, event)
+    if ref.unit.params.profile_space:
+        record(builder, ref.unit, nb.fields(context, builder, ref, args[0]).np, kind, nb.const(0))

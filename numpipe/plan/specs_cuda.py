@@ -31,20 +31,16 @@ class SpecType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release}, {buffer_count}, {loaded}, {depends})")
 
 
-@nb.register_model(SpecType)
-class _SpecModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: SpecType) -> None:
-        super().__init__(manager, fe_type, [("index_map", fe_type.index_map)])
+nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 
 
 def _record(kind: type, operation: Op[..., Any]) -> None:
     field, = dataclasses.fields(kind)
 
+    @cuda_meaning(operation)
     def typer(_context: Any, value: Any) -> Any:
         record = RecordType(kind(immediate(kind.__name__, field.name, value)))
         return record(value), lambda context, builder, sig, args: nb.nothing(context)
-
-    cuda_meaning(operation)(typer)
 
 
 for _kind, _operation in RECORDS.items():
@@ -69,11 +65,6 @@ def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: A
     block = shape, fill, nb.literal(known), made, policy, axis_names("BlockSpec", axes)
     spec = SpecType(block, index_map, delay, count, same.loaded,
                     () if nowhere else nb.literal(depends))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = nb.cgutils.create_struct_proxy(spec)(context, builder)
-        value.index_map = args[1]
-        return value._getvalue()
-
-    return spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill, buffer_count, eviction_policy,
-                collective_axes, known, depends), codegen
+    context, builder, args = yield spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill,
+                                        buffer_count, eviction_policy, collective_axes, known, depends)
+    return nb.struct(context, builder, spec, index_map=args[1])

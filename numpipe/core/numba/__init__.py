@@ -10,10 +10,10 @@ numpipe knows of the GPU. It is imported by the first compile, never by ``import
 ``operations``   meanings of functions, operators, attributes, methods
 ``hopper``       Numba's compiler down to LLVM IR for sm_90a, without a GPU
 ``quicker``      what it does for Python that kernels do not have, done in less time
-``propagation``  its type inference, which looks again at what has changed only
 ``exhausted``    bodies of loops that a role never runs, which are typed and left out
 ``code``         LTO-IR, PTX, cubin, SASS
 ``reasons``      why Numba refused a kernel
+``values``       structures and machine values
 ===============  ====================================================================
 """
 
@@ -50,76 +50,29 @@ def _row_stack() -> Iterator[None]:
 
 
 with uninterrupted(), _row_stack():
-    from llvmlite import ir
-    from numba import cuda
-    from numba.core.errors import NumbaError
-    from numba.cuda import cgutils, types
-    from numba.cuda.core import ir as numba_ir
-    from numba.cuda.core.errors import TypingError
-    from numba.cuda.core.imputils import RefType, iternext_impl
-    from numba.cuda.cudadecl import registry as typing_registry
-    from numba.cuda.cudaimpl import registry as lowering_registry
-    from numba.cuda.datamodel import models
+    from llvmlite import ir as ir
+    from numba import cuda as cuda
+    from numba.core.errors import NumbaError as NumbaError
+    from numba.cuda import cgutils as cgutils
+    from numba.cuda import types as types
+    from numba.cuda.core import ir as _numba_ir
+    from numba.cuda.core.errors import TypingError as TypingError
+    from numba.cuda.core.imputils import RefType as RefType
+    from numba.cuda.core.imputils import iternext_impl as iternext_impl
+    from numba.cuda.cudaimpl import registry as _registry
+    from numba.cuda.datamodel import models as models
     from numba.cuda.descriptor import cuda_target
-    from numba.cuda.extending import lower_builtin, lower_cast, register_model
-    from numba.cuda.typing import signature
-    from numba.cuda.typing.templates import AbstractTemplate
+    from numba.cuda.extending import lower_builtin as lower_builtin
+    from numba.cuda.extending import lower_cast as lower_cast
+    from numba.cuda.extending import register_model as register_model
+    from numba.cuda.typing import signature as signature
 
-    from .code import calls, disassemble, link, rewrite_ir, to_ltoir, to_ptx, undefined_symbols
-    from .emit import (
-        assert_fail,
-        block_index,
-        c_string,
-        cluster_dims,
-        const,
-        define,
-        emit_asm,
-        external,
-        f32,
-        global_pointer,
-        grid_constant,
-        i1,
-        i8,
-        i16,
-        i32,
-        i64,
-        join,
-        nothing,
-        pure_asm,
-        shared_base,
-        smem,
-        thread_index,
-        void,
-        vprintf,
-    )
-    from .hopper import Typed, compile_kernel, compiling_for_hopper, front_end
-    from .operations import (
-        Typer,
-        attribute,
-        binary,
-        call,
-        call_value,
-        constant_attribute,
-        helper_type,
-        immediate,
-        literal,
-        method,
-        operation_type,
-        returns,
-        tuple_of,
-        unliteral,
-    )
-    from .reasons import explain
+    from .code import *
+    from .emit import *
+    from .hopper import *
+    from .operations import *
+    from .reasons import *
+    from .values import *
 
+    numba_ir, lowering_registry = _numba_ir, _registry
     cuda_target.target_context.refresh()  # Numba imports the rest of itself, its meanings of Python, when it first compiles
-
-__all__ = [
-    "AbstractTemplate", "NumbaError", "RefType", "Typed", "Typer", "TypingError", "assert_fail", "attribute",
-    "binary", "block_index", "c_string", "call", "call_value", "calls", "cgutils", "cluster_dims", "compile_kernel",
-    "compiling_for_hopper", "const", "constant_attribute", "cuda", "define", "disassemble", "emit_asm", "explain", "external",
-    "f32", "front_end", "global_pointer", "grid_constant", "helper_type", "i1", "i8", "i16", "i32", "i64", "immediate", "ir",
-    "iternext_impl", "join", "link", "literal", "lower_builtin", "lower_cast", "lowering_registry", "method", "models",
-    "nothing", "numba_ir", "operation_type", "pure_asm", "register_model", "returns", "rewrite_ir", "shared_base", "signature",
-    "smem", "thread_index", "to_ltoir", "to_ptx", "tuple_of", "types", "typing_registry", "undefined_symbols", "unliteral", "void",
-    "vprintf",
-]

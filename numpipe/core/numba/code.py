@@ -10,6 +10,8 @@ from numba.cuda import codegen
 
 from ...arch.hopper import HOPPER
 
+__all__ = ["calls", "disassemble", "link", "rewrite_ir", "to_ltoir", "to_ptx", "undefined_symbols"]
+
 
 def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
     """Replace the text of each LLVM module of a kernel, before anything is made of it."""

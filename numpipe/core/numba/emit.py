@@ -10,6 +10,12 @@ from llvmlite import ir
 from llvmlite.ir.values import ArgumentAttributes
 from numba.cuda import cgutils
 
+__all__ = [
+    "assert_fail", "block_index", "block_number", "c_string", "cluster_dims", "const", "define", "emit_asm", "external", "f32",
+    "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16", "i32", "i64", "join", "nothing", "pure_asm",
+    "shared_base", "smem", "special", "thread_index", "void", "vprintf",
+]
+
 i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 f32 = ir.FloatType()
 void = ir.VoidType()
@@ -71,13 +77,28 @@ def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Ite
 
 def thread_index(builder: Any) -> Any:
     """%tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards rely on."""
-    return external(builder, "llvm.nvvm.read.ptx.sreg.tid.x", i32)
+    return special(builder, "tid.x")
 
 
-def block_index(builder: Any) -> tuple[Any, Any, Any]:
+def special(builder: Any, name: str) -> Any:
+    """A special register."""
+    return external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", i32)
+
+
+def block_index(builder: Any) -> list[Any]:
     """%ctaid.x, y and z."""
-    x, y, z = (external(builder, f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", i32) for axis in "xyz")
-    return x, y, z
+    return [special(builder, f"ctaid.{axis}") for axis in "xyz"]
+
+
+def grid_size(builder: Any) -> list[Any]:
+    """%nctaid.x, y and z."""
+    return [special(builder, f"nctaid.{axis}") for axis in "xyz"]
+
+
+def block_number(builder: Any) -> Any:
+    """Number of the CTA in the grid."""
+    (x, y, z), (width, height, _) = block_index(builder), grid_size(builder)
+    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
 
 
 def c_string(context: Any, builder: Any, text: str) -> Any:

@@ -19,6 +19,8 @@ from ..undisturbed import COMPILES
 from . import quicker
 from .exhausted import LeaveOutBodies
 
+__all__ = ["Typed", "compile_kernel", "compiling_for_hopper", "front_end"]
+
 
 class _Hopper:
     """The device every numpipe kernel is compiled for, whatever this machine holds."""

@@ -1,7 +1,18 @@
-"""Meanings of functions, operators, attributes and methods: a typer and a code generator each."""
+"""Meanings of functions, operators, attributes and methods: a typer and a code generator each.
+
+A typer is a generator function, whose code is generated behind its `yield`, or returns the two, or None for types it is not of::
+
+    def typer(typing_context, ring, k):                 # types
+        context, builder, args = yield I32(ring, I32)   # the call's signature; then what LLVM code is made with
+        return builder.add(args[1], …)                  # None: no value
+
+    def typer(typing_context, ring, k):
+        return I32(ring, I32), lambda context, builder, sig, args: builder.add(args[1], …)
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,14 +31,52 @@ from numba.cuda.typing.templates import (
 )
 
 from .emit import const, i64, nothing
+from .values import fields
+
+__all__ = [
+    "Typer", "attribute", "binary", "call", "call_value", "constant_attribute", "constant_attributes", "field_attributes", "helper_type", "immediate", "literal", "method", "no_code", "operation_type", "overload", "returns",
+    "tuple_of", "unliteral",
+]
 
 Typer = Callable[..., Any]
 MEANINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any] | None] = weakref.WeakKeyDictionary()
 """what numpipe has given Numba a meaning of: of a helper the function that is compiled, of an operation None"""
 
 
+def _in_two(typer: Typer) -> Typer:
+    """A typer that returns (signature, codegen) or None, made of one that may be a generator function."""
+
+    @functools.wraps(typer)  # Numba reads parameter names from it
+    def typed(*types: Any, **named: Any) -> Any:
+        begun: Any = typer(*types, **named)
+        if not inspect.isgenerator(begun):
+            return begun
+        waiting: list[Any] = [begun]
+        try:
+            sig = next(begun)
+        except StopIteration as end:
+            return end.value
+
+        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            if waiting:
+                rest = waiting.pop()
+            else:  # of another call with these types
+                rest = typer(*types, **named)
+                next(rest)
+            try:
+                rest.send((context, builder, args))
+            except StopIteration as end:
+                return nothing(context) if end.value is None else end.value
+            raise RuntimeError(f"{typer!r} yields twice")
+
+        return sig, codegen
+
+    return typed
+
+
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
-    """Numba type of a callable whose meaning is `typer(typing_context, *types) -> (signature, codegen) | None`."""
+    """Numba type of a callable whose meaning is `typer`, asked with the typing context and the types."""
+    typer = _in_two(typer)
     template = make_intrinsic_template(key, typer, name, prefer_literal=True)
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(typer).parameters.values()):
         fixed = template.generic
@@ -115,6 +164,30 @@ def constant_attribute(type_class: type, name: str, value: Callable[[Any], Any])
               context.get_constant_undef(typer(ty)))
 
 
+def constant_attributes(type_class: type, result: Any, **values: Callable[[Any], Any]) -> None:
+    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time; they are no literals."""
+    def define(name: str, value: Callable[[Any], Any]) -> None:
+        attribute(type_class, name, lambda ty: result, lambda context, builder, ty, _: context.get_constant(result, value(ty)))
+
+    for name, value in values.items():
+        define(name, value)
+
+
+def field_attributes(type_class: type, **kinds: Any) -> None:
+    """Attributes that are fields of a structure of the same name; a function has the type of one from the structure's."""
+    def define(name: str, kind: Any) -> None:
+        attribute(type_class, name, (lambda ty: kind) if isinstance(kind, types.Type) else kind,
+                  lambda context, builder, ty, value: getattr(fields(context, builder, ty, value), name))
+
+    for name, kind in kinds.items():
+        define(name, kind)
+
+
+def no_code(_context: Any, *given: Any) -> Any:
+    """Typer of an operation that is nothing on the GPU."""
+    yield types.void(*given)
+
+
 def method(type_class: type, name: str, function: Any) -> None:
     """Method `name` of values of `type_class`: ``function(value, *args)`` for an operation `function`."""
 
@@ -142,11 +215,17 @@ def method(type_class: type, name: str, function: Any) -> None:
 
 
 def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> None:
-    """A Python operator: `typer(*types) -> (signature, codegen) | None`, asked before Numba's own meanings.
+    """A Python operator or function whose meaning is `typer(*types)`, asked before Numba's own meanings.
 
     `literals`: int literals come as such first, else as int64.
     """
+    overload(function, lambda _context, *given: typer(*given), literals)
+
+
+def overload(function: Any, typer: Typer, literals: bool = False) -> None:
+    """The same of a typer that is asked with the typing context too."""
     chosen: dict[Any, Any] = {}
+    typer = _in_two(typer)
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
@@ -154,7 +233,7 @@ def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> 
         prefer_literal = literals
 
         def generic(self, args: Any, kws: Any) -> Any:
-            answer = typer(*args)
+            answer = typer(self.context, *args)
             if answer is None:
                 return None
             sig, codegen = answer

@@ -9,6 +9,8 @@ from numba.core.errors import NumbaError  # base of numba.cuda's, and what the t
 
 from ...diagnostics.errors import NumpipeError
 
+__all__ = ["explain"]
+
 
 def explain(error: BaseException, first: int) -> tuple[str, list[int]]:
     """(reason, lines) of an error raised while compiling: the innermost reason, the lines on the way to it, outermost first.

@@ -29,17 +29,16 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
     tile = settled(acc, "numpipe.combine")
     only_accumulator(tile.form, "numpipe.combine")
     if isinstance(work, nb.types.NoneType):
-        return tile(acc, part, work), lambda context, builder, sig, args: args[0]
+        _, _, args = yield tile(acc, part, work)
+        return args[0]
     of_kernel = isinstance(work, GmemType)
     source.check(work.unit if of_kernel else None, work.index if of_kernel else -1, tile.dtype)
     if work.role == "memory":
-        return tile(acc, part, work), lambda context, builder, sig, args: args[0]
+        _, _, args = yield tile(acc, part, work)
+        return args[0]
     nb.returns(typing_context, source.combined, (work, tile, part))
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, source.combined, (work, tile, part), (args[2], args[0], args[1]))[1]
-
-    return tile(acc, part, work), codegen
+    context, builder, args = yield tile(acc, part, work)
+    return nb.call(context, builder, source.combined, (work, tile, part), (args[2], args[0], args[1]))[1]
 
 
 def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
@@ -76,54 +75,42 @@ def _flag(context: Any, builder: Any, work: GmemType, args: Any) -> Any:
 
 @cuda_meaning(source.write_partial)
 def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        first = _pieces(context, builder, work, tile, args, checked=True)
-        for piece in range(tile.registers // 4):
-            values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
-            nb.emit_asm(builder, nb.void, [first, *values], f"st.global.v4.f32 [$0+{_PIECE * piece}], {{$1, $2, $3, $4}};",
-                        "l,f,f,f,f,~{memory}")
-        return nb.nothing(context)
-
-    return nb.types.void(work, I32, tile), codegen
+    context, builder, args = yield nb.types.void(work, I32, tile)
+    first = _pieces(context, builder, work, tile, args, checked=True)
+    for piece in range(tile.registers // 4):
+        values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
+        nb.emit_asm(builder, nb.void, [first, *values], f"st.global.v4.f32 [$0+{_PIECE * piece}], {{$1, $2, $3, $4}};",
+                    "l,f,f,f,f,~{memory}")
 
 
 @cuda_meaning(source.add_partial)
 def _add_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
     four = nb.ir.LiteralStructType([nb.f32] * 4)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        first = _pieces(context, builder, work, tile, args)
-        total, pieces = args[2], tile.registers // 4
-        batch = max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2))
-        for start in range(0, pieces, batch):  # in flight together
-            loaded = [nb.emit_asm(builder, four, [first], f"ld.global.v4.f32 {{$0, $1, $2, $3}}, [$4+{_PIECE * piece}];",
-                                  "=f,=f,=f,=f,l,~{memory}") for piece in range(start, min(start + batch, pieces))]
-            for piece, values in enumerate(loaded, start):
-                for i in range(4):
-                    register = 4 * piece + i
-                    summed = builder.fadd(builder.extract_value(total, register), builder.extract_value(values, i))
-                    total = builder.insert_value(total, summed, register)
-        return total
-
-    return tile(work, I32, tile), codegen
+    context, builder, args = yield tile(work, I32, tile)
+    first = _pieces(context, builder, work, tile, args)
+    total, pieces = args[2], tile.registers // 4
+    batch = max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2))
+    for start in range(0, pieces, batch):  # in flight together
+        loaded = [nb.emit_asm(builder, four, [first], f"ld.global.v4.f32 {{$0, $1, $2, $3}}, [$4+{_PIECE * piece}];",
+                              "=f,=f,=f,=f,l,~{memory}") for piece in range(start, min(start + batch, pieces))]
+        for piece, values in enumerate(loaded, start):
+            for i in range(4):
+                register = 4 * piece + i
+                summed = builder.fadd(builder.extract_value(total, register), builder.extract_value(values, i))
+                total = builder.insert_value(total, summed, register)
+    return total
 
 
 @cuda_meaning(source.signal)
 def _signal(_context: Any, work: Any, slot: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        flag = _flag(context, builder, work, args)
-        nb.call(context, builder, memory.st_release_gpu_b32, (I64, I32), (flag, nb.const(1)))
-        return nb.nothing(context)
-
-    return nb.types.void(work, I32), codegen
+    context, builder, args = yield nb.types.void(work, I32)
+    flag = _flag(context, builder, work, args)
+    nb.call(context, builder, memory.st_release_gpu_b32, (I64, I32), (flag, nb.const(1)))
 
 
 @cuda_meaning(source.await_signal)
 def _await_signal(_context: Any, work: Any, slot: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        flag = _flag(context, builder, work, args)
-        nb.call(context, builder, memory.await_acquire_gpu_b32, (I64,), (flag,))
-        nb.call(context, builder, memory.store_global_b32, (I64, I32), (flag, nb.const(0)))
-        return nb.nothing(context)
-
-    return nb.types.void(work, I32), codegen
+    context, builder, args = yield nb.types.void(work, I32)
+    flag = _flag(context, builder, work, args)
+    nb.call(context, builder, memory.await_acquire_gpu_b32, (I64,), (flag,))
+    nb.call(context, builder, memory.store_global_b32, (I64, I32), (flag, nb.const(0)))

@@ -13,15 +13,11 @@ I32 = nb.types.int32
 
 
 def _special(operation: Any, name: str, register: str) -> None:
+    @cuda_meaning(operation)
     def typer(_context: Any, axis: Any) -> Any:
         dimension = "xyz"[source.check(name, immediate(name, "axis", axis))]
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{register}.{dimension}", nb.i32)
-
-        return I32(axis), codegen
-
-    cuda_meaning(operation)(typer)
+        _, builder, _ = yield I32(axis)
+        return nb.special(builder, f"{register}.{dimension}")
 
 
 def check_ctas(unit: Unit, library: Any) -> None:

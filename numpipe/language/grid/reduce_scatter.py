@@ -119,6 +119,8 @@ class Sums:
 
     def __init__(self, np_: Context, plan: SumsPlan) -> None:
         self.np, self.plan, self.own = np_, plan, np_.unit.number(current().warpgroup)
+        self.quarter = (plan.size - 1) * plan.region // 4
+        """bytes that a warp announces: those that it will read"""
         self.ready, self.consumed = (BarrierRef(np_, of, self.own, of.kind.shape, 0) for of in (plan.ready, plan.consumed))
         for ref, name in ((self.ready, "ready"), (self.consumed, "consumed")):
             current().mbar_init_at_entry(ref.address, ref.plan.arrivals, f"{name} {ref.plan.name_of(self.own, 0)}")
@@ -156,35 +158,17 @@ def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
 @helper
 def scattered(sums, tile):  # type: ignore[no-untyped-def]
     """This CTA's share of the sum of all."""
-    each_warp(mbarrier.arrive_expect_tx, phases.address_of(ready_of(sums)), quarter(sums))
-    mbarrier.wait(phases.address_of(consumed_of(sums)), sub(phases.next_phase(consumed_of(sums)), 1), -1)
-    phases.passed(consumed_of(sums))
+    each_warp(mbarrier.arrive_expect_tx, sums.ready.address, sums.quarter)
+    mbarrier.wait(sums.consumed.address, sub(phases.next_phase(sums.consumed), 1), -1)
+    phases.passed(sums.consumed)
     own = send(sums, tile)
-    phases.wait(ready_of(sums))
+    phases.wait(sums.ready)
     own = add(sums, own)
-    phases.arrive_at_peers(consumed_of(sums))
+    phases.arrive_at_peers(sums.consumed)
     return own
 
 
 # ---- what it is made of
-@op
-def ready_of(sums: Sums) -> BarrierRef:
-    """The barrier that what others send completes on."""
-    return sums.ready
-
-
-@op
-def consumed_of(sums: Sums) -> BarrierRef:
-    """The barrier that says that the others have read."""
-    return sums.consumed
-
-
-@op
-def quarter(sums: Sums) -> Any:
-    """Bytes that a warp announces: those that it will read."""
-    return np.int32((sums.plan.size - 1) * sums.plan.region // 4)
-
-
 @op
 def send(sums: Sums, tile: Tile) -> Tile:
     """To each other CTA its share of the columns; this CTA's own share of them."""

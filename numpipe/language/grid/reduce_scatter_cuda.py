@@ -36,10 +36,7 @@ class SumsType(nb.types.Type):  # type: ignore[misc]
         return BarriersType(self.context, of, of.kind.shape)
 
 
-@nb.register_model(SumsType)
-class _SumsModel(nb.models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: SumsType) -> None:
-        super().__init__(manager, fe_type, nb.i32.as_pointer())
+nb.machine_model(SumsType, lambda ty: nb.i32.as_pointer())
 
 
 @cuda_meaning(source.reduce_scatter)
@@ -53,43 +50,20 @@ def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: An
     sums = None if alone or memory else SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
     if sums is not None:
         nb.returns(typing_context, source.scattered, (sums, tile))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if sums is not None:
-            return nb.call(context, builder, source.scattered, (sums, tile), (args[0], args[2]))[1]
-        return args[2] if alone else undefined(share)
-
-    return share(np_, site, tile, axis), codegen
-
-
-def _barrier(operation: Any, ready: bool) -> None:
-    """An operation sums -> one of its barriers."""
-
-    def typer(_context: Any, sums: Any) -> Any:
-        made = sums.barrier(ready)
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            return _barrier_value(context, builder, made, args[0])
-
-        return made(sums), codegen
-
-    cuda_meaning(operation)(typer)
+    context, builder, args = yield share(np_, site, tile, axis)
+    if sums is not None:
+        return nb.call(context, builder, source.scattered, (sums, tile), (args[0], args[2]))[1]
+    return args[2] if alone else undefined(share)
 
 
 def _barrier_value(context: Any, builder: Any, made: BarriersType, np_: Any) -> Any:
-    value = nb.cgutils.create_struct_proxy(made)(context, builder)
-    value.np, value.first = np_, nb.const(0)
-    return value._getvalue()
+    return nb.struct(context, builder, made, np=np_, first=nb.const(0))
 
 
-_barrier(source.ready_of, True)
-_barrier(source.consumed_of, False)
-
-
-@cuda_meaning(source.quarter)
-def _quarter(_context: Any, sums: Any) -> Any:
-    nbytes = (sums.plan.size - 1) * sums.plan.region // 4
-    return I32(sums), lambda context, builder, sig, args: nb.const(nbytes)
+nb.attribute(SumsType, "ready", lambda ty: ty.barrier(True), lambda c, b, ty, value: _barrier_value(c, b, ty.barrier(True), value))
+nb.attribute(SumsType, "consumed", lambda ty: ty.barrier(False),
+             lambda c, b, ty, value: _barrier_value(c, b, ty.barrier(False), value))
+nb.constant_attributes(SumsType, I32, quarter=lambda ty: (ty.plan.size - 1) * ty.plan.region // 4)
 
 
 def _pieces(builder: Any, sums: SumsType) -> Any:
@@ -110,45 +84,39 @@ def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[li
 @cuda_meaning(source.send)
 def _send(_context: Any, sums: Any, tile: Any) -> Any:
     plan, size = sums.plan, sums.plan.size
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        place = cluster_place(builder, plan.cluster)
-        own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
-        for bit in range((size - 1).bit_length()):  # turned round until the own share is the first: registers have no index
-            turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
-            shares = [[builder.select(turned, *pair) for pair in zip(shares[(i + (1 << bit)) % size], shares[i], strict=True)]
-                      for i in range(size)]
-        base = _pieces(builder, sums)
-        made = sums.barrier(True)
-        ready = barrier_address(context, builder, made, _barrier_value(context, builder, made, args[0]))
-        for step in range(1, size):
-            further = builder.urem(builder.add(own, nb.const(step)), nb.const(size))
-            to = rank(builder, [further if axis == plan.along else at for axis, at in enumerate(place)], plan.cluster)
-            buffer, there = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
-                builder.add(base, nb.const((step - 1) * plan.region)), ready))
-            for piece in range(len(shares[step]) // 4):
-                nb.emit_asm(builder, nb.void, [buffer, there, *shares[step][4 * piece:4 * piece + 4]],
-                            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
-                            f"[$0+{_PIECE * piece}], {{$2, $3, $4, $5}}, [$1];", "r,r,f,f,f,f,~{memory}")
-        return assembled(builder, sums.share, shares[0])
-
-    return sums.share(sums, tile), codegen
+    context, builder, args = yield sums.share(sums, tile)
+    place = cluster_place(builder, plan.cluster)
+    own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
+    for bit in range((size - 1).bit_length()):  # turned round until the own share is the first: registers have no index
+        turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
+        shares = [[builder.select(turned, *pair) for pair in zip(shares[(i + (1 << bit)) % size], shares[i], strict=True)]
+                  for i in range(size)]
+    base = _pieces(builder, sums)
+    made = sums.barrier(True)
+    ready = barrier_address(context, builder, made, _barrier_value(context, builder, made, args[0]))
+    for step in range(1, size):
+        further = builder.urem(builder.add(own, nb.const(step)), nb.const(size))
+        to = rank(builder, [further if axis == plan.along else at for axis, at in enumerate(place)], plan.cluster)
+        buffer, there = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
+            builder.add(base, nb.const((step - 1) * plan.region)), ready))
+        for piece in range(len(shares[step]) // 4):
+            nb.emit_asm(builder, nb.void, [buffer, there, *shares[step][4 * piece:4 * piece + 4]],
+                        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                        f"[$0+{_PIECE * piece}], {{$2, $3, $4, $5}}, [$1];", "r,r,f,f,f,f,~{memory}")
+    return assembled(builder, sums.share, shares[0])
 
 
 @cuda_meaning(source.add)
 def _add(_context: Any, sums: Any, tile: Any) -> Any:
     plan, four = sums.plan, nb.ir.LiteralStructType([nb.f32] * 4)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
-        for region in range(plan.size - 1):
-            for piece in range(len(total) // 4):
-                at = region * plan.region + _PIECE * piece
-                values = nb.emit_asm(builder, four, [base], f"ld.shared.v4.f32 {{$0, $1, $2, $3}}, [$4+{at}];",
-                                     "=f,=f,=f,=f,r,~{memory}")
-                for i in range(4):
-                    total[4 * piece + i] = builder.fadd(total[4 * piece + i], builder.extract_value(values, i))
-        nb.call(context, builder, barrier.warp_sync, (), ())  # lanes of the warp arrive for all of it next
-        return assembled(builder, tile, total)
-
-    return tile(sums, tile), codegen
+    context, builder, args = yield tile(sums, tile)
+    total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
+    for region in range(plan.size - 1):
+        for piece in range(len(total) // 4):
+            at = region * plan.region + _PIECE * piece
+            values = nb.emit_asm(builder, four, [base], f"ld.shared.v4.f32 {{$0, $1, $2, $3}}, [$4+{at}];",
+                                 "=f,=f,=f,=f,r,~{memory}")
+            for i in range(4):
+                total[4 * piece + i] = builder.fadd(total[4 * piece + i], builder.extract_value(values, i))
+    nb.call(context, builder, barrier.warp_sync, (), ())  # lanes of the warp arrive for all of it next
+    return assembled(builder, tile, total)

@@ -12,27 +12,17 @@ from . import splits as source
 I32 = nb.types.int32
 
 
-def _of_grid(builder: Any, name: str) -> list[Any]:
-    """The three dimensions of a special register."""
-    return [nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}.{axis}", nb.i32) for axis in "xyz"]
-
-
 @cuda_meaning(source.own_index)
 def _own_index(_context: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        (x, y, z), (width, height, _) = _of_grid(builder, "ctaid"), _of_grid(builder, "nctaid")
-        return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
-
-    return I32(), codegen
+    _, builder, _ = yield I32()
+    return nb.block_number(builder)
 
 
 @cuda_meaning(source.cta_count)
 def _cta_count(_context: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = _of_grid(builder, "nctaid")
-        return builder.mul(x, builder.mul(y, z))
-
-    return I32(), codegen
+    _, builder, _ = yield I32()
+    x, y, z = nb.grid_size(builder)
+    return builder.mul(x, builder.mul(y, z))
 
 
 @cuda_meaning(source.check_split)

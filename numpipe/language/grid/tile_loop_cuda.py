@@ -17,25 +17,18 @@ I32 = nb.types.int32
 _ENTRY = "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, [$1]; }"
 
 
-def _special(builder: Any, name: str) -> Any:
-    return nb.external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", nb.i32)
-
-
-def _grid(builder: Any, np_: Any, register: str) -> list[Any]:
-    """A special register's x, y and z, counted in clusters."""
-    return [value if of == 1 else builder.udiv(value, nb.const(of)) for value, of in zip(
-        (_special(builder, f"{register}.{d}") for d in "xyz"), np_.unit.cluster, strict=True)]
+def _clusters(builder: Any, np_: Any, counts: list[Any]) -> list[Any]:
+    """Numbers of CTAs along x, y and z, counted in clusters."""
+    return [count if of == 1 else builder.udiv(count, nb.const(of)) for count, of in zip(counts, np_.unit.cluster, strict=True)]
 
 
 @cuda_meaning(source.before_first_tile)
 def _before_first_tile(_context: Any, np_: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = _grid(builder, np_, "ctaid")
-        width, height, depth = _grid(builder, np_, "nctaid")
-        linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
-        return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
-
-    return I32(np_), codegen
+    _, builder, _ = yield I32(np_)
+    x, y, z = _clusters(builder, np_, nb.block_index(builder))
+    width, height, depth = _clusters(builder, np_, nb.grid_size(builder))
+    linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
+    return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
 
 
 @cuda_meaning(source.check_count)
@@ -47,11 +40,9 @@ def _check_count(_context: Any, number: Any, count: Any) -> Any:
 
 @cuda_meaning(source.tile_stride)
 def _tile_stride(_context: Any, np_: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-        x, y, z = _grid(builder, np_, "nctaid")
-        return builder.mul(x, builder.mul(y, z))
-
-    return I32(np_), codegen
+    _, builder, _ = yield I32(np_)
+    x, y, z = _clusters(builder, np_, nb.grid_size(builder))
+    return builder.mul(x, builder.mul(y, z))
 
 
 @cuda_meaning(source.check_table)
@@ -68,16 +59,13 @@ def _check_table(_context: Any, table: Any, columns: Any, grid: Any) -> Any:
 def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> Any:
     count = nb.literal(columns)
     result = nb.types.UniTuple(I32, count)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        ref = gmem_value(context, builder, table, args[0])
-        strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]
-        row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
-        found = []
-        for column in range(count):
-            element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
-            address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
-            found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
-        return context.make_tuple(builder, result, found)
-
-    return result(table, I32, I32, columns), codegen
+    context, builder, args = yield result(table, I32, I32, columns)
+    ref = gmem_value(context, builder, table, args[0])
+    strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]
+    row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
+    found = []
+    for column in range(count):
+        element = builder.add(row, builder.mul(strides[1], nb.const(column, nb.i64)))
+        address = builder.add(ref.pointer, builder.shl(element, nb.const(2, nb.i64)))
+        found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
+    return context.make_tuple(builder, result, found)

@@ -34,6 +34,7 @@ from ...plan.context import Context, counter, set_counter
 from ...plan.plans import SCHEDULER
 from ..pipeline.number_ring import put_number, take_number, uniform
 from ..pipeline.ring import Ring
+from ..pipeline.turns import if_turns
 
 # words of a warpgroup's state
 TICKET, BASE, END, AWAY = (SCHEDULER + word for word in range(4))
@@ -104,13 +105,6 @@ def if_memory(np_: Context, function: Callable[..., None], *args: Any) -> None:
 def if_sharing(np_: Context, function: Callable[..., None], *args: Any) -> None:
     """``function(np_, *args)`` by compute warpgroups that share each tile."""
     if np_.unit.turns < 2 and not np_.memory:
-        function(np_, *args)
-
-
-@op
-def if_in_turns(np_: Context, function: Callable[..., None], *args: Any) -> None:
-    """``function(np_, *args)`` by compute warpgroups that take turns."""
-    if np_.unit.turns > 1 and not np_.memory:
         function(np_, *args)
 
 
@@ -228,7 +222,7 @@ def none_or_more(tiles: Any) -> Any:
 def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     """The first tile of a loop over `end` tiles, by the ticket that is left of the loop before; `end` or more: there is none."""
     set_counter(np_, END, end)
-    if_in_turns(np_, begin_turns, ring)
+    if_turns(np_, begin_turns, ring)
     return tile_of(np_)
 
 
@@ -243,8 +237,8 @@ def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
 @helper(context=True)
 def next_tile(np_, ring):  # type: ignore[no-untyped-def]
     """At a tile's end: the next one."""
-    if_in_turns(np_, take, ring)
-    if_in_turns(np_, pass_over, ring)
+    if_turns(np_, take, ring)
+    if_turns(np_, pass_over, ring)
     return tile_of(np_)
 
 

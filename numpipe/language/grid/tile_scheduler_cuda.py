@@ -9,7 +9,7 @@ from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
-from ...plan.context_cuda import compute_warpgroup, counter_pointer, own_warpgroup
+from ...plan.context_cuda import by_those, compute_warpgroup, counter_pointer, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
@@ -22,19 +22,9 @@ _ENDED = ("{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u3
           "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }")
 
 
-def _grid(builder: Any) -> tuple[Any, Any, Any]:
-    x, y, z = (nb.external(builder, f"llvm.nvvm.read.ptx.sreg.nctaid.{axis}", nb.i32) for axis in "xyz")
-    return x, y, z
-
-
 def _ctas(builder: Any) -> Any:
-    x, y, z = _grid(builder)
+    x, y, z = nb.grid_size(builder)
     return builder.mul(x, builder.mul(y, z))
-
-
-def _cta_number(builder: Any) -> Any:
-    (x, y, z), (width, height, _) = nb.block_index(builder), _grid(builder)
-    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
 
 
 @cuda_meaning(source.scheduler)
@@ -45,50 +35,20 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
     np_.unit.met[np_.role].add(plan.name)
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = nb.cgutils.create_struct_proxy(ring)(context, builder)
-        value.np = args[0]
-        return value._getvalue()
-
-    return ring(np_, site), codegen
+    context, builder, args = yield ring(np_, site)
+    return nb.struct(context, builder, ring, np=args[0])
 
 
 # ---- who does what
-def _by(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[Any, Unit], Any] | None = None) -> None:
-    """An operation (np_, function, *args): whether a role executes it, and which of its lanes do."""
-
-    def typer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
-        holds, unit = executes(np_.unit, np_.role), np_.unit
-        if holds:
-            nb.returns(typing_context, function, (np_, *args))
-
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            def call() -> None:
-                nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
-
-            if holds and guard is not None and np_.role != "memory":
-                with builder.if_then(guard(builder, unit)):
-                    call()
-            elif holds:
-                call()
-            return nb.nothing(context)
-
-        return nb.types.void(np_, function, *args), codegen
-
-    cuda_meaning(operation)(typer)
-
-
 def _first_lane(builder: Any, unit: Unit) -> Any:
     """One lane of the first compute warpgroup."""
     first = builder.icmp_unsigned("==", compute_warpgroup(builder, unit), nb.const(0))
     return builder.and_(first, elected(builder))
 
 
-_by(source.if_dealer, lambda unit, role: role == "memory" or not unit.warp_specialized, _first_lane)
-_by(source.if_memory, lambda unit, role: role == "memory")
-_by(source.if_sharing, lambda unit, role: role != "memory" and unit.turns < 2)
-_by(source.if_in_turns, lambda unit, role: role != "memory" and unit.turns > 1)
+by_those(source.if_dealer, lambda unit, role: role == "memory" or not unit.warp_specialized, _first_lane)
+by_those(source.if_memory, lambda unit, role: role == "memory")
+by_those(source.if_sharing, lambda unit, role: role != "memory" and unit.turns < 2)
 
 
 # ---- the state
@@ -99,14 +59,11 @@ def _word(builder: Any, np_: Any, index: int) -> Any:
 def _of_state(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
     """An operation np_ -> ``function(builder, unit, np_)``."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            found = function(builder, np_.unit, args[0])
-            return nb.nothing(context) if result is nb.types.void else found
-
-        return result(np_), codegen
-
-    cuda_meaning(operation)(typer)
+        context, builder, args = yield result(np_)
+        found = function(builder, np_.unit, args[0])
+        return nb.nothing(context) if result is nb.types.void else found
 
 
 def _counter(builder: Any, np_: Any) -> Any:
@@ -144,18 +101,14 @@ def _begun_with(_context: Any) -> Any:
 
 @cuda_meaning(source.later)
 def _later(_context: Any, ticket: Any, last: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return builder.select(builder.icmp_unsigned(">", *args), args[0], nb.const(-1))
-
-    return I32(I32, I32), codegen
+    _, builder, args = yield I32(I32, I32)
+    return builder.select(builder.icmp_unsigned(">", *args), args[0], nb.const(-1))
 
 
 @cuda_meaning(source.none_or_more)
 def _none_or_more(_context: Any, tiles: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return builder.select(builder.icmp_signed("<", args[0], nb.const(0)), nb.const(0), args[0])
-
-    return I32(I32), codegen
+    _, builder, args = yield I32(I32)
+    return builder.select(builder.icmp_signed("<", args[0], nb.const(0)), nb.const(0), args[0])
 
 
 @cuda_meaning(source.is_tile)
@@ -166,20 +119,16 @@ def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
 @cuda_meaning(source.close)
 def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
     passes = nb.literal(in_turns) and np_.unit.turns > 1
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if passes:
-            unit, turn = np_.unit, _word(builder, args[0], TURN)
-            builder.store(_away(builder, unit, args[0], builder.load(_word(builder, args[0], source.AWAY))), turn)
-        return nb.nothing(context)
-
-    return nb.types.void(np_, in_turns), codegen
+    _, builder, args = yield nb.types.void(np_, in_turns)
+    if passes:
+        unit, turn = np_.unit, _word(builder, args[0], TURN)
+        builder.store(_away(builder, unit, args[0], builder.load(_word(builder, args[0], source.AWAY))), turn)
 
 
 # ---- the kernel's beginning and end
 def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     """Before the kernel function: the CTA's first ticket, and where the launch's counter is."""
-    builder.store(_cta_number(builder), _word(builder, np_, source.TICKET))
+    builder.store(nb.block_number(builder), _word(builder, np_, source.TICKET))
     builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
     builder.store(builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32), _word(builder, np_, source.COUNTER + 1))
 
@@ -187,13 +136,9 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 @cuda_meaning(source.end_scheduler)
 def _end_scheduler(_context: Any, np_: Any) -> Any:
     unit: Unit = np_.unit
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if unit.tickets is None or (unit.warp_specialized and np_.role != "memory"):
-            return nb.nothing(context)
-        with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
-            others = builder.sub(_ctas(builder), nb.const(1))
-            nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")
-        return nb.nothing(context)
-
-    return nb.types.void(np_), codegen
+    _, builder, args = yield nb.types.void(np_)
+    if unit.tickets is None or (unit.warp_specialized and np_.role != "memory"):
+        return None
+    with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
+        others = builder.sub(_ctas(builder), nb.const(1))
+        nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")

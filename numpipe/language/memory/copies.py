@@ -35,7 +35,6 @@ from ..tiles.order import before_async
 from ..tiles.refs import SmemTile, tensor_map
 from ..tiles.views import GmemView
 from .boxes import Boxes, contiguous, cut, cut_prefetch
-from .phases import address_of
 from .shared import BarrierRef, one_barrier
 
 __all__ = [
@@ -144,7 +143,10 @@ class Transfer:
     """A copy that is ready to be issued, on the simulated SM."""
 
     def __init__(self, boxes: Boxes, view: GmemView, address: int, barrier: BarrierRef | None = None, reduction: str = "") -> None:
-        self.boxes, self.view, self.address, self.barrier, self.reduction = boxes, view, address, barrier, reduction
+        self.boxes, self.view, self.address, self.reduction = boxes, view, address, reduction
+        self.nbytes = boxes.nbytes
+        self.arrival = 0 if barrier is None else barrier.address
+        """address of the mbarrier of a load"""
 
     def coordinates(self, down: int, right: int) -> tuple[int, ...]:
         at = [int(place) for place in self.view.start]
@@ -158,23 +160,10 @@ class Transfer:
 
 
 @op
-def bytes_of(transfer: Transfer) -> int:
-    """That land on the barrier."""
-    return transfer.boxes.nbytes
-
-
-@op
-def barrier_of(transfer: Transfer) -> Any:
-    """Address of the mbarrier of a load."""
-    assert transfer.barrier is not None
-    return address_of(transfer.barrier)
-
-
-@op
 def issue_loads(transfer: Transfer) -> None:
     """One TMA load a box."""
     for offset, down, right in transfer.boxes.places:
-        cp_async_bulk.load(transfer.address + offset, transfer.tensor, transfer.coordinates(down, right), barrier_of(transfer))
+        cp_async_bulk.load(transfer.address + offset, transfer.tensor, transfer.coordinates(down, right), transfer.arrival)
 
 
 @op
@@ -206,12 +195,12 @@ OTHER_WARPS = ARRIVALS_A_WARPGROUP - 1
 @helper
 def load(transfer, predicate):  # type: ignore[no-untyped-def]
     """By one lane: a warpgroup's whole arrival, with the bytes that are to land."""
-    mbarrier.arrive_count(barrier_of(transfer), OTHER_WARPS)
+    mbarrier.arrive_count(transfer.arrival, OTHER_WARPS)
     if predicate:
-        mbarrier.arrive_expect_tx(barrier_of(transfer), bytes_of(transfer))
+        mbarrier.arrive_expect_tx(transfer.arrival, transfer.nbytes)
         issue_loads(transfer)
     else:
-        mbarrier.arrive(barrier_of(transfer))
+        mbarrier.arrive(transfer.arrival)
 
 
 @helper

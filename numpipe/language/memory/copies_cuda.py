@@ -16,7 +16,7 @@ from ..tiles.views_cuda import ViewType
 from . import copies as source
 from .boxes import Boxes, cut_prefetch
 from .shared import one_barrier
-from .shared_cuda import BarriersType, barrier_address, fields_of
+from .shared_cuda import BarriersType, barrier_address
 
 I32, I64, BOOL = nb.types.int32, nb.types.int64, nb.types.boolean
 
@@ -29,46 +29,30 @@ class TransferType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"transfer({boxes}, {view}, {barrier}, {reduction})")
 
 
-@nb.register_model(TransferType)
-class _TransferModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: TransferType) -> None:
-        super().__init__(manager, fe_type, [("view", fe_type.view), ("address", I32), ("barrier", I32)])
-
-
-@cuda_meaning(source.bytes_of)
-def _bytes_of(_context: Any, transfer: Any) -> Any:
-    return I32(transfer), lambda context, builder, sig, args: nb.const(transfer.boxes.nbytes)
-
-
-@cuda_meaning(source.barrier_of)
-def _barrier_of(_context: Any, transfer: Any) -> Any:
-    return I32(transfer), lambda context, builder, sig, args: fields_of(context, builder, transfer, args[0]).barrier
+nb.struct_model(TransferType, lambda ty: [("view", ty.view), ("address", I32), ("arrival", I32)])
+nb.constant_attributes(TransferType, I32, nbytes=lambda ty: ty.boxes.nbytes)
+nb.field_attributes(TransferType, arrival=I32)
 
 
 def _each_box(operation: Any, issue: Any) -> None:
     """An operation on a transfer: ``issue(call, transfer, tensor, coordinates, address, barrier)`` for each of its boxes."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, transfer: Any) -> Any:
         boxes, ref = transfer.boxes, transfer.view.ref
         slot, place = ref.unit.map_slot(boxes.request), transfer.view.place
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            value = fields_of(context, builder, transfer, args[0])
-            view = fields_of(context, builder, transfer.view, value.view)
-            tensor = builder.add(gmem_value(context, builder, ref, view.ref).table, nb.const(128 * slot, nb.i64))
-            for offset, down, right in boxes.places:
-                at = nb.cgutils.unpack_tuple(builder, view.start)
-                for axis, moved in zip(boxes.axes, (down, right), strict=True):
-                    at[axis] = builder.add(at[axis], nb.const(moved))
-                coords = context.make_tuple(builder, place, boxes.in_memory(at))
-                address = builder.add(value.address, nb.const(offset))
-                function, typed = issue(transfer, (I64, tensor), (place, coords), (I32, address), (I32, value.barrier))
-                nb.call(context, builder, function, [ty for ty, _ in typed], [found for _, found in typed])
-            return nb.nothing(context)
-
-        return nb.types.void(transfer), codegen
-
-    cuda_meaning(operation)(typer)
+        context, builder, args = yield nb.types.void(transfer)
+        value = nb.fields(context, builder, transfer, args[0])
+        view = nb.fields(context, builder, transfer.view, value.view)
+        tensor = builder.add(gmem_value(context, builder, ref, view.ref).table, nb.const(128 * slot, nb.i64))
+        for offset, down, right in boxes.places:
+            at = nb.cgutils.unpack_tuple(builder, view.start)
+            for axis, moved in zip(boxes.axes, (down, right), strict=True):
+                at[axis] = builder.add(at[axis], nb.const(moved))
+            coords = context.make_tuple(builder, place, boxes.in_memory(at))
+            address = builder.add(value.address, nb.const(offset))
+            function, typed = issue(transfer, (I64, tensor), (place, coords), (I32, address), (I32, value.arrival))
+            nb.call(context, builder, function, [ty for ty, _ in typed], [found for _, found in typed])
 
 
 def _store(transfer: TransferType, tensor: Any, coords: Any, address: Any, _barrier: Any) -> Any:
@@ -105,11 +89,8 @@ def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 
 def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: Any = None, barrier: Any = None) -> Any:
-    value = nb.cgutils.create_struct_proxy(ty)(context, builder)
-    value.view = view
-    value.address = nb.const(0) if address is None else address
-    value.barrier = nb.const(0) if barrier is None else barrier
-    return value._getvalue()
+    return nb.struct(context, builder, ty, view=view, address=nb.const(0) if address is None else address,
+                     arrival=nb.const(0) if barrier is None else barrier)
 
 
 @cuda_meaning(source.copy_gmem_to_smem)
@@ -127,16 +108,12 @@ def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, pr
     if not memory:
         _predicate(source.LOAD, predicate)
         nb.returns(typing_context, source.load_by_one, (transfer, BOOL))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not memory:
-            nb.call(context, builder, before_async, (dst,), args[2:3])
-            value = _transfer(context, builder, transfer, args[1], args[2], barrier_address(context, builder, barrier, args[3]))
-            chosen = _truth(context, builder, predicate, args[4])
-            nb.call(context, builder, source.load_by_one, (transfer, BOOL), (value, chosen))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, src, dst, barrier, predicate), codegen
+    context, builder, args = yield nb.types.void(np_, src, dst, barrier, predicate)
+    if not memory:
+        nb.call(context, builder, before_async, (dst,), args[2:3])
+        value = _transfer(context, builder, transfer, args[1], args[2], barrier_address(context, builder, barrier, args[3]))
+        chosen = _truth(context, builder, predicate, args[4])
+        nb.call(context, builder, source.load_by_one, (transfer, BOOL), (value, chosen))
 
 
 @cuda_meaning(source.copy_smem_to_gmem)
@@ -154,16 +131,12 @@ def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any,
         _predicate(source.STORE, predicate)
         np_.unit.copies_out = True
         nb.returns(typing_context, source.store_by_one, argtypes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not memory:
-            nb.call(context, builder, before_async, (src,), args[1:2])
-            value = _transfer(context, builder, transfer, args[2], args[1])
-            chosen = _truth(context, builder, predicate, args[3])
-            nb.call(context, builder, source.store_by_one, argtypes, (value, chosen, nb.const(int(commit), nb.i1)))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, src, dst, predicate, commit_group, reduction_op), codegen
+    context, builder, args = yield nb.types.void(np_, src, dst, predicate, commit_group, reduction_op)
+    if not memory:
+        nb.call(context, builder, before_async, (src,), args[1:2])
+        value = _transfer(context, builder, transfer, args[2], args[1])
+        chosen = _truth(context, builder, predicate, args[3])
+        nb.call(context, builder, source.store_by_one, argtypes, (value, chosen, nb.const(int(commit), nb.i1)))
 
 
 @cuda_meaning(source.async_prefetch)
@@ -176,32 +149,23 @@ def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
     memory = np_.role == "memory"
     if not memory:
         nb.returns(typing_context, source.prefetch_by_one, (transfer,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not memory:
-            nb.call(context, builder, source.prefetch_by_one, (transfer,), (_transfer(context, builder, transfer, args[1]),))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, src), codegen
+    context, builder, args = yield nb.types.void(np_, src)
+    if not memory:
+        nb.call(context, builder, source.prefetch_by_one, (transfer,), (_transfer(context, builder, transfer, args[1]),))
 
 
 def _plain(operation: Any, function: Any, *args: Any) -> None:
     """An operation of the context alone: ``function(*args)`` in the compute role."""
 
+    @cuda_meaning(operation)
     def typer(typing_context: Any, np_: Any) -> Any:
         types = [arg._numba_type_ for arg in args]
         memory = np_.role == "memory"
         if not memory:
             nb.returns(typing_context, function, types)
-
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            if not memory:
-                nb.call(context, builder, function, types, [nb.nothing(context) for _ in types])
-            return nb.nothing(context)
-
-        return nb.types.void(np_), codegen
-
-    cuda_meaning(operation)(typer)
+        context, builder, _ = yield nb.types.void(np_)
+        if not memory:
+            nb.call(context, builder, function, types, [nb.nothing(context) for _ in types])
 
 
 _plain(source.commit_smem, source.fence_and_meet)
@@ -216,11 +180,7 @@ def _wait_stores(typing_context: Any, np_: Any, n: Any, wait_read_only: Any) -> 
     wait = cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group
     kind, number = nb.immediate(pending)
     memory = np_.role == "memory"
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not memory:
-            nb.call(context, builder, one_lane, (wait._numba_type_, kind), (nb.nothing(context), number))
-            nb.call(context, builder, source.meet, (), ())
-        return nb.nothing(context)
-
-    return nb.types.void(np_, n, wait_read_only), codegen
+    context, builder, _ = yield nb.types.void(np_, n, wait_read_only)
+    if not memory:
+        nb.call(context, builder, one_lane, (wait._numba_type_, kind), (nb.nothing(context), number))
+        nb.call(context, builder, source.meet, (), ())

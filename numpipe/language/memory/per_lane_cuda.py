@@ -20,8 +20,7 @@ from ..tiles.shared_cuda import Value as Int
 from ..tiles.shared_cuda import converge
 from . import per_lane as source
 from .shared import NO_SLOTS
-from .shared_cuda import SlotsAtType, SlotsType
-from .shared_cuda import _model as slots_model
+from .shared_cuda import SlotsType
 from .shared_cuda import _slot as slot
 
 I32, F32 = nb.types.int32, nb.types.float32
@@ -42,11 +41,7 @@ class LaneAtType(nb.types.Type):  # type: ignore[misc]
 
 
 for _type in (LaneTileType, LaneAtType):
-
-    @nb.register_model(_type)
-    class _Model(nb.models.PrimitiveModel):  # type: ignore[misc]
-        def __init__(self, manager: Any, fe_type: Any) -> None:
-            super().__init__(manager, fe_type, nb.i32)
+    nb.machine_model(_type, lambda ty: nb.i32)
 
 
 class LaneSlotsType(nb.types.Type):  # type: ignore[misc]
@@ -61,8 +56,8 @@ class LaneSlotsAtType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"lane at({slots})")
 
 
-slots_model(LaneSlotsType, lambda ty: [("address", I32)])
-slots_model(LaneSlotsAtType, lambda ty: [("address", I32)])
+nb.struct_model(LaneSlotsType, lambda ty: [("address", I32)])
+nb.struct_model(LaneSlotsAtType, lambda ty: [("address", I32)])
 nb.attribute(LaneSlotsType, "at", lambda ty: LaneSlotsAtType(ty.slots), lambda c, b, ty, value: value)
 nb.constant_attribute(LaneSlotsType, "shape", lambda ty: ty.slots.plan.kind.shape)
 
@@ -72,8 +67,7 @@ def _slot(target: Any, index: Any) -> Any:
         raise SpecError(NO_SLOTS)
     if not isinstance(target, LaneSlotsAtType):
         return None
-    sig, codegen = slot(SlotsAtType(target.slots), index)
-    return LaneTileType(sig.return_type)(target, index), codegen
+    return slot(target, index, LaneTileType)
 
 
 nb.binary(operator.getitem, _slot)
@@ -98,14 +92,11 @@ def as_lane(ty: Any) -> Any:
 
 # ---- who am I
 def _index(operation: Any, mask: int | None) -> None:
+    @cuda_meaning(operation)
     def typer(_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
-            thread = nb.thread_index(builder)
-            return thread if mask is None else builder.and_(thread, nb.const(mask))
-
-        return I32(), codegen
-
-    cuda_meaning(operation)(typer)
+        _, builder, _ = yield I32()
+        thread = nb.thread_index(builder)
+        return thread if mask is None else builder.and_(thread, nb.const(mask))
 
 
 _index(source.lane_index, source.LANES - 1)
@@ -131,18 +122,15 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
         source.check_shuffled(name, kind_of(value))
         source.check_integers(name, {parameters[0]: kind_of(mask), parameters[2]: kind_of(amount)})
         kind = nb.unliteral(value)
+        context, builder, args = yield kind(mask, kind, amount)
+        lanes = _mask(context, builder, mask, args[0])
+        by = nb.const(amount.literal_value) if isinstance(amount, nb.types.IntegerLiteral) else context.cast(
+            builder, args[2], amount, I32)
 
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            lanes = _mask(context, builder, mask, args[0])
-            by = nb.const(amount.literal_value) if isinstance(amount, nb.types.IntegerLiteral) else context.cast(
-                builder, args[2], amount, I32)
+        def word(bits: Any) -> Any:
+            return nb.emit_asm(builder, nb.i32, [bits, by, lanes], f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;", "=r,r,r,r")
 
-            def word(bits: Any) -> Any:
-                return nb.emit_asm(builder, nb.i32, [bits, by, lanes], f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;", "=r,r,r,r")
-
-            return _by_words(builder, args[1], word)
-
-        return kind(mask, kind, amount), codegen
+        return _by_words(builder, args[1], word)
 
     cuda_meaning(operation)(with_parameters(typer, inspect.signature(operation.function).parameters))
 
@@ -170,12 +158,8 @@ for _operation, (_mode, _clamp) in _MODES.items():
 @cuda_meaning(source.syncwarp)
 def _syncwarp(_context: Any, mask: Any) -> Any:
     source.check_integers("syncwarp", {"mask": kind_of(mask)})
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        nb.emit_asm(builder, nb.void, [_mask(context, builder, mask, args[0])], "bar.warp.sync $0;", "r,~{memory}")
-        return nb.nothing(context)
-
-    return nb.types.void(mask), codegen
+    context, builder, args = yield nb.types.void(mask)
+    nb.emit_asm(builder, nb.void, [_mask(context, builder, mask, args[0])], "bar.warp.sync $0;", "r,~{memory}")
 
 
 # ---- elements of tiles
@@ -227,53 +211,33 @@ def _registers(dtype: np.dtype) -> tuple[Any, str]:
     return {2: (nb.i16, "h"), 4: (nb.i32, "r"), 8: (nb.i64, "l")}[dtype.itemsize]
 
 
-@nb.typing_registry.register_global(operator.getitem)
-class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.getitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index = args
-        if isinstance(target, LaneAtType):
-            return nb.signature(LaneTileType(view(target.tile, index)[0]), target, index)
-        if not isinstance(target, LaneTileType):
-            return None
-        _check_index(index)
-        return nb.signature(_element(target.tile.dtype), target, index)
+def _get_item(target: Any, index: Any) -> Any:
+    if isinstance(target, LaneAtType):
+        part, address = view(target.tile, index)
+        _, builder, args = yield LaneTileType(part)(target, index)
+        return address(builder, *args)
+    if not isinstance(target, LaneTileType):
+        return None
+    _check_index(index)
+    context, builder, args = yield _element(target.tile.dtype)(target, index)
+    return _load(builder, target.tile.dtype, _place(context, builder, target.tile, args[0], index, args[1]))
 
 
-@nb.lowering_registry.lower(operator.getitem, LaneAtType, nb.types.Any)
-def _get_view(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return view(sig.args[0].tile, sig.args[1])[1](builder, *args)
+def _set_item(target: Any, index: Any, value: Any) -> Any:
+    if not isinstance(target, LaneTileType):
+        return None
+    tile, kind = target.tile, nb.unliteral(value)
+    if not tile.writable:
+        raise SpecError(READ_ONLY)
+    _check_index(index)
+    source.check_stored(tile.dtype, kind_of(value), kind)
+    context, builder, args = yield nb.types.none(target, index, kind)
+    number = convert(context, builder, args[2], kind, _element(tile.dtype))
+    _store(builder, tile.dtype, _place(context, builder, tile, args[0], index, args[1]), number)
 
 
-@nb.lowering_registry.lower(operator.getitem, LaneTileType, nb.types.Any)
-def _get_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tile = sig.args[0].tile
-    return _load(builder, tile.dtype, _place(context, builder, tile, args[0], sig.args[1], args[1]))
-
-
-@nb.typing_registry.register_global(operator.setitem)
-class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.setitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index, value = args
-        if not isinstance(target, LaneTileType):
-            return None
-        if not target.tile.writable:
-            raise SpecError(READ_ONLY)
-        _check_index(index)
-        source.check_stored(target.tile.dtype, kind_of(value), nb.unliteral(value))
-        return nb.signature(nb.types.none, target, index, nb.unliteral(value))
-
-
-@nb.lowering_registry.lower(operator.setitem, LaneTileType, nb.types.Any, nb.types.Any)
-def _set_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    target, index, kind = sig.args
-    tile = target.tile
-    value = convert(context, builder, args[2], kind, _element(tile.dtype))
-    _store(builder, tile.dtype, _place(context, builder, tile, args[0], index, args[1]), value)
-    return nb.nothing(context)
+nb.binary(operator.getitem, _get_item)
+nb.binary(operator.setitem, _set_item)
 
 
 __all__ = ["LaneAtType", "LaneTileType", "as_lane", "converge"]

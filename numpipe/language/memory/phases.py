@@ -33,12 +33,6 @@ STATE = "the state of a barrier"
 
 
 @op
-def address_of(barrier: BarrierRef) -> Any:
-    """Of the mbarrier."""
-    return np.int32(barrier.address)
-
-
-@op
 def next_phase(barrier: BarrierRef) -> Any:
     """The phase that this warpgroup waits for next; on the GPU its last bit."""
     return np.int32(barrier.np.phases.get(barrier.address, 0))
@@ -53,7 +47,7 @@ def passed(barrier: BarrierRef) -> None:
 @helper
 def wait(barrier):  # type: ignore[no-untyped-def]
     """Wait for the next phase."""
-    mbarrier.wait(address_of(barrier), next_phase(barrier), -1)
+    mbarrier.wait(barrier.address, next_phase(barrier), -1)
     passed(barrier)
 
 
@@ -62,7 +56,7 @@ def arrive_at_peers(barrier: BarrierRef) -> None:
     """A warpgroup's arrival: on its CTA's barrier, or on those of all CTAs that it arrives for at once."""
     plan = barrier.plan
     if len(plan.peers) == 1:
-        each_warp(mbarrier.arrive, address_of(barrier))
+        each_warp(mbarrier.arrive, barrier.address)
     else:
         here = place_of(current().cta, plan.cluster)
         ranks = tuple(rank_of(shifted(here, shift, plan.cluster), plan.cluster) for shift in plan.peers)

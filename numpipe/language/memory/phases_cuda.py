@@ -12,65 +12,53 @@ from ...plan.context_cuda import counter_pointer
 from ...plan.plans import COUNTERS
 from . import phases as source
 from .peers_cuda import arrive
-from .shared_cuda import BarriersType, barrier_address, fields_of
+from .shared_cuda import BarriersType, barrier_address
 
 I32 = nb.types.int32
 
 
 def _word(context: Any, builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
     """(pointer to the phases of an allocation's barriers, number of this one)"""
-    fields = fields_of(context, builder, ty, value)
+    fields = nb.fields(context, builder, ty, value)
     return counter_pointer(builder, fields.np, nb.const(COUNTERS + ty.plan.index)), fields.first
 
 
-@cuda_meaning(source.address_of)
-def _address_of(_context: Any, barrier: Any) -> Any:
-    return I32(barrier), lambda context, builder, sig, args: barrier_address(context, builder, barrier, args[0])
+nb.attribute(BarriersType, "address", lambda ty: I32, barrier_address)
 
 
 @cuda_meaning(source.next_phase)
 def _next_phase(_context: Any, barrier: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        pointer, number = _word(context, builder, barrier, args[0])
-        return builder.and_(builder.lshr(builder.load(pointer), number), nb.const(1))
-
-    return I32(barrier), codegen
+    context, builder, args = yield I32(barrier)
+    pointer, number = _word(context, builder, barrier, args[0])
+    return builder.and_(builder.lshr(builder.load(pointer), number), nb.const(1))
 
 
 @cuda_meaning(source.passed)
 def _passed(_context: Any, barrier: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        pointer, number = _word(context, builder, barrier, args[0])
-        builder.store(builder.xor(builder.load(pointer), builder.shl(nb.const(1), number)), pointer)
-        return nb.nothing(context)
-
-    return nb.types.void(barrier), codegen
+    context, builder, args = yield nb.types.void(barrier)
+    pointer, number = _word(context, builder, barrier, args[0])
+    builder.store(builder.xor(builder.load(pointer), builder.shl(nb.const(1), number)), pointer)
 
 
 @cuda_meaning(source.arrive_at_peers)
 def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        arrive(typing_context, context, builder, barrier.plan.peers, barrier.plan.cluster,
-               barrier_address(context, builder, barrier, args[0]))
-        return nb.nothing(context)
-
-    return nb.types.void(barrier), codegen
+    context, builder, args = yield nb.types.void(barrier)
+    arrive(typing_context, context, builder, barrier.plan.peers, barrier.plan.cluster,
+           barrier_address(context, builder, barrier, args[0]))
 
 
 @cuda_meaning(source.test)
 def _test(_context: Any, barrier: Any) -> Any:
     if barrier.memory:
-        return InertType(source.STATE)(barrier), lambda context, builder, sig, args: nb.nothing(context)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
-        address = barrier_address(context, builder, barrier, args[0])
-        mine = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
-        # warps may look at different moments: complete is what all of them saw complete
-        own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
-        answer = nb.emit_asm(builder, nb.i32, [builder.zext(mine, nb.i32), own],
-                             "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
-                             "selp.b32 $0, 1, 0, all; }", "=r,r,r,~{memory}")
-        return builder.icmp_unsigned("!=", answer, nb.const(0))
-
-    return nb.types.boolean(barrier), codegen
+        yield InertType(source.STATE)(barrier)
+        return None
+    context, builder, args = yield nb.types.boolean(barrier)
+    phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
+    address = barrier_address(context, builder, barrier, args[0])
+    mine = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
+    # warps may look at different moments: complete is what all of them saw complete
+    own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+    answer = nb.emit_asm(builder, nb.i32, [builder.zext(mine, nb.i32), own],
+                         "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
+                         "selp.b32 $0, 1, 0, all; }", "=r,r,r,~{memory}")
+    return builder.icmp_unsigned("!=", answer, nb.const(0))

@@ -14,8 +14,5 @@ from . import registers as source
 def _set_registers(_context: Any, np_: Any, n: Any, action: Any) -> Any:
     source.check(np_.unit, immediate("set_max_registers", "n", n), immediate("set_max_registers", "action", action))
     operation = setmaxnreg.inc if nb.literal(action) == "increase" else setmaxnreg.dec
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, operation, (n,), args[1:2])[1]
-
-    return nb.types.void(np_, n, action), codegen
+    context, builder, args = yield nb.types.void(np_, n, action)
+    return nb.call(context, builder, operation, (n,), args[1:2])[1]

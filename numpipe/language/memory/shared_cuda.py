@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from ...core import numba as nb
@@ -53,22 +54,10 @@ class BarriersAtType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"at({barriers})")
 
 
-def _model(cls: Any, fields: Any) -> None:
-    class Model(nb.models.StructModel):  # type: ignore[misc]
-        def __init__(self, manager: Any, fe_type: Any) -> None:
-            super().__init__(manager, fe_type, fields(fe_type))
-
-    nb.register_model(cls)(Model)
-
-
-_model(SlotsType, lambda ty: [("address", I32)])
-_model(SlotsAtType, lambda ty: [("address", I32)])
-_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
-_model(BarriersAtType, lambda ty: [("np", ty.barriers.context), ("first", I32)])
-
-
-def fields_of(context: Any, builder: Any, ty: Any, value: Any) -> Any:
-    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+nb.struct_model(SlotsType, lambda ty: [("address", I32)])
+nb.struct_model(SlotsAtType, lambda ty: [("address", I32)])
+nb.struct_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
+nb.struct_model(BarriersAtType, lambda ty: [("np", ty.barriers.context), ("first", I32)])
 
 
 nb.attribute(SlotsType, "at", SlotsAtType, lambda c, b, ty, value: value)
@@ -110,7 +99,8 @@ def _view(target: Any, index: Any) -> Any:
     return _barrier(target, index) if isinstance(target, BarriersAtType) else None
 
 
-def _slot(target: SlotsAtType, index: Any) -> Any:
+def _slot(target: Any, index: Any, seen_as: Callable[[SmemType], Any] = lambda tile: tile) -> Any:
+    """A view of a slot; `seen_as`: its type, of the tile's."""
     parts, plan = _parts(index), target.slots.plan
     lead = plan.slots
     source.check_slots(lead, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
@@ -121,18 +111,15 @@ def _slot(target: SlotsAtType, index: Any) -> Any:
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
         scales.append(0 if getattr(part, "inert", False) else scale)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        address = fields_of(context, builder, target, args[0]).address
-        number = _linear(context, builder, lead, here, index, args[1])
-        address = builder.add(address, builder.mul(number, nb.const(plan.kind.stride)))
-        for axis, scale in enumerate(scales, len(lead)):
-            if scale:
-                start = builder.extract_value(args[1], axis)
-                address = builder.add(address, builder.mul(start, nb.const(scale)))
-        return address
-
-    return SmemType(layout, tile.dtype, tile.role, True)(target, index), codegen
+    context, builder, args = yield seen_as(SmemType(layout, tile.dtype, tile.role, True))(target, index)
+    address = nb.fields(context, builder, target, args[0]).address
+    number = _linear(context, builder, lead, here, index, args[1])
+    address = builder.add(address, builder.mul(number, nb.const(plan.kind.stride)))
+    for axis, scale in enumerate(scales, len(lead)):
+        if scale:
+            start = builder.extract_value(args[1], axis)
+            address = builder.add(address, builder.mul(start, nb.const(scale)))
+    return address
 
 
 def two(parts: Any) -> Any:
@@ -146,28 +133,22 @@ def _barrier(target: BarriersAtType, index: Any) -> Any:
     parts, barriers = _parts(index), target.barriers
     left = source.check_barriers(barriers.shape, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
     result = BarriersType(barriers.context, barriers.plan, left)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        have = fields_of(context, builder, target, args[0])
-        value = nb.cgutils.create_struct_proxy(result)(context, builder)
-        number = _linear(context, builder, barriers.shape[:len(parts)], parts, index, args[1])
-        value.np, value.first = have.np, builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
-        return value._getvalue()
-
-    return result(target, index), codegen
+    context, builder, args = yield result(target, index)
+    have = nb.fields(context, builder, target, args[0])
+    number = _linear(context, builder, barriers.shape[:len(parts)], parts, index, args[1])
+    first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
+    return nb.struct(context, builder, result, np=have.np, first=first)
 
 
 nb.binary(operator.getitem, _view)
 
 
-@nb.typing_registry.register_global(bool)
-class _Truth(nb.AbstractTemplate):  # type: ignore[misc]
-    key = bool
+def _truth(*args: Any) -> None:
+    if any(isinstance(arg, BarriersType) for arg in args):
+        raise CompileError(source.NO_VALUE)
 
-    def generic(self, args: Any, kws: Any) -> Any:
-        if any(isinstance(arg, BarriersType) for arg in args):
-            raise CompileError(source.NO_VALUE)
-        return None
+
+nb.binary(bool, _truth)
 
 
 # ---- allocations
@@ -185,15 +166,11 @@ def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType,
         return context.make_tuple(builder, ty, [_value(context, builder, t, part, np_type, np_)
                                                 for t, part in zip(ty, tree, strict=True)])
     if isinstance(tree, BarrierPlan):
-        barriers = nb.cgutils.create_struct_proxy(ty)(context, builder)
-        barriers.np, barriers.first = np_, nb.const(0)
-        return barriers._getvalue()
+        return nb.struct(context, builder, ty, np=np_, first=nb.const(0))
     address = own_part(builder, np_type.unit, tree)
     if not tree.slots:
         return address
-    slots = nb.cgutils.create_struct_proxy(ty)(context, builder)
-    slots.address = address
-    return slots._getvalue()
+    return nb.struct(context, builder, ty, address=address)
 
 
 def own_part(builder: Any, unit: Unit, plan: SmemPlan | BarrierPlan) -> Any:
@@ -205,7 +182,7 @@ def own_part(builder: Any, unit: Unit, plan: SmemPlan | BarrierPlan) -> Any:
 
 
 def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:
-    first = fields_of(context, builder, ty, value).first
+    first = nb.fields(context, builder, ty, value).first
     return builder.add(own_part(builder, ty.context.unit, ty.plan), builder.shl(first, nb.const(3)))
 
 
@@ -225,13 +202,10 @@ def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given:
              for place, kind in zip(places, kinds, strict=True)]
     argtypes = [kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)]
     result = nb.returns(typing_context, function, argtypes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
-                  for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)]
-        return nb.call_value(context, builder, function, args[2], argtypes, values)[1]
-
-    return result(np_, site, function, *given), codegen
+    context, builder, args = yield result(np_, site, function, *given)
+    values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
+              for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)]
+    return nb.call_value(context, builder, function, args[2], argtypes, values)[1]
 
 
 def _allocates(kind: Any) -> bool:

@@ -13,7 +13,7 @@ from ..memory.shared_cuda import BarriersType
 from . import barriers as source
 from .ring import await_ready, release_delayed, step_of
 from .ring_cuda import RingType
-from .steps_cuda import LoopType, loop_value
+from .steps_cuda import LoopType
 
 I32 = nb.types.int32
 
@@ -28,10 +28,7 @@ class BarrierType(nb.types.Type):  # type: ignore[misc]
         return source.what(self.kind)
 
 
-@nb.register_model(BarrierType)
-class _BarrierModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: BarrierType) -> None:
-        super().__init__(manager, fe_type, [("ring", fe_type.ring), ("k", I32)])
+nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])
 
 
 def barrier_types(loop: LoopType) -> list[BarrierType]:
@@ -42,17 +39,12 @@ def barrier_types(loop: LoopType) -> list[BarrierType]:
 @cuda_meaning(source.barriers_of)
 def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
     result = nb.types.Tuple(barrier_types(loop))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        rings = loop_value(context, builder, loop, args[0]).rings
-        values = []
-        for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
-            value = nb.cgutils.create_struct_proxy(ty)(context, builder)
-            value.ring, value.k = builder.extract_value(rings, place.ring), args[1]
-            values.append(value._getvalue())
-        return context.make_tuple(builder, result, values)
-
-    return result(loop, I32), codegen
+    context, builder, args = yield result(loop, I32)
+    rings = nb.fields(context, builder, loop, args[0]).rings
+    values = []
+    for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
+        values.append(nb.struct(context, builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1]))
+    return context.make_tuple(builder, result, values)
 
 
 @helper
@@ -64,9 +56,10 @@ def await_step(ring, part, k):  # type: ignore[no-untyped-def]
 def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any) -> None:
     """An operation on a barrier: ``function(ring, part, k)`` in the compute role."""
 
+    @cuda_meaning(operation)
     def typer(typing_context: Any, barrier: Any) -> Any:
         if isinstance(barrier, BarriersType):
-            return _of_own(typing_context, name, own, barrier)
+            return (yield from _of_own(typing_context, name, own, barrier))
         if not isinstance(barrier, BarrierType) or barrier.kind != kind:
             given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
             raise SpecError(source.wanted(name, kind, given))
@@ -75,16 +68,10 @@ def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any)
         memory = barrier.ring.context.role == "memory"
         if not memory:
             nb.returns(typing_context, function, argtypes)
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            if not memory:
-                value = nb.cgutils.create_struct_proxy(barrier)(context, builder, value=args[0])
-                nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
-            return nb.nothing(context)
-
-        return nb.types.void(barrier), codegen
-
-    cuda_meaning(operation)(typer)
+        context, builder, args = yield nb.types.void(barrier)
+        if not memory:
+            value = nb.fields(context, builder, barrier, args[0])
+            nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
 
 
 def _of_own(typing_context: Any, name: str, function: Any, barrier: BarriersType) -> Any:
@@ -92,13 +79,9 @@ def _of_own(typing_context: Any, name: str, function: Any, barrier: BarriersType
     one_barrier(name, barrier.shape)
     if not barrier.memory:
         nb.returns(typing_context, function, (barrier,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if not barrier.memory:
-            nb.call(context, builder, function, (barrier,), args)
-        return nb.nothing(context)
-
-    return nb.types.void(barrier), codegen
+    context, builder, args = yield nb.types.void(barrier)
+    if not barrier.memory:
+        nb.call(context, builder, function, (barrier,), args)
 
 
 @cuda_meaning(source.barrier_test)
@@ -107,23 +90,18 @@ def _barrier_test(typing_context: Any, barrier: Any) -> Any:
         raise SpecError(source.own_only(barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))))
     one_barrier("barrier_test", barrier.shape)
     result = nb.returns(typing_context, phases.test, (barrier,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, phases.test, (barrier,), args)[1]
-
-    return result(barrier), codegen
+    context, builder, args = yield result(barrier)
+    return nb.call(context, builder, phases.test, (barrier,), args)[1]
 
 
 _of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_step, phases.wait)
 _of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, phases.arrive)
 
 
-@nb.typing_registry.register_global(bool)
-class _Truth(nb.AbstractTemplate):  # type: ignore[misc]
-    key = bool
+def _truth(*args: Any) -> None:
+    for barrier in args:
+        if isinstance(barrier, BarrierType):
+            raise CompileError(source.no_value(barrier.kind))
 
-    def generic(self, args: Any, kws: Any) -> Any:
-        for barrier in args:
-            if isinstance(barrier, BarrierType):
-                raise CompileError(source.no_value(barrier.kind))
-        return None
+
+nb.binary(bool, _truth)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,20 +56,7 @@ class EmittedType(nb.types.Type):  # type: ignore[misc]
         return as_lane(self.body) if self.by_lane else self.body
 
 
-def emitted_model(kind: Any, fields: Callable[[Any], list[tuple[str, Any]]]) -> None:
-    """Register the struct that an emitted pipeline is."""
-    class Model(nb.models.StructModel):  # type: ignore[misc]
-        def __init__(self, manager: Any, fe_type: EmittedType) -> None:
-            super().__init__(manager, fe_type, fields(fe_type))
-
-    nb.register_model(kind)(Model)
-
-
-emitted_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute)])
-
-
-def _fields(context: Any, builder: Any, ty: EmittedType, value: Any) -> Any:
-    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute)])
 
 
 @cuda_meaning(source.emitted)
@@ -88,14 +74,10 @@ def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, 
         source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
     value = EmittedType(pipe, body, compute, last=bool(nb.literal(last)))
     result = bound_type(source.run, value)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        struct = nb.cgutils.create_struct_proxy(value)(context, builder)
-        struct.pipe, struct.body, struct.compute = args[:3]
-        return bound_value(context, builder, result, struct._getvalue())
-
-    return result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers, pipeline_state, memory_thread_idx,
-                  last), codegen
+    context, builder, args = yield result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers,
+                                          pipeline_state, memory_thread_idx, last)
+    emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], compute=args[2])
+    return bound_value(context, builder, result, emitted)
 
 
 def _state(ty: Any) -> Any:
@@ -134,17 +116,13 @@ def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
     loop, unit = _steps_of(emitted, arrays).iterator_type.loop, emitted.pipe.context.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
         nb.returns(typing_context, function, argtypes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        packed = context.make_tuple(builder, arrays, args[1:])
-        if isinstance(function, BoundType):
-            value = bound_value(context, builder, runner, context.make_tuple(builder, captured, [args[0], packed]))
-            nb.call_value(context, builder, function, _fields(context, builder, emitted, args[0]).compute, argtypes, [value])
-        else:
-            nb.call(context, builder, function, argtypes, (args[0], packed))
-        return nb.nothing(context)
-
-    return nb.types.void(emitted, *refs), codegen
+    context, builder, args = yield nb.types.void(emitted, *refs)
+    packed = context.make_tuple(builder, arrays, args[1:])
+    if isinstance(function, BoundType):
+        value = bound_value(context, builder, runner, context.make_tuple(builder, captured, [args[0], packed]))
+        nb.call_value(context, builder, function, nb.fields(context, builder, emitted, args[0]).compute, argtypes, [value])
+    else:
+        nb.call(context, builder, function, argtypes, (args[0], packed))
 
 
 def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
@@ -154,12 +132,8 @@ def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
 @cuda_meaning(source.emitted_steps)
 def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return steps_value(context, builder, result, emitted.pipe, _fields(context, builder, emitted, args[0]).pipe, refs,
-                           args[1])
-
-    return result(emitted, refs), codegen
+    context, builder, args = yield result(emitted, refs)
+    return steps_value(context, builder, result, emitted.pipe, nb.fields(context, builder, emitted, args[0]).pipe, refs, args[1])
 
 
 def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ()) -> Any:
@@ -167,7 +141,7 @@ def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ())
     emitted, indices, tiles = sig.args[:3]
     argtypes = (indices, *emitted.given(tiles), *[ty for ty, _ in extra])
     values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), *[value for _, value in extra]]
-    body = _fields(context, builder, emitted, args[0]).body
+    body = nb.fields(context, builder, emitted, args[0]).body
     result = nb.call_value(context, builder, emitted.called, body, argtypes, values)
     if emitted.by_lane:
         converge(builder)  # one lane releases the slots for its warp: the others have read them
@@ -177,12 +151,9 @@ def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ())
 @cuda_meaning(source.step)
 def _step(typing_context: Any, emitted: Any, indices: Any, tiles: Any) -> Any:
     nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles)))
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _call_body(context, builder, sig, args)
-        return nb.nothing(context)
-
-    return nb.types.void(emitted, indices, tiles), codegen
+    sig = nb.types.void(emitted, indices, tiles)
+    context, builder, args = yield sig
+    _call_body(context, builder, sig, args)
 
 
 @cuda_meaning(source.first_carry)
@@ -209,22 +180,17 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
         kind = fixed(_in_flight(given, emitted.pipe.context.role) if emitted.facts.products else given)
     except CompileError:
         kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return _convert(context, builder, args[2], carry, kind)
-
-    return kind(emitted, refs, carry), codegen
+    context, builder, args = yield kind(emitted, refs, carry)
+    return _convert(context, builder, args[2], carry, kind)
 
 
 @cuda_meaning(source.next_carry)
 def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
     returned = nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles), carry))
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _, value = _call_body(context, builder, sig, args, [(carry, args[3])])
-        return _convert(context, builder, value, returned, carry)
-
-    return carry(emitted, indices, tiles, carry), codegen
+    sig = carry(emitted, indices, tiles, carry)
+    context, builder, args = yield sig
+    _, value = _call_body(context, builder, sig, args, [(carry, args[3])])
+    return _convert(context, builder, value, returned, carry)
 
 
 # ---- types of carries

@@ -13,7 +13,7 @@ from ...diagnostics.errors import CompileError
 from ..tiles.tile_cuda import InFlightType, TileType
 from . import emit_single as source
 from .emit import check_body, counts, run_carry, run_steps
-from .emit_cuda import EmittedType, emitted_model
+from .emit_cuda import EmittedType
 from .pipelines_cuda import PipelineType, made
 
 
@@ -23,7 +23,7 @@ class AloneType(EmittedType):
         super().__init__(pipe, body, nb.types.none, f"emitted alone with {carry}")
 
 
-emitted_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("carry", ty.carry)])
+nb.struct_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("carry", ty.carry)])
 
 
 @cuda_meaning(source.make_alone)
@@ -39,13 +39,9 @@ def _emitted_alone(_context: Any, pipe: Any, body: Any, init_carry: Any) -> Any:
     check_body(pipe.where, facts, body, counts(pipe), (False, False), carry != nb.types.none, "init_carry")
     value = AloneType(pipe, body, carry)
     result = bound_type(source.run_alone, value)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        struct = nb.cgutils.create_struct_proxy(value)(context, builder)
-        struct.pipe, struct.body, struct.carry = args
-        return bound_value(context, builder, result, struct._getvalue())
-
-    return result(pipe, body, carry), codegen
+    context, builder, args = yield result(pipe, body, carry)
+    emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], carry=args[2])
+    return bound_value(context, builder, result, emitted)
 
 
 @cuda_meaning(source.run_alone)
@@ -53,7 +49,8 @@ def _run_alone(typing_context: Any, emitted: AloneType, *refs: Any) -> Any:
     carry = emitted.carry
     if emitted.pipe.context.role == "memory" and not emitted.mirrored:
         inert = _inert(carry)
-        return inert(emitted, *refs), lambda context, builder, sig, args: _no_value(context, builder, inert)
+        context, builder, _ = yield inert(emitted, *refs)
+        return _no_value(context, builder, inert)
     if emitted.pipe.inert_grid is not None:
         raise CompileError(f"{emitted.where}: grid: {emitted.pipe.inert_grid} {REASON}")
     arrays = nb.types.Tuple(list(refs))
@@ -61,16 +58,13 @@ def _run_alone(typing_context: Any, emitted: AloneType, *refs: Any) -> Any:
     alone = carry == nb.types.none
     function, argtypes = (run_steps, (emitted, arrays)) if alone else (run_carry, (captured, carry))
     returned = nb.returns(typing_context, function, argtypes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        packed = context.make_tuple(builder, arrays, args[1:])
-        if alone:
-            return nb.call(context, builder, function, argtypes, (args[0], packed))[1]
-        bound = context.make_tuple(builder, captured, [args[0], packed])
-        initial = nb.cgutils.create_struct_proxy(emitted)(context, builder, value=args[0]).carry
-        return nb.call(context, builder, function, argtypes, (bound, initial))[1]
-
-    return returned(emitted, *refs), codegen
+    context, builder, args = yield returned(emitted, *refs)
+    packed = context.make_tuple(builder, arrays, args[1:])
+    if alone:
+        return nb.call(context, builder, function, argtypes, (args[0], packed))[1]
+    bound = context.make_tuple(builder, captured, [args[0], packed])
+    initial = nb.fields(context, builder, emitted, args[0]).carry
+    return nb.call(context, builder, function, argtypes, (bound, initial))[1]
 
 
 def _inert(carry: Any) -> Any:

@@ -19,14 +19,10 @@ I32, I64 = nb.types.int32, nb.types.int64
 @cuda_meaning(source.arrive_at_peers)
 def _arrive_at_peers(typing_context: Any, ring: Any, part: Any, address: Any) -> Any:
     plan = ring.plan
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
-        if (plan.manual_consumed or plan.delay) and not plan.private:  # the arrival may stand before a loop's end: see `join`
-            nb.call(context, builder, barrier.warp_sync, (), ())
-        return nb.nothing(context)
-
-    return nb.types.void(ring, part, I32), codegen
+    context, builder, args = yield nb.types.void(ring, part, I32)
+    arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
+    if (plan.manual_consumed or plan.delay) and not plan.private:  # the arrival may stand before a loop's end: see `join`
+        nb.call(context, builder, barrier.warp_sync, (), ())
 
 
 def own_share(builder: Any, dims: Dims, along: tuple[int, ...]) -> Any:

@@ -65,7 +65,7 @@ def turn(name: str | None) -> NoReturn:
 
 # ---- which barriers
 @op
-def if_several(np_: Context, number: int, function: Callable[[Context, int], None]) -> None:
+def if_several(np_: Context, function: Callable[[Context, int], None], number: int) -> None:
     """``function(np_, number)`` by a compute warpgroup that has others to take turns with; by others nothing is even compiled."""
     if np_.unit.compute_wgs > 1 and not np_.memory:
         function(np_, number)
@@ -100,13 +100,13 @@ def pass_token(np_, number):  # type: ignore[no-untyped-def]
 @helper(context=True)
 def enter_turn(np_, number):  # type: ignore[no-untyped-def]
     """The top of a block."""
-    if_several(np_, number, await_token)
+    if_several(np_, await_token, number)
 
 
 @helper(context=True)
 def leave_turn(np_, number):  # type: ignore[no-untyped-def]
     """The end of a block."""
-    if_several(np_, number, pass_token)
+    if_several(np_, pass_token, number)
 
 
 @helper
@@ -134,4 +134,4 @@ def over_tokens(np_: Context, warpgroup: int, function: Callable[[Context, int],
     """``function(np_, number)`` for each token, by one of the compute warpgroups."""
     if not np_.memory and np_.unit.number(current().warpgroup) == warpgroup:
         for number in range(len(np_.unit.tokens)):
-            if_several(np_, number, function)
+            if_several(np_, function, number)

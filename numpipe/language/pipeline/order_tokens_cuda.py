@@ -6,27 +6,18 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan.context_cuda import own_warpgroup
+from ...plan.context_cuda import by_those, own_warpgroup
+from ...plan.unit import Unit
 from . import order_tokens as source
 
 I32 = nb.types.int32
 
 
-def _several(np_: Any) -> bool:
-    return bool(np_.unit.compute_wgs > 1 and np_.role != "memory")
+def _several(unit: Unit, role: str) -> bool:
+    return unit.compute_wgs > 1 and role != "memory"
 
 
-@cuda_meaning(source.if_several)
-def _if_several(typing_context: Any, np_: Any, number: Any, function: Any) -> Any:
-    if _several(np_):
-        nb.returns(typing_context, function, (np_, number))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if _several(np_):
-            nb.call(context, builder, function, (np_, number), args[:2])
-        return nb.nothing(context)
-
-    return nb.types.void(np_, number, function), codegen
+by_those(source.if_several, _several)
 
 
 @cuda_meaning(source.own_place)
@@ -39,18 +30,15 @@ def _own_place(_context: Any, np_: Any, number: Any) -> Any:
 def _next_place(_context: Any, np_: Any, number: Any) -> Any:
     unit = np_.unit
     first = unit.token_barrier(nb.literal(number))
-
-    def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        following = builder.add(own_warpgroup(builder, args[0]), nb.const(1))
-        last = builder.icmp_unsigned("==", following, nb.const(unit.compute_wgs))
-        return builder.add(builder.select(last, nb.const(0), following), nb.const(first))
-
-    return I32(np_, number), codegen
+    _, builder, args = yield I32(np_, number)
+    following = builder.add(own_warpgroup(builder, args[0]), nb.const(1))
+    last = builder.icmp_unsigned("==", following, nb.const(unit.compute_wgs))
+    return builder.add(builder.select(last, nb.const(0), following), nb.const(first))
 
 
 def _over_tokens(context: Any, builder: Any, np_: Any, value: Any, warpgroup: int, function: Any) -> None:
     """`order_tokens.over_tokens`."""
-    if not _several(np_) or not np_.unit.tokens:
+    if not _several(np_.unit, np_.role) or not np_.unit.tokens:
         return
     with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))):
         for token in range(len(np_.unit.tokens)):
@@ -61,18 +49,11 @@ def _over_tokens(context: Any, builder: Any, np_: Any, value: Any, warpgroup: in
 @cuda_meaning(source.begin_tokens)
 def _begin_tokens(_context: Any, np_: Any, names: Any) -> Any:
     np_.unit.tokens = nb.literal(names)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        _over_tokens(context, builder, np_, args[0], np_.unit.compute_wgs - 1, source.pass_token)
-        return nb.nothing(context)
-
-    return nb.types.void(np_, names), codegen
+    context, builder, args = yield nb.types.void(np_, names)
+    _over_tokens(context, builder, np_, args[0], np_.unit.compute_wgs - 1, source.pass_token)
 
 
 @cuda_meaning(source.end_tokens)
 def _end_tokens(_context: Any, np_: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        _over_tokens(context, builder, np_, args[0], 0, source.await_token)
-        return nb.nothing(context)
-
-    return nb.types.void(np_), codegen
+    context, builder, args = yield nb.types.void(np_)
+    _over_tokens(context, builder, np_, args[0], 0, source.await_token)

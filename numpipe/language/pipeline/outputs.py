@@ -34,12 +34,6 @@ SHARED_BARRIER = OUTPUTS_BARRIER
 """named barrier of outputs that all compute warpgroups write; those below are the warpgroups' own (1 + warpgroup), 0 the CTA's"""
 
 
-@op
-def several(ring: Ring) -> bool:
-    """Whether the ring has more slots than one."""
-    return ring.plan.slots > 1
-
-
 def unread(plan: RingPlan) -> int:
     """Bulk groups that may still be read when a block's slot is needed: those of the blocks since it was used last.
 
@@ -52,18 +46,6 @@ def unread(plan: RingPlan) -> int:
 def await_slot(ring: Ring) -> None:
     """Wait until the stores of the block that used the next slot last have read it."""
     current().bulk_wait(unread(ring.plan), read=True)
-
-
-@op
-def threads_of(ring: Ring) -> int:
-    """How many threads the warpgroups have that write a tile together."""
-    return 128 * ring.np.unit.compute_wgs
-
-
-@op
-def is_private(ring: Ring) -> bool:
-    """Whether every compute warpgroup has a ring of its own."""
-    return bool(ring.plan.private)
 
 
 @op
@@ -100,10 +82,10 @@ def stored_map(plan: RingPlan, number: int) -> MapRequest:
 @helper
 def meet(ring):  # type: ignore[no-untyped-def]
     """All warpgroups that write a tile, and what they have done before."""
-    if is_private(ring):
+    if ring.private:
         barrier.sync(1 + special.warpgroup_index(), 128)
     else:
-        barrier.sync(SHARED_BARRIER, threads_of(ring))
+        barrier.sync(SHARED_BARRIER, ring.writers)
 
 
 @helper
@@ -111,7 +93,7 @@ def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
     """Before step k: store the block that step k - 1 was the last to write."""
     if k > 0 and ends(ring, k - 1):
         fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
-        if several(ring):
+        if ring.slots > 1:
             first_lane(ring, await_slot, ring)
         meet(ring)
         note(ring, "store", step_of(ring, k, 1), 0)
@@ -121,7 +103,7 @@ def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
 @helper
 def begin_block(ring, k):  # type: ignore[no-untyped-def]
     """Before step k, if it begins a block and the end of the one before has not freed its slot: wait for that."""
-    if not several(ring) and begins(ring, k):
+    if ring.slots == 1 and begins(ring, k):
         first_lane(ring, await_slot, ring)
         meet(ring)
 

@@ -9,46 +9,32 @@ from ...core.lanes_cuda import elected, one_of_warp
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from . import outputs as source
-from .ring_cuda import constant_of_plan, copies_of, index_maps_return, ring_value
+from .ring_cuda import copies_of, index_maps_return
 
 I32, I64 = nb.types.int32, nb.types.int64
 
-constant_of_plan(source.several, lambda plan: plan.slots > 1, nb.types.boolean)
-constant_of_plan(source.is_private, lambda plan: bool(plan.private), nb.types.boolean)
-
-
-@cuda_meaning(source.threads_of)
-def _threads_of(_context: Any, ring: Any) -> Any:
-    return I32(ring), lambda context, builder, sig, args: nb.const(128 * ring.context.unit.compute_wgs)
 
 
 @cuda_meaning(source.await_slot)
 def _await_slot(_context: Any, ring: Any) -> Any:
     kind, value = nb.immediate(source.unread(ring.plan))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return nb.call(context, builder, cp_async_bulk.wait_group_read, (kind,), (value,))[1]
-
-    return nb.types.void(ring), codegen
+    context, builder, _ = yield nb.types.void(ring)
+    return nb.call(context, builder, cp_async_bulk.wait_group_read, (kind,), (value,))[1]
 
 
 @cuda_meaning(source.first_lane)
 def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> Any:
     nb.returns(typing_context, function, args)
     first = nb.const(4 * ring.context.unit.first_compute)
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        if ring.plan.private:
-            chosen = elected(builder)
-        else:
-            warp = builder.lshr(nb.thread_index(builder), nb.const(5))
-            chosen = builder.and_(builder.icmp_unsigned("==", warp, first), one_of_warp(builder))
-        with builder.if_then(chosen):
-            nb.call(context, builder, function, args, values[2:])
-        nb.join(builder)
-        return nb.nothing(context)
-
-    return nb.types.void(ring, function, *args), codegen
+    context, builder, values = yield nb.types.void(ring, function, *args)
+    if ring.plan.private:
+        chosen = elected(builder)
+    else:
+        warp = builder.lshr(nb.thread_index(builder), nb.const(5))
+        chosen = builder.and_(builder.icmp_unsigned("==", warp, first), one_of_warp(builder))
+    with builder.if_then(chosen):
+        nb.call(context, builder, function, args, values[2:])
+    nb.join(builder)
 
 
 @cuda_meaning(source.check_start)
@@ -62,14 +48,9 @@ def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
     returned = dict(enumerate(index_maps_return(typing_context, ring, indices)))
     for number in returned:
         ring.context.unit.map_slot(source.stored_map(ring.plan, number))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        for _, place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
-                                                                args[2], source.stored_map):
-            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy),
-                    (tensor, coords, address, nb.nothing(context)))
-        nb.call(context, builder, cp_async_bulk.commit_group, (), ())
-        return nb.nothing(context)
-
-    return nb.types.void(ring, indices, I32), codegen
+    context, builder, args = yield nb.types.void(ring, indices, I32)
+    value = nb.fields(context, builder, ring, args[0])
+    for _, place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
+                                                            args[2], source.stored_map):
+        nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy), (tensor, coords, address, nb.nothing(context)))
+    nb.call(context, builder, cp_async_bulk.commit_group, (), ())

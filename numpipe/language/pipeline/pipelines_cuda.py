@@ -30,7 +30,7 @@ from .ring import unravel
 from .ring_cuda import RingType, counter_of
 from .single import advance_alone, begin_alone
 from .steps import Group, advance, fill_step, finish_loads, places, produce, ring_steps, tiles
-from .steps_cuda import LoopType, loop_value
+from .steps_cuda import LoopType
 from .turns import check_pipeline as check_turns
 
 I32 = nb.types.int32
@@ -57,11 +57,8 @@ class PipelineType(nb.types.Type):  # type: ignore[misc]
         return not isinstance(self.steps_of, nb.types.NoneType)
 
 
-@nb.register_model(PipelineType)
-class _PipelineModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: PipelineType) -> None:
-        super().__init__(manager, fe_type, [("np", fe_type.context), ("grid", nb.types.UniTuple(I32, fe_type.rank)),
-                                            ("specs", nb.types.Tuple(fe_type.specs)), ("steps_of", fe_type.steps_of)])
+nb.struct_model(PipelineType, lambda ty: [
+    ("np", ty.context), ("grid", nb.types.UniTuple(I32, ty.rank)), ("specs", nb.types.Tuple(ty.specs)), ("steps_of", ty.steps_of)])
 
 
 @cuda_meaning(source.make_pipeline)
@@ -107,17 +104,11 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
     pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
                         manual, single, inert, all(size == 1 for size in sizes))
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        value = nb.cgutils.create_struct_proxy(pipe)(context, builder)
-        value.np, value.steps_of = args[0], args[6]
-        if inert is None:
-            value.grid = args[1]
-        value.specs = context.make_tuple(builder, nb.types.Tuple(pipe.specs), [
-            leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)])
-        return value._getvalue()
-
-    return pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *more, known, site), codegen
+    context, builder, args = yield pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *more, known, site)
+    grid = {} if inert is not None else {"grid": args[1]}
+    specs = [leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)]
+    return nb.struct(context, builder, pipe, np=args[0], steps_of=args[6], **grid,
+                     specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs))
 
 
 class StepsType(nb.types.SimpleIterableType):  # type: ignore[misc]
@@ -151,16 +142,8 @@ class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
         return self.role == "memory" and self.once and not self.exhausted and not self.loop.single and not self.loop.ends_empty
 
 
-@nb.register_model(StepsType)
-class _StepsModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: StepsType) -> None:
-        super().__init__(manager, fe_type, [("loop", fe_type.iterator_type.loop)])
-
-
-@nb.register_model(StepsIterator)
-class _IteratorModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: StepsIterator) -> None:
-        super().__init__(manager, fe_type, [("loop", fe_type.loop), ("k", nb.types.EphemeralPointer(I32))])
+nb.struct_model(StepsType, lambda ty: [("loop", ty.iterator_type.loop)])
+nb.struct_model(StepsIterator, lambda ty: [("loop", ty.loop), ("k", nb.types.EphemeralPointer(I32))])
 
 
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
@@ -207,7 +190,7 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
                 refs_value: Any) -> Any:
     """A value of it, for the arrays `refs_value`, of type `refs`."""
     kind = steps.iterator_type.loop
-    pipeline = nb.cgutils.create_struct_proxy(pipe)(context, builder, value=pipe_value)
+    pipeline = nb.fields(context, builder, pipe, pipe_value)
     arrays = [value for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
               if not isinstance(ty, AllocationsType)]
     specs = nb.cgutils.unpack_tuple(builder, pipeline.specs, len(pipe.specs))
@@ -219,24 +202,20 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
         total = own  # nobody loads for others
     rings = []
     for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
-        value = nb.cgutils.create_struct_proxy(ring)(context, builder)
-        value.np, value.grid, value.steps = pipeline.np, pipeline.grid, own
-        value.first = builder.load(counter_of(builder, ring, pipeline.np))
+        copies = {}
         if ring.copies:
             first = group.operands[0]
-            value.table = gmem_value(context, builder, leaves(refs)[first], arrays[first]).table  # all arrays' maps are in one
-            value.index_maps = context.make_tuple(builder, ring.index_maps, [
-                nb.cgutils.create_struct_proxy(pipe.specs[n])(context, builder, value=specs[n]).index_map for n in group.operands])
-        rings.append(value._getvalue())
-    loop = loop_value(context, builder, kind)
-    loop.np, loop.grid, loop.total, loop.steps = pipeline.np, pipeline.grid, total, own
-    loop.rings = context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[:len(kind.rings)])
-    loop.outs = context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings):])
-    loop.passed = context.make_tuple(builder, nb.types.Tuple(kind.passed), [
-        array for array, place in zip(arrays, kind.places, strict=True) if place is None])
-    result = nb.cgutils.create_struct_proxy(steps)(context, builder)
-    result.loop = loop._getvalue()
-    return result._getvalue()
+            copies["table"] = gmem_value(context, builder, leaves(refs)[first], arrays[first]).table  # all arrays' maps are in one
+            copies["index_maps"] = context.make_tuple(builder, ring.index_maps, [
+                nb.fields(context, builder, pipe.specs[n], specs[n]).index_map for n in group.operands])
+        rings.append(nb.struct(context, builder, ring, np=pipeline.np, grid=pipeline.grid, steps=own,
+                               first=builder.load(counter_of(builder, ring, pipeline.np)), **copies))
+    passed = [array for array, place in zip(arrays, kind.places, strict=True) if place is None]
+    return nb.struct(context, builder, steps, loop=nb.struct(
+        context, builder, kind, np=pipeline.np, grid=pipeline.grid, total=total, steps=own,
+        rings=context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[:len(kind.rings)]),
+        outs=context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings):]),
+        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed)))
 
 
 def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
@@ -261,17 +240,14 @@ def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, unpack
     source.check_tokens(pipe.where, pipe.unequal, nb.literal(turns))
     result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups), nb.literal(last), nb.literal(waited),
                         nb.literal(turns) or (), True)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return steps_value(context, builder, result, pipe, args[0], refs, args[1])
-
-    return result(pipe, refs, nested, groups, unpacked, waited, turns, last), codegen
+    context, builder, args = yield result(pipe, refs, nested, groups, unpacked, waited, turns, last)
+    return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
 
 @nb.lower_builtin("getiter", StepsType)
 def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = nb.cgutils.create_struct_proxy(sig.args[0].iterator_type)(context, builder)
-    value.loop = nb.cgutils.create_struct_proxy(sig.args[0])(context, builder, value=args[0]).loop
+    value.loop = nb.fields(context, builder, sig.args[0], args[0]).loop
     iterator = sig.args[0].iterator_type
     if iterator.loop.single and iterator.role == "compute":
         nb.call(context, builder, begin_alone, (iterator.loop,), (value.loop,))
@@ -286,7 +262,7 @@ def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 @nb.iternext_impl(nb.RefType.UNTRACKED)
 def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
-    it = nb.cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
+    it = nb.fields(context, builder, kind, args[0])
     if kind.exhausted:
         if kind.once:
             _load_once(context, builder, kind.loop, it.loop)
@@ -295,7 +271,7 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
         result.set_valid(nb.const(0, nb.i1))
         result.yield_(context.get_constant_undef(kind.yield_type))
         return
-    loop = loop_value(context, builder, kind.loop, it.loop)
+    loop = nb.fields(context, builder, kind.loop, it.loop)
     k = builder.load(it.k)
     # Before a step's indices and behind the test nothing is done, so that the end of the test is the loop's own: LLVM makes one of
     # the two. It would then know the number of steps, and copy steps, with all their products, two by two or the first one apart:

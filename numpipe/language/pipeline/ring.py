@@ -60,12 +60,20 @@ class Ring:
     grid, steps             of the loop; the steps that this warpgroup runs
     first                   the ring's step counter when the loop begins
     waited                  parts that the body is sure to wait for in every step, before it releases them
+    slots, delay            of the plan: how many there are; steps a slot is kept after the step that used it
+    awaits, releases        whether the ring waits for a step's tiles, and releases slots while the loop runs; else the body does
+    unreleased              the oldest step that a loop's end has to release, counted back from the last one; -1: none
+    private                 whether every compute warpgroup has a ring of its own
+    writers                 threads of the warpgroups that write an output's tile together
     """
 
     def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...],
                  grid: tuple[Any, ...], steps: Any, waited: tuple[int, ...] = ()) -> None:
         self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
-        self.waited = waited
+        self.waited, self.slots, self.delay, self.private = waited, plan.slots, plan.delay, bool(plan.private)
+        self.awaits, self.releases = not plan.manual_ready, not plan.manual_consumed
+        self.unreleased = plan.delay - plan.manual_consumed
+        self.writers = 128 * np_.unit.compute_wgs
         self.first = counter(np_, plan.index)
         self.step = 0
         """the newest that was told of (`note`)"""
@@ -135,34 +143,10 @@ def begins_consumed(ring: Ring, part: int) -> bool:
 
 
 @op
-def awaits(ring: Ring) -> bool:
-    """Whether the ring waits for a step's tiles; else the body does."""
-    return not ring.plan.manual_ready
-
-
-@op
-def releases(ring: Ring) -> bool:
-    """Whether the ring releases slots while the loop runs; else the body does."""
-    return not ring.plan.manual_consumed
-
-
-@op
-def unreleased(ring: Ring) -> int:
-    """The oldest step that a loop's end has to release, counted back from the last one; -1: none."""
-    return ring.plan.delay - ring.plan.manual_consumed
-
-
-@op
 def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
     """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant (`RingPlan.chosen`)."""
     for number in ring.plan.chosen(parts, part, ring.waited):
         function(ring, number, *args)
-
-
-@op
-def delay_of(ring: Ring) -> int:
-    """Steps a slot is kept after the step that used it."""
-    return ring.plan.delay
 
 
 @op
@@ -227,21 +211,9 @@ def step_of(ring: Ring, k: Any, back: Any) -> Any:
 
 
 @op
-def slots_of(ring: Ring) -> int:
-    """Slots of the ring."""
-    return ring.plan.slots
-
-
-@op
 def blocks_of(ring: Ring) -> Any:
     """How many blocks this warpgroup's loop uses."""
     return blocks_in(ring, ring.steps)
-
-
-@op
-def first_of(ring: Ring) -> Any:
-    """The ring's step counter when the loop begins."""
-    return ring.first
 
 
 def own_step(ring: Ring, k: Any) -> tuple[int, bool]:
@@ -385,7 +357,7 @@ def release_used(ring, k, back):  # type: ignore[no-untyped-def]
 @helper
 def release_delayed(ring, part, k):  # type: ignore[no-untyped-def]
     """In step k, give back what the step `delay` before was the last to use; the loop's end does the last ones."""
-    delay = delay_of(ring)
+    delay = ring.delay
     if (delay == 0 or k >= delay) and ends(ring, k - delay):
         note_released(ring, part, step_of(ring, k, delay))
         release(ring, part, step_of(ring, k, delay))

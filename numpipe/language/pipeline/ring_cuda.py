@@ -39,16 +39,9 @@ class RingType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
 
 
-@nb.register_model(RingType)
-class _RingModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: RingType) -> None:
-        copies = [("table", nb.types.int64), ("index_maps", fe_type.index_maps)] if fe_type.copies else []
-        super().__init__(manager, fe_type, [("np", fe_type.context), *copies, ("grid", nb.types.UniTuple(I32, fe_type.rank)),
-                                            ("steps", I32), ("first", I32)])
-
-
-def ring_value(context: Any, builder: Any, ring: RingType, value: Any) -> Any:
-    return nb.cgutils.create_struct_proxy(ring)(context, builder, value=value)
+nb.struct_model(RingType, lambda ty: [
+    ("np", ty.context), *([("table", nb.types.int64), ("index_maps", ty.index_maps)] if ty.copies else []),
+    ("grid", nb.types.UniTuple(I32, ty.rank)), ("steps", I32), ("first", I32)])
 
 
 def own(builder: Any, ring: RingType, offset: int, nbytes: int) -> Any:
@@ -69,10 +62,9 @@ def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
 def _of_step(operation: Any, function: Any) -> None:
     """An operation (ring, int32) -> int32."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, number: Any) -> Any:
         return I32(ring, I32), lambda context, builder, sig, args: function(builder, ring.plan, args[1])
-
-    cuda_meaning(operation)(typer)
 
 
 _of_step(source.slot_of, lambda b, plan, step: b.urem(step, nb.const(plan.slots)))
@@ -82,50 +74,35 @@ _of_step(source.phase_of, lambda b, plan, step: b.udiv(step, nb.const(plan.slots
 def _barrier_of_slot(operation: Any, base: Any) -> None:
     """An operation (ring, slot, part) -> address."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
         first = base(ring.plan, nb.literal(part))
         return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
             own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
-
-    cuda_meaning(operation)(typer)
 
 
 _barrier_of_slot(source.ready, RingPlan.ready_at)
 _barrier_of_slot(source.consumed, RingPlan.consumed_at)
 
 
-def constant_of_plan(operation: Any, function: Any, type: Any = I32) -> None:
-    """An operation ring -> compile-time constant."""
-
-    def typer(_context: Any, ring: Any) -> Any:
-        return type(ring), lambda context, builder, sig, args: context.get_constant(type, function(ring.plan))
-
-    cuda_meaning(operation)(typer)
-
-
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
-    """An operation (ring, part) -> compile-time constant."""
+    """An operation (ring, part, …) -> compile-time constant."""
 
-    def typer(_context: Any, ring: Any, part: Any) -> Any:
-        found = function(ring.plan, nb.literal(part))
-        return type(ring, part), lambda context, builder, sig, args: context.get_constant(type, found)
+    @cuda_meaning(operation)
+    def typer(_context: Any, ring: Any, *given: Any) -> Any:
+        context, _, _ = yield type(ring, *given)
+        return context.get_constant(type, function(ring.plan, *map(nb.literal, given)))
 
-    cuda_meaning(operation)(typer)
 
-
-constant_of_plan(source.delay_of, lambda plan: plan.delay)
-constant_of_plan(source.slots_of, lambda plan: plan.slots)
-constant_of_plan(source.unreleased, lambda plan: plan.delay - plan.manual_consumed)
-constant_of_plan(source.awaits, lambda plan: not plan.manual_ready, nb.types.boolean)
-constant_of_plan(source.releases, lambda plan: not plan.manual_consumed, nb.types.boolean)
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
 _constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
-
-
-@cuda_meaning(source.announces)
-def _announces(_context: Any, ring: Any, part: Any, loaded: Any) -> Any:
-    found = ring.plan.announces(nb.literal(part), nb.literal(loaded))
-    return nb.types.boolean(ring, part, loaded), lambda context, builder, sig, args: nb.const(int(found), nb.i1)
+_constant_of_part(source.announces, RingPlan.announces, nb.types.boolean)
+nb.constant_attributes(RingType, I32, slots=lambda ring: ring.plan.slots, delay=lambda ring: ring.plan.delay,
+                       unreleased=lambda ring: ring.plan.delay - ring.plan.manual_consumed,
+                       writers=lambda ring: 128 * ring.context.unit.compute_wgs)
+nb.constant_attributes(RingType, nb.types.boolean, awaits=lambda ring: not ring.plan.manual_ready,
+                       releases=lambda ring: not ring.plan.manual_consumed, private=lambda ring: bool(ring.plan.private))
+nb.field_attributes(RingType, first=I32, grid=lambda ring: nb.types.UniTuple(I32, ring.rank))
 
 
 @cuda_meaning(source.each)
@@ -133,13 +110,9 @@ def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, 
     numbers = [nb.immediate(number) for number in ring.plan.chosen(nb.literal(parts), nb.literal(part), ring.waited)]
     for kind, _ in numbers:
         nb.returns(typing_context, function, (ring, kind, *args))
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        for kind, number in numbers:
-            nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
-        return nb.nothing(context)
-
-    return nb.types.void(ring, parts, part, function, *args), codegen
+    context, builder, values = yield nb.types.void(ring, parts, part, function, *args)
+    for kind, number in numbers:
+        nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
 
 
 def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
@@ -149,13 +122,9 @@ def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
 
 @cuda_meaning(source.set_steps_done)
 def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])),
-                      counter_of(builder, ring, value.np))
-        return nb.nothing(context)
-
-    return nb.types.void(ring, I32), codegen
+    context, builder, args = yield nb.types.void(ring, I32)
+    value = nb.fields(context, builder, ring, args[0])
+    builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])), counter_of(builder, ring, value.np))
 
 
 # ---- steps of the pipeline and steps of the ring
@@ -188,11 +157,10 @@ def blocks_in(context: Any, builder: Any, ring: RingType, value: Any, steps: Any
 def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
     """An operation (ring, int32): ``function(builder, ring, value, k)``."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, k: Any) -> Any:
         return result(ring, I32), lambda context, builder, sig, args: function(
-            builder, ring, ring_value(context, builder, ring, args[0]), args[1])
-
-    cuda_meaning(operation)(typer)
+            builder, ring, nb.fields(context, builder, ring, args[0]), args[1])
 
 
 def _ends(builder: Any, ring: RingType, value: Any, k: Any) -> Any:
@@ -206,45 +174,23 @@ of_pipeline_step(source.ends, nb.types.boolean, _ends)
 
 @cuda_meaning(source.step_of)
 def _step_of(_context: Any, ring: Any, k: Any, back: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        if ring.plan.dims is None:
-            return builder.sub(builder.add(value.first, args[1]), args[2])  # a sum that the loop has already
-        return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
-
-    return I32(ring, I32, I32), codegen
+    context, builder, args = yield I32(ring, I32, I32)
+    value = nb.fields(context, builder, ring, args[0])
+    if ring.plan.dims is None:
+        return builder.sub(builder.add(value.first, args[1]), args[2])  # a sum that the loop has already
+    return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
 
 
 @cuda_meaning(source.blocks_of)
 def _blocks_of(_context: Any, ring: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        return blocks_in(context, builder, ring, value, value.steps)
-
-    return I32(ring), codegen
-
-
-def field_of_ring(operation: Any, name: str, type: Any) -> None:
-    def typer(_context: Any, ring: Any) -> Any:
-        return type(ring)(ring), lambda context, builder, sig, args: getattr(ring_value(context, builder, ring, args[0]), name)
-
-    cuda_meaning(operation)(typer)
-
-
-field_of_ring(source.first_of, "first", lambda ring: I32)
+    context, builder, args = yield I32(ring)
+    value = nb.fields(context, builder, ring, args[0])
+    return blocks_in(context, builder, ring, value, value.steps)
 
 
 cuda_meaning(source.note)(of_ring)
-
-
-@cuda_meaning(source.note_released)
-def _note_released(_context: Any, ring: Any, part: Any, step: Any) -> Any:
-    return nb.types.void(ring, part, step), lambda context, builder, sig, args: nb.nothing(context)
-
-
-@cuda_meaning(source.check_released)
-def _check_released(_context: Any, ring: Any, k: Any) -> Any:
-    return nb.types.void(ring, k), lambda context, builder, sig, args: nb.nothing(context)
+cuda_meaning(source.note_released)(nb.no_code)
+cuda_meaning(source.check_released)(nb.no_code)
 
 
 def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list[Any]:
@@ -285,16 +231,12 @@ def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int
 def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
     operands = ring.plan.parts[nb.literal(part)]
     returned = index_maps_return(typing_context, ring, indices, operands)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = ring_value(context, builder, ring, args[0])
-        barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
-        for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
-                                      args[2], ring.context.unit.load_map):
-            load(context, builder, ring, block, copy, barrier)
-        return nb.nothing(context)
-
-    return nb.types.void(ring, indices, I32, part), codegen
+    context, builder, args = yield nb.types.void(ring, indices, I32, part)
+    value = nb.fields(context, builder, ring, args[0])
+    barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
+    for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
+                                  args[2], ring.context.unit.load_map):
+        load(context, builder, ring, block, copy, barrier)
 
 
 def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
@@ -324,25 +266,19 @@ def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.context.role
     tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role, plan.written)
                             for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        stage = stage_of(builder, ring, args[1])
-        return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
-
-    return tiles(ring, I32), codegen
+    context, builder, args = yield tiles(ring, I32)
+    stage = stage_of(builder, ring, args[1])
+    return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
 
 
 @cuda_meaning(source.unravel)
 def _unravel(_context: Any, step: Any, grid: Any) -> Any:
     rank = len(grid)
     indices = nb.types.UniTuple(I32, rank)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        rest, found = args[0], []
-        for axis in range(rank - 1, 0, -1):
-            size = builder.extract_value(args[1], axis)
-            found.append(builder.urem(rest, size))
-            rest = builder.udiv(rest, size)
-        return context.make_tuple(builder, indices, [rest, *reversed(found)])
-
-    return indices(I32, nb.types.UniTuple(I32, rank)), codegen
+    context, builder, args = yield indices(I32, nb.types.UniTuple(I32, rank))
+    rest, found = args[0], []
+    for axis in range(rank - 1, 0, -1):
+        size = builder.extract_value(args[1], axis)
+        found.append(builder.urem(rest, size))
+        rest = builder.udiv(rest, size)
+    return context.make_tuple(builder, indices, [rest, *reversed(found)])

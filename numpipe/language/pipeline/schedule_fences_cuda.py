@@ -33,16 +33,12 @@ def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
     if np_.role == "compute" and not none and not isinstance(after, (TileType, InFlightType)):
         raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
     tile = None if none or np_.role == "memory" else settled(after, "schedule_fence(after)")
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.role == "compute":
-            own = own_warpgroup(builder, args[0])
-            if tile is None:
-                nb.emit_asm(builder, nb.void, [own], _FENCE, "r,~{memory}")
-            else:
-                parts = words(builder, tile, args[1])
-                ends = [builder.bitcast(part, nb.i32) for part in (parts[0], parts[-1])]  # of two rows, where there are two
-                nb.emit_asm(builder, nb.void, [own, *ends], _BEHIND, "r,r,r,~{memory}")
-        return nb.nothing(context)
-
-    return nb.types.void(np_, after), codegen
+    _, builder, args = yield nb.types.void(np_, after)
+    if np_.role == "compute":
+        own = own_warpgroup(builder, args[0])
+        if tile is None:
+            nb.emit_asm(builder, nb.void, [own], _FENCE, "r,~{memory}")
+        else:
+            parts = words(builder, tile, args[1])
+            ends = [builder.bitcast(part, nb.i32) for part in (parts[0], parts[-1])]  # of two rows, where there are two
+            nb.emit_asm(builder, nb.void, [own, *ends], _BEHIND, "r,r,r,~{memory}")

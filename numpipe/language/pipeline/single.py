@@ -22,7 +22,7 @@ import numpy as np
 from ...core.arith import successor
 from ...core.lanes import one_lane
 from ...core.op import helper, op
-from .ring import Ring, blocks_of, delay_of, each, ends, fill, first_of, own_step, slots_of, unravel
+from .ring import Ring, blocks_of, each, ends, fill, own_step, unravel
 from .steps import await_products, begin_step, end_loop, over, release_due
 
 
@@ -40,25 +40,19 @@ def first_use(ring: Ring, block: Any) -> Any:
     return block if dims is None else np.int32(block * np.prod([int(n) for n in ring.grid[dims:]])) if dims else np.int32(0)
 
 
-@op
-def grid_in(ring: Ring) -> Any:
-    """Steps of the pipeline in each dimension."""
-    return ring.grid
-
-
 # ---- one lane ----------------------------------------------------------------------------------------------------
 @helper
 def fill_block(ring, block):  # type: ignore[no-untyped-def]
     """Fill the slot of a block, if the loop uses one of that number."""
     if block < blocks_of(ring):
-        each(ring, "all", 0, fill, unravel(first_use(ring, block), grid_in(ring)), first_of(ring) + block)
+        each(ring, "all", 0, fill, unravel(first_use(ring, block), ring.grid), ring.first + block)
 
 
 @helper
 def fill_slots(ring):  # type: ignore[no-untyped-def]
     """Before the loop: fill as many slots as there are, or blocks."""
     block = np.int32(0)
-    while block < slots_of(ring):
+    while block < ring.slots:
         fill_block(ring, block)
         block = successor(block)
 
@@ -66,9 +60,9 @@ def fill_slots(ring):  # type: ignore[no-untyped-def]
 @helper
 def fill_used(ring, k):  # type: ignore[no-untyped-def]
     """Before step k: fill the slot that was released there."""
-    used = k - 1 - delay_of(ring)
+    used = k - 1 - ring.delay
     if used >= 0 and ends(ring, used):
-        fill_block(ring, block_of(ring, used) + slots_of(ring))
+        fill_block(ring, block_of(ring, used) + ring.slots)
 
 
 # ---- the warpgroup -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...core import numba as nb
 from . import single as source
-from .ring_cuda import RingType, field_of_ring, of_pipeline_step, own_step
+from .ring_cuda import RingType, of_pipeline_step, own_step
 
 I32 = nb.types.int32
 of_pipeline_step(source.block_of, I32, lambda builder, ring, value, k: own_step(builder, ring, value, k)[0])
@@ -22,6 +22,3 @@ def _first_use(builder: Any, ring: RingType, value: Any, block: Any) -> Any:
 
 
 of_pipeline_step(source.first_use, I32, _first_use)
-
-
-field_of_ring(source.grid_in, "grid", lambda ring: nb.types.UniTuple(I32, ring.rank))

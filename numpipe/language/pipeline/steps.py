@@ -30,24 +30,18 @@ from .ring import (
     Ring,
     await_consumed,
     await_ready,
-    awaits,
     begins,
     blocks_of,
     check_released,
-    delay_of,
     each,
     fill,
-    first_of,
     release,
     release_used,
-    releases,
     set_steps_done,
     slot_of,
-    slots_of,
     step_of,
     tiles_of,
     unravel,
-    unreleased,
 )
 from .turns import pass_turn
 
@@ -131,7 +125,31 @@ class Written(NamedTuple):
     operand: int
 
 
-class Loop:
+class LoopFacts:
+    """What a loop, and its type, say of themselves."""
+
+    rings: Any
+    outs: Any
+    manual: tuple[bool, bool]
+    passes_turn: bool
+
+    @property
+    def single(self) -> bool:
+        """Whether this warpgroup has the rings for itself (`single`)."""
+        return any(ring.plan.private for ring in (*self.rings, *self.outs))
+
+    @property
+    def passes_early(self) -> bool:
+        """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
+        return self.passes_turn and not any(self.manual)
+
+    @property
+    def passes_late(self) -> bool:
+        """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
+        return self.passes_turn and any(self.manual)
+
+
+class Loop(LoopFacts):
     """A pipeline over its arrays, on the simulated SM, in one warpgroup.
 
     rings         a step's, in the order of their first operands; `outs` are those of its outputs
@@ -154,26 +172,6 @@ class Loop:
         self.passes_turn, self.tokens = passes_turn, tokens
 
     @property
-    def has_tokens(self) -> bool:
-        """Whether its steps go through blocks of `numpipe.turn`."""
-        return bool(self.tokens)
-
-    @property
-    def single(self) -> bool:
-        """Whether this warpgroup has the rings for itself (`single`)."""
-        return any(ring.plan.private for ring in (*self.rings, *self.outs))
-
-    @property
-    def passes_early(self) -> bool:
-        """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
-        return self.passes_turn and not any(self.manual)
-
-    @property
-    def passes_late(self) -> bool:
-        """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
-        return self.passes_turn and any(self.manual)
-
-    @property
     def ends_empty(self) -> bool:
         """Whether the memory role ends the loop by waiting until its rings are empty."""
         return self.np.unit.params.drain
@@ -192,24 +190,6 @@ def over_outputs(loop: Loop, function: Callable[..., None], *args: Any) -> None:
     """``function(ring, *args)`` for each output ring."""
     for ring in loop.outs:
         function(ring, *args)
-
-
-@op
-def context_of(loop: Loop) -> Context:
-    """The context of the kernel function that the loop is in."""
-    return loop.np
-
-
-@op
-def grid_of(loop: Loop) -> Any:
-    """Steps in each dimension."""
-    return loop.grid
-
-
-@op
-def total_of(loop: Loop) -> Any:
-    """The pipeline's steps."""
-    return loop.total
 
 
 @op
@@ -275,15 +255,15 @@ def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
 @helper
 def fill_step(loop, k):  # type: ignore[no-untyped-def]
     """All loads of step k."""
-    over(loop, fill_begun, unravel(k, grid_of(loop)), k)
-    over_outputs(loop, check_start, unravel(k, grid_of(loop)))
+    over(loop, fill_begun, unravel(k, loop.grid), k)
+    over_outputs(loop, check_start, unravel(k, loop.grid))
 
 
 @helper
 def produce(loop):  # type: ignore[no-untyped-def]
     """The whole producer of an innermost pipeline loop."""
     k = np.int32(0)
-    while k < total_of(loop):
+    while k < loop.total:
         fill_step(loop, k)
         k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
     finish_loads(loop)
@@ -306,38 +286,38 @@ def await_empty(loop):  # type: ignore[no-untyped-def]
 def await_released(ring):  # type: ignore[no-untyped-def]
     """Wait until all of the loop's blocks have been released: the last one in each slot comes after those before it."""
     blocks = blocks_of(ring)
-    for back in range(1, slots_of(ring) + 1):
+    for back in range(1, ring.slots + 1):
         if back <= blocks:
-            each(ring, "consumed", 0, await_consumed, first_of(ring) + blocks - back)
+            each(ring, "consumed", 0, await_consumed, ring.first + blocks - back)
 
 
 # ---- compute role ------------------------------------------------------------------------------------------------
 @helper
 def release_due(ring, k):  # type: ignore[no-untyped-def]
     """Before step k: release what is due, if the ring does it."""
-    if releases(ring):
-        release_used(ring, k, delay_of(ring))
+    if ring.releases:
+        release_used(ring, k, ring.delay)
 
 
 @helper
 def await_begun(ring, k):  # type: ignore[no-untyped-def]
     """Wait for the tiles of the block that step k begins, if the ring does it."""
-    if awaits(ring) and begins(ring, k):
+    if ring.awaits and begins(ring, k):
         await_ready(ring, 0, step_of(ring, k, 0))
 
 
 @helper
 def release_rest(ring, k):  # type: ignore[no-untyped-def]
     """After the last step, k - 1: release what has been used and not been released."""
-    for back in range(unreleased(ring), -1, -1):
+    for back in range(ring.unreleased, -1, -1):
         release_used(ring, k, np.int32(back))  # of the type of a delay: one function to compile, not two
 
 
 @helper
 def pass_rest(loop, k):  # type: ignore[no-untyped-def]
     """Go through the steps of others, from step k on."""
-    while k < total_of(loop):
-        only_if(loop, "has_tokens", pass_tokens)
+    while k < loop.total:
+        pass_tokens(loop)
         over(loop, pass_by, k)
         k = successor(k)
 
@@ -360,7 +340,7 @@ def pass_by(ring, k):  # type: ignore[no-untyped-def]
 @helper
 def begin_step(loop, k):  # type: ignore[no-untyped-def]
     """Store the blocks that ended before step k, and wait for what it needs: free slots of outputs, tiles."""
-    over_outputs(loop, end_block, grid_of(loop), k)
+    over_outputs(loop, end_block, loop.grid, k)
     over_outputs(loop, begin_block, k)
     over(loop, await_begun, k)
 
@@ -372,14 +352,14 @@ def end_loop(loop, k):  # type: ignore[no-untyped-def]
     only_if(loop, "passes_early", pass_turn_of)
     wgmma.wait_group(0)
     over(loop, release_rest, k)
-    over_outputs(loop, end_block, grid_of(loop), k)
+    over_outputs(loop, end_block, loop.grid, k)
     only_if(loop, "passes_late", pass_turn_of)
 
 
 @helper
 def pass_turn_of(loop):  # type: ignore[no-untyped-def]
     """The turn of the warpgroup that runs a tile's last loop, to the next."""
-    pass_turn(context_of(loop))
+    pass_turn(loop.np)
 
 
 @helper

@@ -20,7 +20,7 @@ from .steps import Place, Written, number_of
 I32 = nb.types.int32
 
 
-class LoopType(nb.types.Type):  # type: ignore[misc]
+class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
     """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role uses it. Loops that are equal in
     that are compiled once."""
 
@@ -33,25 +33,12 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
         self.pending = source.pending_groups(rings, groups) if computes else None
         self.passes_turn = passes_turn and computes
         self.tokens = tokens if unequal and computes else ()
-        self.has_tokens = bool(self.tokens)
         super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {self.pending}, "
                               f"{outs}, {self.passes_turn}, {self.tokens})")
 
     @property
-    def single(self) -> bool:
-        return any(ring.plan.private for ring in (*self.rings, *self.outs))
-
-    @property
     def ends_empty(self) -> bool:
         return bool(self.context.unit.params.drain)
-
-    @property
-    def passes_early(self) -> bool:
-        return self.passes_turn and not any(self.manual)
-
-    @property
-    def passes_late(self) -> bool:
-        return self.passes_turn and any(self.manual)
 
     @property
     def passed(self) -> list[Any]:
@@ -75,16 +62,9 @@ class LoopType(nb.types.Type):  # type: ignore[misc]
         return self.tree.build(iter(given), made)
 
 
-@nb.register_model(LoopType)
-class _LoopModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: LoopType) -> None:
-        super().__init__(manager, fe_type, [("np", fe_type.context), ("rings", nb.types.Tuple(fe_type.rings)),
-                                            ("passed", nb.types.Tuple(fe_type.passed)), ("grid", fe_type.grid), ("total", I32),
-                                            ("steps", I32), ("outs", nb.types.Tuple(fe_type.outs))])
-
-
-def loop_value(context: Any, builder: Any, loop: LoopType, value: Any = None) -> Any:
-    return nb.cgutils.create_struct_proxy(loop)(context, builder, value=value)
+nb.struct_model(LoopType, lambda ty: [
+    ("np", ty.context), ("rings", nb.types.Tuple(ty.rings)), ("passed", nb.types.Tuple(ty.passed)), ("grid", ty.grid),
+    ("total", I32), ("steps", I32), ("outs", nb.types.Tuple(ty.outs))])
 
 
 def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, Any]]:
@@ -93,37 +73,22 @@ def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, 
             for number, ring in enumerate(rings)]
 
 
-def _over(operation: Any, which: str) -> None:
+def each_ring(operation: Any, rings: str) -> None:
+    """An operation (loop, function, *args): ``function(ring, *args)`` for each ring of a field of the loop."""
+
+    @cuda_meaning(operation)
     def typer(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
-        of = getattr(loop, which)
-        for ring in of:
+        for ring in getattr(loop, rings):
             nb.returns(typing_context, function, (ring, *args))
-
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            rings = getattr(loop_value(context, builder, loop, values[0]), which)
-            for number, ring in enumerate(of):
-                nb.call(context, builder, function, (ring, *args), (builder.extract_value(rings, number), *values[2:]))
-            return nb.nothing(context)
-
-        return nb.types.void(loop, function, *args), codegen
-
-    cuda_meaning(operation)(typer)
+        context, builder, values = yield nb.types.void(loop, function, *args)
+        held = getattr(nb.fields(context, builder, loop, values[0]), rings)
+        for number, ring in enumerate(getattr(loop, rings)):
+            nb.call(context, builder, function, (ring, *args), (builder.extract_value(held, number), *values[2:]))
 
 
-_over(source.over, "rings")
-_over(source.over_outputs, "outs")
-
-
-def _field(operation: Any, name: str, type: Any) -> None:
-    def typer(_context: Any, loop: Any) -> Any:
-        return type(loop)(loop), lambda context, builder, sig, args: getattr(loop_value(context, builder, loop, args[0]), name)
-
-    cuda_meaning(operation)(typer)
-
-
-_field(source.context_of, "np", lambda loop: loop.context)
-_field(source.grid_of, "grid", lambda loop: loop.grid)
-_field(source.total_of, "total", lambda loop: I32)
+each_ring(source.over, "rings")
+each_ring(source.over_outputs, "outs")
+nb.field_attributes(LoopType, np=lambda loop: loop.context, grid=lambda loop: loop.grid, total=I32)
 
 
 @cuda_meaning(source.only_if)
@@ -131,35 +96,25 @@ def _only_if(typing_context: Any, loop: Any, fact: Any, function: Any, *args: An
     holds = getattr(loop, nb.literal(fact))
     if holds:
         nb.returns(typing_context, function, (loop, *args))
-
-    def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-        if holds:
-            nb.call(context, builder, function, (loop, *args), (values[0], *values[3:]))
-        return nb.nothing(context)
-
-    return nb.types.void(loop, fact, function, *args), codegen
+    context, builder, values = yield nb.types.void(loop, fact, function, *args)
+    if holds:
+        nb.call(context, builder, function, (loop, *args), (values[0], *values[3:]))
 
 
 @cuda_meaning(source.finish)
 def _finish(_context: Any, loop: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = loop_value(context, builder, loop, args[0])
-        for ring, own in all_rings(builder, loop, value):
-            nb.call(context, builder, set_steps_done, (ring, I32), (own, value.total))
-        return nb.nothing(context)
-
-    return nb.types.void(loop), codegen
+    context, builder, args = yield nb.types.void(loop)
+    value = nb.fields(context, builder, loop, args[0])
+    for ring, own in all_rings(builder, loop, value):
+        nb.call(context, builder, set_steps_done, (ring, I32), (own, value.total))
 
 
 @cuda_meaning(source.await_products)
 def _await_products(_context: Any, loop: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if loop.pending is not None:
-            kind, value = nb.immediate(loop.pending)
-            nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
-        return nb.nothing(context)
-
-    return nb.types.void(loop), codegen
+    context, builder, _ = yield nb.types.void(loop)
+    if loop.pending is not None:
+        kind, value = nb.immediate(loop.pending)
+        nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
 
 
 @cuda_meaning(source.pass_tokens)
@@ -167,38 +122,29 @@ def _pass_tokens(typing_context: Any, loop: Any) -> Any:
     tokens = [nb.immediate(number) for number in loop.tokens]
     for kind, _ in tokens:
         nb.returns(typing_context, skip_turn, (loop.context, kind))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        for kind, number in tokens:
-            nb.call(context, builder, skip_turn, (loop.context, kind), (loop_value(context, builder, loop, args[0]).np, number))
-        return nb.nothing(context)
-
-    return nb.types.void(loop), codegen
+    context, builder, args = yield nb.types.void(loop)
+    for kind, number in tokens:
+        nb.call(context, builder, skip_turn, (loop.context, kind), (nb.fields(context, builder, loop, args[0]).np, number))
 
 
 @cuda_meaning(source.ring_steps)
 def _ring_steps(_context: Any, loop: Any, k: Any) -> Any:
     result = nb.types.UniTuple(I32, len(loop.rings) + len(loop.outs))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return context.make_tuple(builder, result, [
-            nb.call(context, builder, step_of, (ring, I32, I32), (value, args[1], nb.const(0)))[1]
-            for ring, value in all_rings(builder, loop, loop_value(context, builder, loop, args[0]))])
-
-    return result(loop, I32), codegen
+    context, builder, args = yield result(loop, I32)
+    return context.make_tuple(builder, result, [
+        nb.call(context, builder, step_of, (ring, I32, I32), (value, args[1], nb.const(0)))[1]
+        for ring, value in all_rings(builder, loop, nb.fields(context, builder, loop, args[0]))])
 
 
 @cuda_meaning(source.tiles)
 def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        value = loop_value(context, builder, loop, args[0])
-        held = []
-        for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
-            slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
-            held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
-        passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
-        given = [next(passed) if place is None else builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
-                 for place in loop.places]
-        return build_value(context, builder, loop.tiles, iter(given))
-
-    return loop.tiles(loop, steps), codegen
+    context, builder, args = yield loop.tiles(loop, steps)
+    value = nb.fields(context, builder, loop, args[0])
+    held = []
+    for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
+        slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
+        held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
+    passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
+    given = [next(passed) if place is None else builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
+             for place in loop.places]
+    return build_value(context, builder, loop.tiles, iter(given))

@@ -43,10 +43,10 @@ THREADS = 256
 
 
 @op
-def if_turns(np_: Context, function: Callable[[Context], None]) -> None:
-    """``function(np_)`` by a warpgroup that takes turns with others; by others nothing, and nothing is compiled."""
+def if_turns(np_: Context, function: Callable[..., None], *args: Any) -> None:
+    """``function(np_, *args)`` by a warpgroup that takes turns with others; by others nothing, and nothing is compiled."""
     if np_.unit.turns > 1 and not np_.memory:
-        function(np_)
+        function(np_, *args)
 
 
 @op

@@ -8,7 +8,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import memory
-from ...plan.context_cuda import counter_pointer, own_warpgroup
+from ...plan.context_cuda import by_those, counter_pointer, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from . import turns as source
@@ -16,18 +16,7 @@ from . import turns as source
 I32 = nb.types.int32
 
 
-@cuda_meaning(source.if_turns)
-def _if_turns(typing_context: Any, np_: Any, function: Any) -> Any:
-    holds = np_.unit.turns > 1 and np_.role != "memory"
-    if holds:
-        nb.returns(typing_context, function, (np_,))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if holds:
-            nb.call(context, builder, function, (np_,), (args[0],))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, function), codegen
+by_those(source.if_turns, lambda unit, role: role != "memory" and unit.turns > 1)
 
 
 def _next(builder: Any, unit: Unit, np_: Any) -> Any:
@@ -42,10 +31,9 @@ def _turn(builder: Any, np_: Any) -> Any:
 def _of_warpgroup(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
     """An operation np_ -> ``function(builder, unit, np_)``."""
 
+    @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
         return result(np_), lambda context, builder, sig, args: function(builder, np_.unit, args[0])
-
-    cuda_meaning(operation)(typer)
 
 
 _of_warpgroup(source.own_barrier, I32,
@@ -59,15 +47,11 @@ _of_warpgroup(source.is_next, nb.types.boolean,
 
 # ---- counters: which rings there are is known when all of the kernel has been compiled (`define_turns`)
 def _handed(operation: Any, symbol: str) -> None:
+    @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            if np_.role != "memory":
-                nb.external(builder, symbol, nb.void, [args[0]])
-            return nb.nothing(context)
-
-        return nb.types.void(np_), codegen
-
-    cuda_meaning(operation)(typer)
+        _, builder, args = yield nb.types.void(np_)
+        if np_.role != "memory":
+            nb.external(builder, symbol, nb.void, [args[0]])
 
 
 _handed(source.get_counters, "np_get_counters")
@@ -108,30 +92,23 @@ def _own_stride(_context: Any, np_: Any, stride: Any) -> Any:
 @cuda_meaning(source.before_own)
 def _before_own(_context: Any, np_: Any, before: Any, stride: Any) -> Any:
     n = np_.unit.turns
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.role == "memory":
-            return args[1]
-        ahead = builder.add(builder.sub(own_warpgroup(builder, args[0]), builder.load(_turn(builder, args[0]))), nb.const(n))
-        skipped = builder.add(builder.urem(ahead, nb.const(n)), nb.const(1 - n))
-        return builder.add(args[1], builder.mul(args[2], skipped))
-
-    return I32(np_, I32, I32), codegen
+    _, builder, args = yield I32(np_, I32, I32)
+    if np_.role == "memory":
+        return args[1]
+    ahead = builder.add(builder.sub(own_warpgroup(builder, args[0]), builder.load(_turn(builder, args[0]))), nb.const(n))
+    skipped = builder.add(builder.urem(ahead, nb.const(n)), nb.const(1 - n))
+    return builder.add(args[1], builder.mul(args[2], skipped))
 
 
 @cuda_meaning(source.end_turns)
 def _end_turns(_context: Any, np_: Any, last: Any, stride: Any, end: Any) -> Any:
     n = np_.unit.turns
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.role == "memory":
-            return nb.nothing(context)
-        turn, tile = builder.add(own_warpgroup(builder, args[0]), nb.const(n)), args[1]
-        for _ in range(1, n):  # those between this warpgroup's last tile and its next are of the others, in order
-            tile = builder.add(tile, args[2])
-            missing = builder.icmp_signed(">=", tile, args[3])
-            turn = builder.sub(turn, builder.zext(missing, nb.i32))
-        builder.store(builder.urem(turn, nb.const(n)), _turn(builder, args[0]))
-        return nb.nothing(context)
-
-    return nb.types.void(np_, I32, I32, I32), codegen
+    _, builder, args = yield nb.types.void(np_, I32, I32, I32)
+    if np_.role == "memory":
+        return None
+    turn, tile = builder.add(own_warpgroup(builder, args[0]), nb.const(n)), args[1]
+    for _ in range(1, n):  # those between this warpgroup's last tile and its next are of the others, in order
+        tile = builder.add(tile, args[2])
+        missing = builder.icmp_signed(">=", tile, args[3])
+        turn = builder.sub(turn, builder.zext(missing, nb.i32))
+    builder.store(builder.urem(turn, nb.const(n)), _turn(builder, args[0]))

@@ -37,13 +37,9 @@ def _atomic(name: str, operation: Op[..., Any]) -> None:
         ref.unit.check_output(ref.index, name, source.mend(name, ref.arg.name))
         source.check_atomic(name, ref.arg, dst.axes, dst.sizes, kind.form)
         how = writing(typing_context, ref, kind, dst.axes, reduction, _statement(reduction, kind.dtype))
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            view = nb.cgutils.create_struct_proxy(dst)(context, builder, value=args[0])
-            write_out(context, builder, how, view.ref, nb.cgutils.unpack_tuple(builder, view.start), args[1])
-            return nb.nothing(context)
-
-        return nb.types.void(dst, tile), codegen
+        context, builder, args = yield nb.types.void(dst, tile)
+        view = nb.fields(context, builder, dst, args[0])
+        write_out(context, builder, how, view.ref, nb.cgutils.unpack_tuple(builder, view.start), args[1])
 
 
 for _name, _operation in source.ATOMICS.items():

@@ -26,21 +26,18 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
     have, result, memory = settled(tile, source.CAST), TileType.of(made), np_.role == "memory"
     if nbytes and not memory:
         np_.unit.plan_exchange(nbytes, (nb.literal(site), source.said(form, made)))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if memory:
-            return undefined(result)
-        values = registers(builder, have, args[2])
-        if nbytes and len(have.shape) == 2:
-            barrier(builder)
-            through = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
-            return assembled(builder, result, through(builder, have, args[2], result))
-        if nbytes:
-            return assembled(builder, result, _from_words(builder, result, _moved(builder, have, values, result)))
-        first = TileType(have.shape, have.dtype, ROW).registers if have.layout == EITHER and made.layout == COLUMN else 0
-        return assembled(builder, result, values[first:first + result.registers])
-
-    return result(np_, site, tile, layout), codegen
+    _, builder, args = yield result(np_, site, tile, layout)
+    if memory:
+        return undefined(result)
+    values = registers(builder, have, args[2])
+    if nbytes and len(have.shape) == 2:
+        barrier(builder)
+        through = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
+        return assembled(builder, result, through(builder, have, args[2], result))
+    if nbytes:
+        return assembled(builder, result, _from_words(builder, result, _moved(builder, have, values, result)))
+    first = TileType(have.shape, have.dtype, ROW).registers if have.layout == EITHER and made.layout == COLUMN else 0
+    return assembled(builder, result, values[first:first + result.registers])
 
 
 def _panels(tile: TileType, columns: int) -> Iterator[tuple[int, int, int]]:

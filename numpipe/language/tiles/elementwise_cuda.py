@@ -219,11 +219,8 @@ def _power(tile: Any, n: Any) -> Any:
             result = product(builder, dtype, result, result)
             result = product(builder, dtype, result, x) if bit == "1" else result
         return result
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return emitted(made, emit, by_pairs)(context, builder, kind(kind), args[:1])
-
-    return kind(kind, n), codegen
+    context, builder, args = yield kind(kind, n)
+    return emitted(made, emit, by_pairs)(context, builder, kind(kind), args[:1])
 
 
 nb.binary(operator.pow, _power, literals=True)
@@ -256,11 +253,12 @@ def without(codegen: Any, literals: Sequence[Any]) -> Any:
 
 
 def number_function(name: str, types: Sequence[Any], emit: Emit, literals: Sequence[Any],
-                    check: Callable[[np.dtype], None] = lambda dtype: None, compares: bool = False) -> tuple[Any, Any]:
-    """(signature, code) of a function of numbers."""
+                    check: Callable[[np.dtype], None] = lambda dtype: None, compares: bool = False) -> Any:
+    """The typing of a function of numbers."""
     inert = next((ty for ty in types if isinstance(ty, InertType)), None)
     if inert is not None:
-        return inert(*types, *literals), lambda context, builder, sig, args: nb.nothing(context)
+        yield inert(*types, *literals)
+        return None
     kinds = kinds_of(types, *literals)
     if any(kind is None for kind in kinds):
         raise source.not_computed(name, " and ".join(str(nb.unliteral(ty)) for ty in types))
@@ -268,12 +266,10 @@ def number_function(name: str, types: Sequence[Any], emit: Emit, literals: Seque
     check(dtype)
     of = type_of(dtype)
     result = nb.types.boolean if compares else of
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = [number_in(context, builder, value, ty, dtype) for value, ty in zip(args[:len(types)], sig.args, strict=False)]
-        return emit(builder, dtype, *values)
-
-    return result(*[of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types], *literals), codegen
+    sig = result(*[of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types], *literals)
+    context, builder, args = yield sig
+    values = [number_in(context, builder, value, ty, dtype) for value, ty in zip(args[:len(types)], sig.args, strict=False)]
+    return emit(builder, dtype, *values)
 
 
 _extreme(source.maximum, "np.maximum", ">", "max")
@@ -291,7 +287,8 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     types = (mask, x, y)
     inert = [ty for ty in types if isinstance(ty, InertType)]
     if inert and not any(is_tile(ty) for ty in types):
-        return inert[0](*types, *literals), lambda context, builder, sig, args: nb.nothing(context)
+        yield inert[0](*types, *literals)
+        return None
     kinds: Any = kinds_of(types, *literals)
     forms = [form_of(ty, "np.where") if is_tile(ty) else bool if isinstance(ty, InertType) and ty is mask else
              INT32 if isinstance(ty, InertType) else kind for ty, kind in zip(types, kinds, strict=True)]
@@ -307,20 +304,18 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
         return result(nb.types.boolean, result, result, *literals), chosen
     made = source.plan_where(forms[0], forms[1:])
     tile = TileType.of(made.result)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if inert:
-            return undefined(tile)
-        by = source.Plan(BOOL, made.result)
-        masks = elements(context, builder, sig.args[0], args[0], by)
-        if made.computed in HALVES:
-            ones, others = (pairs(context, builder, ty, value, made) for ty, value in zip(sig.args[1:3], args[1:3], strict=True))
-            return assembled(builder, tile, [_chosen_of_two(builder, *parts) for parts in zip(
-                masks[::2], masks[1::2], ones, others, strict=True)])
-        ones, others = (elements(context, builder, ty, value, made) for ty, value in zip(sig.args[1:3], args[1:3], strict=True))
-        return assembled(builder, tile, [builder.select(*parts) for parts in zip(masks, ones, others, strict=True)])
-
-    return tile(mask, *[parameter(ty, made.computed) for ty in (x, y)], *literals), codegen
+    sig = tile(mask, *[parameter(ty, made.computed) for ty in (x, y)], *literals)
+    context, builder, args = yield sig
+    if inert:
+        return undefined(tile)
+    by = source.Plan(BOOL, made.result)
+    masks = elements(context, builder, sig.args[0], args[0], by)
+    if made.computed in HALVES:
+        ones, others = (pairs(context, builder, ty, value, made) for ty, value in zip(sig.args[1:3], args[1:3], strict=True))
+        return assembled(builder, tile, [_chosen_of_two(builder, *parts) for parts in zip(
+            masks[::2], masks[1::2], ones, others, strict=True)])
+    ones, others = (elements(context, builder, ty, value, made) for ty, value in zip(sig.args[1:3], args[1:3], strict=True))
+    return assembled(builder, tile, [builder.select(*parts) for parts in zip(masks, ones, others, strict=True)])
 
 
 # ---- tiles of numbers, and another dimension
@@ -329,16 +324,14 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
     kind = INT32 if isinstance(value, InertType) else kinds_of((value,))[0]
     form = source.full_form(immediate("full", "shape", shape), kind, as_dtype(dtype))
     tile = TileType.of(form)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if isinstance(value, InertType):
-            return undefined(tile)
-        if form.dtype in HALVES:
-            return assembled(builder, tile, [_twice(context, builder, args[1], sig.args[1], form.dtype)] * tile.registers)
-        number = (args[1] if form.dtype == BOOL else number_in(context, builder, args[1], sig.args[1], form.dtype))
-        return assembled(builder, tile, [number] * tile.registers)
-
-    return tile(shape, parameter(value, form.dtype), dtype, *literals), codegen
+    sig = tile(shape, parameter(value, form.dtype), dtype, *literals)
+    context, builder, args = yield sig
+    if isinstance(value, InertType):
+        return undefined(tile)
+    if form.dtype in HALVES:
+        return assembled(builder, tile, [_twice(context, builder, args[1], sig.args[1], form.dtype)] * tile.registers)
+    number = (args[1] if form.dtype == BOOL else number_in(context, builder, args[1], sig.args[1], form.dtype))
+    return assembled(builder, tile, [number] * tile.registers)
 
 
 def lane_place(builder: Any) -> tuple[Any, Any]:
@@ -366,18 +359,15 @@ def _iota(_context: Any, shape: Any, axis: Any) -> Any:
     form = check_form(immediate("iota", "shape", shape), INT32, "iota")
     along = source.check_axis(form, nb.literal(axis) if not isinstance(axis, nb.types.Omitted) else axis.value, "iota")
     tile = TileType.of(form)
+    _, builder, _ = yield tile(shape, axis)
+    row, column = lane_place(builder)
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        row, column = lane_place(builder)
+    def index(place: tuple[int | None, int | None], by_row: bool) -> Any:
+        at = place[0] if by_row else place[1]
+        return nb.const(0) if at is None else builder.add(row if by_row else column, nb.const(at))
 
-        def index(place: tuple[int | None, int | None], by_row: bool) -> Any:
-            at = place[0] if by_row else place[1]
-            return nb.const(0) if at is None else builder.add(row if by_row else column, nb.const(at))
-
-        flat = len(form.shape) == 1
-        return assembled(builder, tile, [index(p, p[1] is None if flat else along == 0) for p in places(form.shape, form.layout)])
-
-    return tile(shape, axis), codegen
+    flat = len(form.shape) == 1
+    return assembled(builder, tile, [index(p, p[1] is None if flat else along == 0) for p in places(form.shape, form.layout)])
 
 
 def _expanded(tile: Any, index: Any) -> Any:
@@ -390,11 +380,8 @@ def _expanded(tile: Any, index: Any) -> Any:
     shape, layout = turned(kind.form, written)
     result = TileType(shape, kind.dtype, layout)
     first = TileType(kind.shape, kind.dtype, ROW).registers if kind.layout == EITHER and layout == COLUMN else 0
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return assembled(builder, result, registers(builder, kind, args[0])[first:first + result.registers])
-
-    return result(kind, index), codegen
+    _, builder, args = yield result(kind, index)
+    return assembled(builder, result, registers(builder, kind, args[0])[first:first + result.registers])
 
 
 nb.binary(operator.getitem, _expanded)

@@ -179,20 +179,17 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
                                                for part in (parts[axis] for axis in axes)])
     memory = ref.role == "memory"
     tile = None if form is None else TileType.of(form)
-    result = tile or (InertType(source.element(name)) if memory else
-                      nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if memory:
-            return nb.nothing(context) if tile is None else undefined(tile)
-        given = nb.cgutils.unpack_tuple(builder, args[1])
-        start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
-                 context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
-        indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
-        block = _Block(context, builder, ref, args[0], start, axes, indices)
-        return _number(builder, block) if tile is None else _loaded(builder, block, tile)
-
-    return result(ref, index), codegen
+    number = nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype)
+    result = tile or (InertType(source.element(name)) if memory else number)
+    context, builder, args = yield result(ref, index)
+    if memory:
+        return nb.nothing(context) if tile is None else undefined(tile)
+    given = nb.cgutils.unpack_tuple(builder, args[1])
+    start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
+             context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
+    indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
+    block = _Block(context, builder, ref, args[0], start, axes, indices)
+    return _number(builder, block) if tile is None else _loaded(builder, block, tile)
 
 
 @cuda_meaning(source.load_tile)
@@ -202,33 +199,21 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     ref = view.ref
     form = source.load_form((ref.arg.name, ref.arg.dtype, view.sizes), immediate("load_tile", "layout", layout))
     tile = TileType.of(form)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if ref.role == "memory":
-            return undefined(tile)
-        given = nb.cgutils.create_struct_proxy(view)(context, builder, value=args[0])
-        start = nb.cgutils.unpack_tuple(builder, given.start)
-        return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
-
-    return tile(view, layout), codegen
+    context, builder, args = yield tile(view, layout)
+    if ref.role == "memory":
+        return undefined(tile)
+    given = nb.fields(context, builder, view, args[0])
+    start = nb.cgutils.unpack_tuple(builder, given.start)
+    return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
 
 
-@nb.typing_registry.register_global(operator.getitem)
-class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.getitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index = args
-        if not isinstance(target, GmemType):
-            return None
-        whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
-        return nb.signature(nb.returns(self.context, source.load, (target, whole)), target, index)
+def _get_item(typing_context: Any, target: Any, index: Any) -> Any:
+    if not isinstance(target, GmemType):
+        return None
+    whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
+    context, builder, args = yield nb.returns(typing_context, source.load, (target, whole))(target, index)
+    at = args[1] if whole is index else context.make_tuple(builder, whole, args[1:])
+    return nb.call(context, builder, source.load, (target, whole), (args[0], at))[1]
 
 
-@nb.lowering_registry.lower(operator.getitem, GmemType, nb.types.Any)
-def _get_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    target, index = sig.args
-    value = args[1]
-    if not isinstance(index, nb.types.BaseTuple):
-        index, value = nb.types.Tuple([index]), context.make_tuple(builder, nb.types.Tuple([index]), [value])
-    return nb.call(context, builder, source.load, (target, index), (args[0], value))[1]
+nb.overload(operator.getitem, _get_item)

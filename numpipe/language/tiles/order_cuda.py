@@ -14,22 +14,16 @@ ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 @cuda_meaning(source.before_access)
 def _before_access(_context: Any, tile: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if tile.writable and tile.role != "memory":
-            nb.external(builder, ACCESS, nb.void)
-        return nb.nothing(context)
-
-    return nb.types.void(tile), codegen
+    _, builder, _ = yield nb.types.void(tile)
+    if tile.writable and tile.role != "memory":
+        nb.external(builder, ACCESS, nb.void)
 
 
 @cuda_meaning(source.before_async)
 def _before_async(_context: Any, *tiles: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if any(tile.writable and tile.role != "memory" for tile in tiles):
-            nb.external(builder, ASYNC, nb.void)
-        return nb.nothing(context)
-
-    return nb.types.void(*tiles), codegen
+    _, builder, _ = yield nb.types.void(*tiles)
+    if any(tile.writable and tile.role != "memory" for tile in tiles):
+        nb.external(builder, ASYNC, nb.void)
 
 
 def define_order(module: Any, unit: Unit) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from ...core import numba as nb
 from ...core.inert import REASON
 from ...core.inert_cuda import STEERLESS, InertType
-from ...core.op import cuda_meaning, immediate
+from ...core.op import cuda_meaning, entry_operation, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout
@@ -70,16 +70,8 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
 
 
 STEERLESS.append(SmemType)
-for _type, _model in ((DsType, nb.i32), (SmemType, nb.i32), (AtType, nb.i32)):
-
-    def _register(cls: Any, machine_type: Any) -> None:
-        class Model(nb.models.PrimitiveModel):  # type: ignore[misc]
-            def __init__(self, manager: Any, fe_type: Any) -> None:
-                super().__init__(manager, fe_type, machine_type)
-
-        nb.register_model(cls)(Model)
-
-    _register(_type, _model)
+for _type in (DsType, SmemType, AtType):
+    nb.machine_model(_type, lambda ty: nb.i32)
 nb.register_model(AllType)(nb.models.OpaqueModel)
 
 
@@ -88,17 +80,13 @@ def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
     return [("np", ContextType(ty.unit, ty.role))] if ty.unit.params.profile_space else []
 
 
-@nb.register_model(GmemType)
-class _GmemModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: GmemType) -> None:
-        rank = fe_type.arg.ndim
-        super().__init__(manager, fe_type, [
-            ("table", nb.types.int64), ("pointer", nb.types.int64), ("shape", nb.types.UniTuple(I32, rank)),
-            ("strides", nb.types.UniTuple(nb.types.int64, rank)), *_profiled(fe_type)])
+nb.struct_model(GmemType, lambda ty: [
+    ("table", nb.types.int64), ("pointer", nb.types.int64), ("shape", nb.types.UniTuple(I32, ty.arg.ndim)),
+    ("strides", nb.types.UniTuple(nb.types.int64, ty.arg.ndim)), *_profiled(ty)])
 
 
 def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
-    return nb.cgutils.create_struct_proxy(ty)(context, builder, value=value)
+    return nb.fields(context, builder, ty, value)
 
 
 @cuda_meaning(refs.ds)
@@ -173,26 +161,19 @@ nb.binary(operator.getitem, _indexed)
 
 def new_ref(unit: Unit, index: int, role: str) -> Any:
     """An operation that makes the reference of array argument `index` from the kernel's parameters (entry code)."""
-    from ...core.op import Op
-
     rank = unit.arrays[index].ndim
     ty = GmemType(unit, index, role)
     profiled = [kind for _, kind in _profiled(ty)]
 
-    def make_ref() -> None:
-        raise NotImplementedError("entry code only")
-
     def typer(_context: Any, *args: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            ref = nb.cgutils.create_struct_proxy(ty)(context, builder)
-            if profiled:
-                ref.np, values = values[0], values[1:]
-            ref.table, ref.pointer = values[:2]
-            ref.shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank),
-                                           [builder.trunc(v, nb.i32) for v in values[2:2 + rank]])
-            ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[2 + rank:])
-            return ref._getvalue()
+        context, builder, values = yield ty(*profiled, *[nb.types.int64] * (2 + 2 * rank))
+        ref = nb.cgutils.create_struct_proxy(ty)(context, builder)
+        if profiled:
+            ref.np, values = values[0], values[1:]
+        ref.table, ref.pointer = values[:2]
+        ref.shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank),
+                                       [builder.trunc(v, nb.i32) for v in values[2:2 + rank]])
+        ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[2 + rank:])
+        return ref._getvalue()
 
-        return ty(*profiled, *[nb.types.int64] * (2 + 2 * rank)), codegen
-
-    return Op(make_ref, typer)
+    return entry_operation(typer)

@@ -94,16 +94,13 @@ def converge(builder: Any) -> None:
 @cuda_meaning(source.load_tile)
 def _load_tile(_context: Any, tile: Any) -> Any:
     result = TileType(source.check_load(tile.layout, tile.dtype), tile.dtype)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if tile.role == "memory":
-            return undefined(result)
-        nb.call(context, builder, before_access, (tile,), args)
-        found = read_registers(builder, tile.layout, args[0], tile.dtype)
-        converge(builder)
-        return assembled(builder, result, found)
-
-    return result(tile), codegen
+    context, builder, args = yield result(tile)
+    if tile.role == "memory":
+        return undefined(result)
+    nb.call(context, builder, before_access, (tile,), args)
+    found = read_registers(builder, tile.layout, args[0], tile.dtype)
+    converge(builder)
+    return assembled(builder, result, found)
 
 
 def _load(builder: Any, layout: Layout, access: Access, address: Any) -> list[Any]:
@@ -124,15 +121,11 @@ def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
         raise source.no_tile(value) if tile.writable else SpecError(READ_ONLY)
     kind = settled(value, "tile[…] = value")
     source.check_store(tile.layout, tile.dtype, tile.writable, kind.form)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if tile.role != "memory":
-            nb.call(context, builder, before_access, (tile,), args[:1])
-            write_registers(builder, tile.layout, args[0], words(builder, kind, args[1]))
-            converge(builder)
-        return nb.nothing(context)
-
-    return nb.types.void(tile, value), codegen
+    context, builder, args = yield nb.types.void(tile, value)
+    if tile.role != "memory":
+        nb.call(context, builder, before_access, (tile,), args[:1])
+        write_registers(builder, tile.layout, args[0], words(builder, kind, args[1]))
+        converge(builder)
 
 
 def _store(builder: Any, layout: Layout, access: Access, address: Any, registers: list[Any]) -> None:
@@ -149,40 +142,24 @@ def _store(builder: Any, layout: Layout, access: Access, address: Any, registers
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source
-@nb.typing_registry.register_global(operator.getitem)
-class _GetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.getitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index = args
-        if not isinstance(target, SmemType):
-            return None
-        return nb.signature(nb.returns(self.context, source.load_tile, (view(target, index)[0],)), target, index)
-
-
-@nb.lowering_registry.lower(operator.getitem, SmemType, nb.types.Any)
-def _get_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    part, address = view(*sig.args)
+def _get_item(typing_context: Any, target: Any, index: Any) -> Any:
+    if not isinstance(target, SmemType):
+        return None
+    part, address = view(target, index)
+    context, builder, args = yield nb.returns(typing_context, source.load_tile, (part,))(target, index)
     return nb.call(context, builder, source.load_tile, (part,), (address(builder, *args),))[1]
 
 
-@nb.typing_registry.register_global(operator.setitem)
-class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.setitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index, value = args
-        if isinstance(target, AtType):
-            raise SpecError(ASSIGNED)
-        if not isinstance(target, SmemType):
-            return None
-        nb.returns(self.context, source.store_shared, (view(target, index)[0], value))
-        return nb.signature(nb.types.none, target, index, value)
-
-
-@nb.lowering_registry.lower(operator.setitem, SmemType, nb.types.Any, nb.types.Any)
-def _set_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    target, index, value = sig.args
+def _set_item(typing_context: Any, target: Any, index: Any, value: Any) -> Any:
+    if isinstance(target, AtType):
+        raise SpecError(ASSIGNED)
+    if not isinstance(target, SmemType):
+        return None
     part, address = view(target, index)
+    nb.returns(typing_context, source.store_shared, (part, value))
+    context, builder, args = yield nb.types.none(target, index, value)
     nb.call(context, builder, source.store_shared, (part, value), (address(builder, *args[:2]), args[2]))
-    return nb.nothing(context)
+
+
+nb.overload(operator.getitem, _get_item)
+nb.overload(operator.setitem, _set_item)

@@ -80,15 +80,11 @@ def _store_tile(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     sizes = tuple(parts[axis].size if isinstance(parts[axis], DsType) else None for axis in axes)
     source.check(what, name, ref.arg.dtype, sizes, kind.form)
     how = writing(typing_context, ref, kind, axes)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        start = [] if ref.role == "memory" else [
-            found if isinstance(part, DsType) else context.cast(builder, found, part, I32)
-            for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, args[1]), strict=True)]
-        write_out(context, builder, how, args[0], start, args[2])
-        return nb.nothing(context)
-
-    return nb.types.void(ref, index, tile), codegen
+    context, builder, args = yield nb.types.void(ref, index, tile)
+    start = [] if ref.role == "memory" else [
+        found if isinstance(part, DsType) else context.cast(builder, found, part, I32)
+        for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, args[1]), strict=True)]
+    write_out(context, builder, how, args[0], start, args[2])
 
 
 def _is_slice(part: Any) -> bool | None:
@@ -246,23 +242,14 @@ def _element(builder: Any, how: Writing, value: Any, number: int) -> Any:
     return builder.bitcast(word, nb.f32) if word.type != nb.f32 and how.statement[1] == "f" else word
 
 
-@nb.typing_registry.register_global(operator.setitem)
-class _SetItem(nb.AbstractTemplate):  # type: ignore[misc]
-    key = operator.setitem
-
-    def generic(self, args: Any, kws: Any) -> Any:
-        target, index, value = args
-        if not isinstance(target, GmemType):
-            return None
-        whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
-        nb.returns(self.context, source.store_tile, (target, whole, value))
-        return nb.signature(nb.types.none, target, index, value)
+def _set_item(typing_context: Any, target: Any, index: Any, value: Any) -> Any:
+    if not isinstance(target, GmemType):
+        return None
+    whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
+    nb.returns(typing_context, source.store_tile, (target, whole, value))
+    context, builder, args = yield nb.types.none(target, index, value)
+    at = args[1] if whole is index else context.make_tuple(builder, whole, args[1:2])
+    nb.call(context, builder, source.store_tile, (target, whole, value), (args[0], at, args[2]))
 
 
-@nb.lowering_registry.lower(operator.setitem, GmemType, nb.types.Any, nb.types.Any)
-def _set_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    (target, index, value), (ref, at, tile) = sig.args, args
-    if not isinstance(index, nb.types.BaseTuple):
-        index, at = nb.types.Tuple([index]), context.make_tuple(builder, nb.types.Tuple([index]), [at])
-    nb.call(context, builder, source.store_tile, (target, index, value), (ref, at, tile))
-    return nb.nothing(context)
+nb.overload(operator.setitem, _set_item)

@@ -13,7 +13,7 @@ from ...plan.context_cuda import compute_warpgroup
 from . import store_ring as source
 from .panel_cuda import sub_tile, write
 from .refs_cuda import GmemType, gmem_value
-from .tile_cuda import RegistersModel, TileType
+from .tile_cuda import TileType
 
 I32, I64 = nb.types.int32, nb.types.int64
 
@@ -36,7 +36,7 @@ class BatchType(nb.types.Type):  # type: ignore[misc]
             yield (*sub_tile(builder, self.tile, value, row, column, self.width), row, column)
 
 
-nb.register_model(BatchType)(RegistersModel)
+nb.machine_model(BatchType, lambda ty: ty.machine)
 
 
 def _staging(builder: Any, ref: GmemType, number: int) -> Any:
@@ -48,21 +48,16 @@ def _staging(builder: Any, ref: GmemType, number: int) -> Any:
 
 @cuda_meaning(source.await_staging)
 def _await_staging(_context: Any, ref: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        none, value = nb.immediate(0)
-        return nb.call(context, builder, cp_async_bulk.wait_group_read, (none,), (value,))[1]
-
-    return nb.types.void(ref), codegen
+    context, builder, _ = yield nb.types.void(ref)
+    none, value = nb.immediate(0)
+    return nb.call(context, builder, cp_async_bulk.wait_group_read, (none,), (value,))[1]
 
 
 @cuda_meaning(source.write_panels)
 def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        for number, (panel, registers, _, _) in enumerate(batch.panels(builder, args[1])):
-            write(builder, panel, registers, _staging(builder, ref, number))
-        return nb.nothing(context)
-
-    return nb.types.void(ref, batch), codegen
+    _, builder, args = yield nb.types.void(ref, batch)
+    for number, (panel, registers, _, _) in enumerate(batch.panels(builder, args[1])):
+        write(builder, panel, registers, _staging(builder, ref, number))
 
 
 @cuda_meaning(source.copy_out)
@@ -72,32 +67,25 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
     place = nb.types.UniTuple(I32, rank)
     said = ref.unit.params.store_eviction_policy
     policy = nb.types.none if said is None else nb.types.literal(said)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        tensor = builder.add(gmem_value(context, builder, ref, args[0]).table, nb.const(128 * slot, nb.i64))
-        for number, (down, right) in enumerate(batch.places):
-            at = nb.cgutils.unpack_tuple(builder, args[2])
-            at[rows] = builder.add(at[rows], nb.const(down))
-            at[columns] = builder.add(at[columns], nb.const(right))
-            coords = context.make_tuple(builder, place, at)
-            given = tensor, coords, _staging(builder, ref, number), nb.nothing(context)
-            if batch.reduction:
-                nb.call(context, builder, cp_async_bulk.reduce, (I64, place, I32, nb.types.literal(batch.reduction)), given)
-            else:
-                nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy), given)
-        nb.call(context, builder, cp_async_bulk.commit_group, (), ())
-        return nb.nothing(context)
-
-    return nb.types.void(ref, batch, place), codegen
+    context, builder, args = yield nb.types.void(ref, batch, place)
+    tensor = builder.add(gmem_value(context, builder, ref, args[0]).table, nb.const(128 * slot, nb.i64))
+    for number, (down, right) in enumerate(batch.places):
+        at = nb.cgutils.unpack_tuple(builder, args[2])
+        at[rows] = builder.add(at[rows], nb.const(down))
+        at[columns] = builder.add(at[columns], nb.const(right))
+        coords = context.make_tuple(builder, place, at)
+        given = tensor, coords, _staging(builder, ref, number), nb.nothing(context)
+        if batch.reduction:
+            nb.call(context, builder, cp_async_bulk.reduce, (I64, place, I32, nb.types.literal(batch.reduction)), given)
+        else:
+            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy), given)
+    nb.call(context, builder, cp_async_bulk.commit_group, (), ())
 
 
 @cuda_meaning(source.drain_stores)
 def _drain_stores(_context: Any, np_: Any) -> Any:
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if np_.unit.stores:
-            none, value = nb.immediate(0)
-            with builder.if_then(elected(builder)):
-                nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
-        return nb.nothing(context)
-
-    return nb.types.void(np_), codegen
+    context, builder, _ = yield nb.types.void(np_)
+    if np_.unit.stores:
+        none, value = nb.immediate(0)
+        with builder.if_then(elected(builder)):
+            nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))

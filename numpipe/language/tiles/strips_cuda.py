@@ -32,14 +32,11 @@ def _map_columns(typing_context: Any, function: Any, tile: Any, width: Any) -> A
     part = nb.returns(typing_context, function, argtypes)
     source.check_result(strip.form, part.form if isinstance(part, TileType) else None, part)
     result = TileType(whole.shape, part.dtype)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        every, made = registers(builder, whole, args[1]), [undefined(result)] * result.registers
-        for first in range(0, whole.shape[1], strip.shape[1]):
-            given = assembled(builder, strip, [every[i] for i in _run(whole, strip, first)])
-            found = nb.call_value(context, builder, function, args[0], argtypes, (given, nb.const(first)))[1]
-            for i, value in zip(_run(result, part, first), registers(builder, part, found), strict=True):
-                made[i] = value
-        return assembled(builder, result, made)
-
-    return result(function, tile, width), codegen
+    context, builder, args = yield result(function, tile, width)
+    every, made = registers(builder, whole, args[1]), [undefined(result)] * result.registers
+    for first in range(0, whole.shape[1], strip.shape[1]):
+        given = assembled(builder, strip, [every[i] for i in _run(whole, strip, first)])
+        found = nb.call_value(context, builder, function, args[0], argtypes, (given, nb.const(first)))[1]
+        for i, value in zip(_run(result, part, first), registers(builder, part, found), strict=True):
+            made[i] = value
+    return assembled(builder, result, made)

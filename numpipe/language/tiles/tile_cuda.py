@@ -63,13 +63,8 @@ class InFlightType(nb.types.Type):  # type: ignore[misc]
 STEERLESS.extend([TileType, InFlightType])
 
 
-class RegistersModel(nb.models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: Any) -> None:
-        super().__init__(manager, fe_type, fe_type.machine)
-
-
-nb.register_model(TileType)(RegistersModel)
-nb.register_model(InFlightType)(RegistersModel)
+for _type in (TileType, InFlightType):
+    nb.machine_model(_type, lambda ty: ty.machine)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 
@@ -158,21 +153,19 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
         return None
     kind, have = as_dtype(dtype), settled(tile, "astype")
     if kind == have.dtype:
-        return tile(tile, dtype), lambda context, builder, sig, args: args[0]
+        _, _, args = yield tile(tile, dtype)
+        return args[0]
     check_dtype(kind, "astype")
     result = TileType(have.shape, kind, have.layout)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        integers = packing(kind).wide == INT32
-        found = (_wide if integers else floats)(builder, have.dtype, registers(builder, have, args[0]))
-        if integers and packing(have.dtype).wide == FLOAT32:
-            function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
-            found = [builder.call(function, [x]) for x in found]
-        if packing(kind).narrow:
-            found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
-        return assembled(builder, result, found)
-
-    return result(tile, dtype), codegen
+    _, builder, args = yield result(tile, dtype)
+    integers = packing(kind).wide == INT32
+    found = (_wide if integers else floats)(builder, have.dtype, registers(builder, have, args[0]))
+    if integers and packing(have.dtype).wide == FLOAT32:
+        function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
+        found = [builder.call(function, [x]) for x in found]
+    if packing(kind).narrow:
+        found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
+    return assembled(builder, result, found)
 
 
 for _cls in (TileType, InFlightType):

@@ -29,22 +29,12 @@ class ViewType(nb.types.Type):  # type: ignore[misc]
         return nb.types.UniTuple(I32, self.ref.arg.ndim)
 
 
-@nb.register_model(GmemAtType)
-class _AtModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: GmemAtType) -> None:
-        super().__init__(manager, fe_type, [("ref", fe_type.ref)])
-
-
-@nb.register_model(ViewType)
-class _ViewModel(nb.models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, fe_type: ViewType) -> None:
-        super().__init__(manager, fe_type, [("ref", fe_type.ref), ("start", fe_type.place)])
+nb.struct_model(GmemAtType, lambda ty: [("ref", ty.ref)])
+nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", ty.place)])
 
 
 def _at(context: Any, builder: Any, ty: Any, value: Any) -> Any:
-    at = nb.cgutils.create_struct_proxy(GmemAtType(ty))(context, builder)
-    at.ref = value
-    return at._getvalue()
+    return nb.struct(context, builder, GmemAtType(ty), ref=value)
 
 
 nb.attribute(GmemType, "at", GmemAtType, _at)
@@ -65,20 +55,15 @@ def _view(target: Any, index: Any) -> Any:
     axes = source.view_axes(target.ref.arg.name, target.ref.arg.ndim, [_kind(part) for part in parts],
                             f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
     result = ViewType(target.ref, axes, tuple(parts[axis].size for axis in axes))
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        view = nb.cgutils.create_struct_proxy(result)(context, builder)
-        view.ref = nb.cgutils.create_struct_proxy(target)(context, builder, value=args[0]).ref
-        start = []
-        for axis, part in enumerate(parts):
-            inert = isinstance(part, InertType) or getattr(part, "inert", False)
-            given = args[1] if not isinstance(index, nb.types.BaseTuple) else builder.extract_value(args[1], axis)
-            found = nb.const(0) if inert else given
-            start.append(found if inert or isinstance(part, DsType) else context.cast(builder, found, part, I32))
-        view.start = context.make_tuple(builder, result.place, start)
-        return view._getvalue()
-
-    return result(target, index), codegen
+    context, builder, args = yield result(target, index)
+    ref = nb.fields(context, builder, target, args[0]).ref
+    start = []
+    for axis, part in enumerate(parts):
+        inert = isinstance(part, InertType) or getattr(part, "inert", False)
+        given = args[1] if not isinstance(index, nb.types.BaseTuple) else builder.extract_value(args[1], axis)
+        found = nb.const(0) if inert else given
+        start.append(found if inert or isinstance(part, DsType) else context.cast(builder, found, part, I32))
+    return nb.struct(context, builder, result, ref=ref, start=context.make_tuple(builder, result.place, start))
 
 
 nb.binary(operator.getitem, _view)
