@@ -62,6 +62,36 @@ def a_mean_with_too_many_arguments(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused("cumsum: axis must be 0 or 1 for shape (64, 64): without it NumPy's is of the rows one after another", kind=SpecError)
+def a_running_sum_without_an_axis(a, b, c):
+    m = np.cumsum(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cumsum: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+def a_running_sum_along_a_third_axis(a, b, c):
+    m = numpipe.zeros((64, 64), np.float32).cumsum(axis=2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cumsum takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first", kind=SpecError)
+def a_running_sum_of_float16(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].cumsum(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cumsum takes tiles of float32 or int32, got bool (64,) (either layout): use .astype(np.int32) first", kind=SpecError)
+def a_running_count_of_a_mask(a, b, c):
+    m = np.cumsum(numpipe.iota(64) < 3)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.cumsum(tile, axis=None) in a kernel, got np.cumsum(numpipe.iota(64), dtype='float32')")
+def a_running_sum_of_another_type(a, b, c):
+    m = np.cumsum(numpipe.iota(64), dtype="float32")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError)
 def the_floor_of_a_mask(a, b, c):
     m = np.floor(numpipe.iota(64) < 3)

@@ -11,6 +11,7 @@ from tile_function_kernels import (
     EXACT,
     LIMITS,
     REDUCTIONS,
+    RUNNING,
     SHAPES,
     TYPES,
     Case,
@@ -22,6 +23,8 @@ from tile_function_kernels import (
     of_numbers,
     of_vectors,
     reduction,
+    running,
+    running_of_vectors,
     same_bits,
     wanted_of_exact,
 )
@@ -140,6 +143,89 @@ def test_sums_are_those_that_the_lanes_make_to_the_last_bit(shape: tuple[int, ..
     assert shape != (64, 24) or axis is None or (found != value.sum(axis=axis)).any()  # NumPy's order is another one
 
 
+# ---- running sums ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("case", RUNNING, ids=str)
+def test_running_sums_are_numpys(case: Case) -> None:
+    _, dtype, (rows, columns), axis = case
+    x = drawn((2 * rows, columns), dtype, special=False)
+    y = np.zeros_like(x)
+    running(case).simulate(x, y)
+    wanted = np.concatenate([np.cumsum(half, axis=axis, dtype=np.float64) for half in (x[:rows], x[rows:])])
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=0 if dtype == "int32" else 2e-6 * np.abs(x).sum(axis=axis).max())
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_no_number_comes_through_where_numpy_has_it_and_a_zero_keeps_its_sign(axis: int) -> None:
+    x = drawn((128, 64), "float32")
+    x[0], x[:, 0] = -0.0, -0.0
+    y = np.zeros_like(x)
+    running(("cumsum", "float32", (64, 64), axis)).simulate(x, y)
+    with np.errstate(invalid="ignore"):
+        wanted = np.concatenate([np.cumsum(half, axis=axis) for half in (x[:64], x[64:])])
+    assert np.isnan(wanted).any() and np.isinf(wanted).any()
+    np.testing.assert_array_equal(np.where(np.isfinite(y), 0, y), np.where(np.isfinite(wanted), 0, wanted))
+    assert np.signbit(y[0]).all() if axis == 0 else np.signbit(y[:, 0]).all()
+
+
+def running_by_each_lane(row: np.ndarray, axis: int) -> list[np.float32]:
+    """The running sums of one row, or of one column, as its lanes make them."""
+    def along(sums: list[np.float32]) -> list[np.float32]:
+        for distance in (1, 2, 4)[:2 if axis else 3]:
+            sums = [value + sums[i - distance] if i >= distance else value for i, value in enumerate(sums)]
+        return sums
+
+    found: list[np.float32] = []
+    base = np.float32(-0.0)
+    if axis:
+        for first in range(0, len(row), 8):
+            pairs = [row[first + 2 * t] + row[first + 2 * t + 1] for t in range(4)]
+            sums = along(pairs)
+            for t in range(4):
+                before = base + sums[t - 1] if t else base
+                found += [before + row[first + 2 * t], before + pairs[t]]
+            base = base + sums[-1]
+        return found
+    for first in range(0, len(row), 16):
+        upper, lower = along(list(row[first:first + 8])), along(list(row[first + 8:first + 16]))
+        found += [base + value for value in upper] + [(base + upper[-1]) + value for value in lower]
+        base = base + (upper[-1] + lower[-1])
+    return found
+
+
+@pytest.mark.parametrize("shape, axis", [((64, 40), 1), ((192, 8), 0)])
+def test_running_sums_are_those_that_the_lanes_make_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
+    x = (10.0**np.random.default_rng(5).uniform(-3, 3, (2 * shape[0], shape[1]))).astype(np.float32)
+    y = np.zeros_like(x)
+    running(("cumsum", "float32", shape, axis)).simulate(x, y)
+    lines = (x if axis else x[:shape[0]].T, y if axis else y[:shape[0]].T)
+    for given, found in zip(*lines, strict=True):
+        assert found.tolist() == running_by_each_lane(given, axis)
+    assert (y[:shape[0]] != np.cumsum(x[:shape[0]], axis=axis)).any()  # NumPy's order is another one
+
+
+def test_vectors_have_running_sums_in_each_layout() -> None:
+    x, y = drawn((192, 64), "float32", special=False), np.zeros((4, 192), np.float32)
+    running_of_vectors.simulate(x, y)
+    wide, top = x.astype(np.float64), x.max(axis=0)
+    for found, wanted in zip(y, (wide.sum(axis=1).cumsum(), wide.sum(axis=0).cumsum(), wide[0].cumsum(), top + top.cumsum()),
+                             strict=True):
+        np.testing.assert_allclose(found[:len(wanted)], wanted, atol=2e-3)
+
+
+def test_a_running_sum_that_int32_cannot_hold_is_an_error_simulated() -> None:
+    x = np.full((128, 8), 1 << 29, np.int32)
+    with pytest.raises(numpipe.SimulationError, match="'cumsum': an element 2147483648 overflows int32"):
+        running(("cumsum", "int32", (64, 8), 1)).simulate(x, np.zeros_like(x))
+
+
+def test_what_the_warps_tell_each_other_of_a_running_sum_is_ordered_by_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+    case: Case = ("cumsum", "int32", (64, 40), 0)
+    x = drawn((128, 40), "int32")
+    monkeypatch.setattr("numpipe.sim.port.Warpgroup.bar_sync", lambda self, barrier, threads: None)
+    with pytest.raises(numpipe.SimulationError, match="cumsum of a register tile"):
+        running(case).simulate(x, np.zeros_like(x))
+
+
 # ---- element by element ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", EXACT)
@@ -199,7 +285,19 @@ def test_means_and_indices_compile_with_a_clean_gate(case: Case) -> None:
 
 
 @compiles
+@pytest.mark.parametrize("case", RUNNING, ids=str)
+def test_running_sums_compile_with_a_clean_gate(case: Case) -> None:
+    _, dtype, (rows, columns), axis = case
+    x = np.zeros((2 * rows, columns), TYPES[dtype])
+    kernel = running(case)
+    assert not kernel.inspect("gate", x, x)
+    assert kernel.inspect("resources", x, x).spill_bytes == 0
+    assert kernel.inspect("ptx", x, x).count("shfl.sync.up") == 3 * rows * columns // 128 // (2 if axis else 1)
+
+
+@compiles
 def test_functions_of_vectors_and_numbers_compile() -> None:
+    assert not running_of_vectors.inspect("gate", np.zeros((192, 64), np.float32), np.zeros((4, 192), np.float32))
     x, y = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
     assert not of_numbers.inspect("gate", x, y, np.float32(0), np.int32(0))
     assert not of_vectors.inspect("gate", x, np.zeros((4, 64), np.float32), np.zeros((4, 64), np.int32))

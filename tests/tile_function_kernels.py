@@ -85,6 +85,34 @@ def is_numpys(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
     return True
 
 
+# ---- running sums ---------------------------------------------------------------------------------------------------
+RUNNING: list[Case] = [("cumsum", dtype, shape, axis) for dtype in ("float32", "int32") for shape in SHAPES for axis in (0, 1)]
+
+
+@functools.cache
+def running(case: Case) -> Any:
+    """``y = cumsum(tile, axis)`` of the tile of each of two warpgroups."""
+    _, _, (rows, columns), axis = case
+
+    @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
+    def running_sums(x, y):
+        w = numpipe.axis_index("wg")
+        y[ds(w * rows, rows), ds(0, columns)] = np.cumsum(x[ds(w * rows, rows), ds(0, columns)], axis=axis)
+
+    return running_sums
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def running_of_vectors(x, y):
+    """Of vectors along columns, along rows and in either layout, and of a tile of one row, along both axes."""
+    v = x[ds(0, 192), ds(0, 64)]
+    y[0, ds(0, 192)] = v.sum(axis=1).cumsum()
+    y[1, ds(0, 64)] = np.cumsum(v.sum(axis=0), axis=-1)
+    y[2, ds(0, 64)] = x[0, ds(0, 64)].cumsum(axis=0)
+    top = v.max(axis=0, keepdims=True)
+    y[ds(3, 1), ds(0, 64)] = top.cumsum(axis=1) + top.cumsum(axis=0)
+
+
 # ---- element by element ---------------------------------------------------------------------------------------------
 @functools.cache
 def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> Any:

@@ -10,6 +10,7 @@ from tile_function_kernels import (
     EXACT,
     LIMITS,
     REDUCTIONS,
+    RUNNING,
     TYPES,
     Case,
     arrays_of,
@@ -20,6 +21,8 @@ from tile_function_kernels import (
     of_numbers,
     of_vectors,
     reduction,
+    running,
+    running_of_vectors,
     same_bits,
     wanted_of_exact,
 )
@@ -64,6 +67,21 @@ def test_vectors_have_means_and_indices_in_each_layout() -> None:
     for number, vector in enumerate((x.sum(axis=0), x.sum(axis=1), x[0])):
         np.testing.assert_allclose(floats[number], vector.astype(np.float64).mean(), atol=1e-5)
         assert (ints[number] == vector.argmax() + 100 * vector.argmin()).all()
+
+
+@pytest.mark.parametrize("case", RUNNING, ids=str)
+def test_running_sums_are_numpys_and_the_simulators_to_the_last_bit(case: Case) -> None:
+    _, dtype, (rows, columns), axis = case
+    for special in (False, True):
+        x = drawn((2 * rows, columns), dtype, special=special)
+        y, = both(running(case), x, np.zeros_like(x))
+        if not special:
+            wanted = np.concatenate([np.cumsum(half, axis=axis, dtype=np.float64) for half in (x[:rows], x[rows:])])
+            np.testing.assert_allclose(y, wanted, rtol=0, atol=0 if dtype == "int32" else 2e-6 * np.abs(x).sum(axis=axis).max())
+
+
+def test_vectors_have_running_sums_in_each_layout() -> None:
+    both(running_of_vectors, drawn((192, 64), "float32", special=False), np.zeros((4, 192), np.float32))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

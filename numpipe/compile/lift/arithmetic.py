@@ -17,7 +17,7 @@ import numpy as np
 
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
-from ...language.tiles import elementwise, exact, mathematics, reduce  # noqa: F401 - they say what of NumPy means them
+from ...language.tiles import elementwise, exact, mathematics, reduce, scans  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
 from .fold import MISSING, stores
 from .nodes import walk

@@ -1,0 +1,103 @@
+"""Running sums of register tiles on the GPU: shuffles within a quad or among the quads, shared memory between the warps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...plan.unit import Unit
+from . import scans as source
+from .elementwise_cuda import form_of, is_tile
+from .layouts import ACCUMULATOR, places
+from .reduce_cuda import REGISTERS, of_warps
+from .tile import FLOAT32
+from .tile_cuda import TileType, assembled, registers, undefined
+
+Add = Callable[[Any, Any], Any]
+QUAD, WARP = 0x1c00, 0
+"""the lanes that `_before` does not leave: 4, or all 32 (PTX ISA, "shfl.sync")"""
+
+
+def _before(builder: Any, value: Any, distance: int, within: int) -> Any:
+    """The value of the lane so far before; what adds nothing where there is none."""
+    register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
+    text = (f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, {within}, 0xffffffff; "
+            f"@!there mov.b32 got, {nothing}; mov.b32 $0, got; }}")
+    return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
+
+
+def _of_last(builder: Any, value: Any, within: int) -> Any:
+    """The value of the last lane of a quad, or of the lane in the last quad that has the same place there."""
+    register = REGISTERS[str(value.type)]
+    lane = nb.const(3) if within == QUAD else builder.or_(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(28))
+    return nb.emit_asm(builder, value.type, [value, lane], f"shfl.sync.idx.b32 $0, $1, $2, {within | 31}, 0xffffffff;",
+                       f"={register},{register},r")
+
+
+def _running(builder: Any, add: Add, value: Any, lanes: int, within: int) -> Any:
+    """The running sum along so many lanes of a quad, or quads."""
+    for distance in (1, 2, 4)[:lanes.bit_length() - 1]:
+        value = add(value, _before(builder, value, distance * (1 if within == QUAD else 4), within))
+    return value
+
+
+@cuda_meaning(source.cumsum)
+def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
+    form = form_of(tile, "cumsum") if is_tile(tile) else None
+    made, along = source.check(form, nb.literal(axis), str(nb.unliteral(tile)))
+    result, memory = TileType.of(made), np_.role == "memory"
+    if (nbytes := source.exchanged(made, along)) and not memory:
+        np_.unit.plan_exchange(nbytes)
+
+    def codegen(_codegen: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        if memory:
+            return undefined(result)
+        values = registers(builder, tile, args[1])[:result.registers]
+        if source.alone(made, along):
+            return assembled(builder, result, values)
+        elements = dict(zip(places(made.shape, made.layout), values, strict=True))
+        add = builder.fadd if made.dtype == FLOAT32 else builder.add
+        found = (_along_rows(builder, add, elements) if along else
+                 _along_columns(builder, add, elements, np_.unit, made.layout == ACCUMULATOR))
+        return assembled(builder, result, [found[place] for place in elements])
+
+    return result(np_, tile, axis), codegen
+
+
+def _along_rows(builder: Any, add: Add, elements: dict[Any, Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    base: dict[Any, Any] = {}
+    for row, column in [place for place in elements if place[1] % 2 == 0]:
+        first, second = elements[row, column], elements[row, column + 1]
+        own = add(first, second)
+        quad = _running(builder, add, own, 4, QUAD)
+        before = _before(builder, quad, 1, QUAD)
+        before = before if column == 0 else add(base[row], before)
+        total = _of_last(builder, quad, QUAD)
+        base[row] = total if column == 0 else add(base[row], total)
+        found[row, column], found[row, column + 1] = add(before, first), add(before, own)
+    return found
+
+
+def _along_columns(builder: Any, add: Add, elements: dict[Any, Any], unit: Unit, columns: bool) -> dict[Any, Any]:
+    running = {place: _running(builder, add, value, 8, WARP) for place, value in elements.items()}
+    totals = {place: _of_last(builder, value, WARP) for place, value in running.items()}
+    warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
+    blocks = [(row, column) for row, column in elements if row % 64 == 0]
+    sums = [add(totals[row, column], totals[row + 8, column]) for row, column in blocks]
+    found: dict[Any, Any] = {}
+    base: dict[Any, Any] = {}
+    for (row, column), each in zip(blocks, of_warps(builder, unit, sums, columns), strict=True):
+        before = [base.get(column)]
+        for total in each:
+            before.append(total if before[-1] is None else add(before[-1], total))
+        base[column] = before.pop()
+        nothing = nb.ir.Constant(each[0].type, -0.0 if each[0].type == nb.f32 else 0)
+        own = nothing if before[0] is None else before[0]
+        for number, value in enumerate(before[1:], 1):
+            own = builder.select(builder.icmp_unsigned("==", warp, nb.const(number)), value, own)
+        found[row, column] = add(own, running[row, column])
+        found[row + 8, column] = add(add(own, totals[row, column]), running[row + 8, column])
+    return found
