@@ -14,7 +14,6 @@ from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.cudadrv import nvvm
 
 from . import quicker
-from .exhausted import LeaveOutBodies
 
 SM_90A = (9, 0, "a")
 
@@ -68,8 +67,6 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
                 manager.passes = [(one, name) for one, name in manager.passes if one not in self._LEFT_OUT]
                 typed = [one for one, _ in manager.passes].index(typed_passes.NopythonTypeInference)
                 manager.passes.insert(typed + 1, (_Tell, "tell of a typed function"))
-                stripped = [one for one, _ in manager.passes].index(typed_passes.PreLowerStripPhis)
-                manager.passes.insert(stripped + 1, (LeaveOutBodies, "leave out bodies of loops that never run"))
                 manager.finalize()
         return self._managers
 

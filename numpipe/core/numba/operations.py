@@ -194,7 +194,6 @@ def method(type_class: type, name: str, function: Any) -> None:
     class Method(AbstractTemplate):  # type: ignore[misc]
         key = f"{type_class.__name__}.{name}"
         prefer_literal = True
-        operation = function
 
         def generic(self, args: Any, kws: Any) -> Any:
             sig = function._numba_type_.get_call_type(self.context, (self.this, *args), kws)
