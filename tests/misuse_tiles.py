@@ -217,7 +217,8 @@ def a_register_tile_of_32_rows(a, b, c):
 
 
 @refused("'np.sin' takes constants only in a kernel; of tiles and numbers there are np.exp, exp2, log, log2, sqrt, tanh, abs, "
-         "floor, ceil, sign, square, isnan, clip, maximum, minimum, where, numpipe.rsqrt, sigmoid, fma: compute it before the call and pass the result")
+         "floor, ceil, sign, square, isnan, clip, maximum, minimum, where, numpipe.rsqrt, sigmoid, fma: compute it before "
+         "the call and pass the result")
 def a_function_of_a_tile(a, b, c):
     e = np.sin(numpipe.zeros((64, 64), np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -42,7 +42,7 @@ def drawn(shape: tuple[int, int], dtype: str, *, special: bool = True, seed: int
 @functools.cache
 def reduction(case: Case) -> Any:
     """``y[w] = function(tile)`` of the tile of each of two warpgroups, one below the other."""
-    name, dtype, (rows, columns), axis = case
+    name, _, (rows, columns), axis = case
     function = getattr(np, name)
     size = 64 if axis is None else columns if axis == 0 else rows
 

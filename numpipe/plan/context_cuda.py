@@ -64,6 +64,15 @@ def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
     return builder.gep(context_value, [index], name="numpipe.counter")
 
 
+def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
+    """An operation np_ -> ``function(builder, unit, np_)``."""
+
+    @cuda_meaning(operation)
+    def typer(_context: Any, np_: Any) -> Any:
+        _, builder, args = yield result(np_)
+        return function(builder, np_.unit, args[0])
+
+
 def by_those(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[Any, Unit], Any] | None = None) -> None:
     """An operation (np_, function, *args): ``function(np_, *args)`` by the roles that execute it, in the compute role by those of
     its lanes that `guard` chooses."""

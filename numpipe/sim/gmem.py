@@ -122,6 +122,15 @@ class GlobalMemory:
         read = place.read[touch.index]
         np.copyto(read, touch.code, where=read == 0)
 
+    def _behind_writes(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        """A read: the writes of what it reads came before, and there were some."""
+        self._open(place.region)
+        written = place.written[touch.index]
+        if written.size:
+            self._writes(access, touch, written, known)
+            if place.fresh:
+                self._initialised(access, touch, written)
+
     # ---- accesses
     def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
         """A TMA load of a box."""
@@ -136,12 +145,7 @@ class GlobalMemory:
         if early:
             self._too_early(access, touch)
         if not unwritten:
-            self._open(place.region)
-            written = place.written[touch.index]
-            if written.size:
-                self._writes(access, touch, written, known)
-                if place.fresh:
-                    self._initialised(access, touch, written)
+            self._behind_writes(access, place, touch, known)
         if not seen:
             cut.seen[where] = self._remember(touch)
             if not unwritten:
@@ -154,12 +158,7 @@ class GlobalMemory:
             self._too_early(access, touch)
         unwritten = place.region.written is None and not place.fresh
         if not unwritten:
-            self._open(place.region)
-            written = place.written[touch.index]
-            if written.size:
-                self._writes(access, touch, written, known)
-                if place.fresh:
-                    self._initialised(access, touch, written)
+            self._behind_writes(access, place, touch, known)
         at = tuple(n for part in index for n in (part.start, part.stop))
         self._reads.setdefault(place, {})[(access.agent.warpgroup, *at)] = touch
         seen = place.cuts.setdefault(((), False), Cut(place)).seen

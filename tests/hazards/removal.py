@@ -49,14 +49,14 @@ OPERATIONS = (
 PASSED_ON = (
     "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait", "memory.copies.commit_smem",
     "memory.copies.commit_smem_to_gmem_group", "memory.copies.fence_and_meet", "memory.copies.meet",
-    "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access", "tiles.order.before_async",
-    "pipeline.multicast.arrive_at_peers", "pipeline.order_tokens.await_token", "pipeline.order_tokens.enter_turn",
-    "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token", "pipeline.outputs.await_slot",
-    "pipeline.outputs.meet", "grid.partials.await_signal", "grid.partials.signal", "memory.phases.arrive",
-    "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers", "pipeline.ring.await_consumed",
-    "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed", "pipeline.ring.release_used",
-    "pipeline.steps.await_empty", "pipeline.steps.await_products", "pipeline.steps.await_released",
-    "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
+    "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access",
+    "tiles.order.before_async", "pipeline.multicast.arrive_at_peers", "pipeline.order_tokens.await_token",
+    "pipeline.order_tokens.enter_turn", "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token",
+    "pipeline.outputs.await_slot", "pipeline.outputs.meet", "grid.partials.await_signal", "grid.partials.signal",
+    "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers",
+    "pipeline.ring.await_consumed", "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed",
+    "pipeline.ring.release_used", "pipeline.steps.await_empty", "pipeline.steps.await_products",
+    "pipeline.steps.await_released", "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
 """Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = (
     "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.order_tokens.if_several", "pipeline.order_tokens.over_tokens",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
-from ...plan.context_cuda import by_those, compute_warpgroup, counter_pointer, own_warpgroup
+from ...plan.context_cuda import by_those, compute_warpgroup, counter_pointer, of_context, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
@@ -56,16 +55,6 @@ def _word(builder: Any, np_: Any, index: int) -> Any:
     return counter_pointer(builder, np_, nb.const(index))
 
 
-def _of_state(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
-    """An operation np_ -> ``function(builder, unit, np_)``."""
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any) -> Any:
-        context, builder, args = yield result(np_)
-        found = function(builder, np_.unit, args[0])
-        return nb.nothing(context) if result is nb.types.void else found
-
-
 def _counter(builder: Any, np_: Any) -> Any:
     low, high = (builder.zext(builder.load(_word(builder, np_, source.COUNTER + part)), nb.i64) for part in (0, 1))
     return builder.or_(low, builder.shl(high, nb.const(32, nb.i64)))
@@ -89,9 +78,9 @@ def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:
         builder.store(builder.select(before_first, nb.const(unit.turns - 1), left), word)
 
 
-_of_state(source.launch_counter, I64, lambda b, unit, np_: _counter(b, np_))
-_of_state(source.away_first, I32, _away_first)
-_of_state(source.pass_owner, nb.types.void, _pass_owner)
+of_context(source.launch_counter, I64, lambda b, unit, np_: _counter(b, np_))
+of_context(source.away_first, I32, _away_first)
+of_context(source.pass_owner, nb.types.void, _pass_owner)
 
 
 @cuda_meaning(source.begun_with)

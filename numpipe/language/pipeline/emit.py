@@ -33,7 +33,7 @@ from ...core.op import constant, helper, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.trees import leaves
 from ...plan.unit import Unit
-from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane
+from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, strong
 from ..tiles.layouts import cast_for, said
 from ..tiles.mma import wgmma_wait
 from ..tiles.tile import Tile
@@ -347,9 +347,7 @@ def _strong(carry: Any) -> Any:
     if isinstance(carry, tuple):
         parts = [_strong(part) for part in carry]
         return type(carry)(*parts) if hasattr(carry, "_fields") else tuple(parts)
-    if isinstance(carry, (int, float)) and not isinstance(carry, (bool, np.generic)):
-        return np.int32(carry) if isinstance(carry, int) else np.float32(carry)
-    return carry
+    return strong(carry)
 
 
 def _kind(carry: Any) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import memory
-from ...plan.context_cuda import by_those, counter_pointer, own_warpgroup
+from ...plan.context_cuda import by_those, counter_pointer, of_context, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from . import turns as source
@@ -28,20 +27,12 @@ def _turn(builder: Any, np_: Any) -> Any:
     return counter_pointer(builder, np_, nb.const(TURN))
 
 
-def _of_warpgroup(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
-    """An operation np_ -> ``function(builder, unit, np_)``."""
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any) -> Any:
-        return result(np_), lambda context, builder, sig, args: function(builder, np_.unit, args[0])
-
-
-_of_warpgroup(source.own_barrier, I32,
+of_context(source.own_barrier, I32,
               lambda b, unit, np_: b.add(own_warpgroup(b, np_), nb.const(source.FIRST_BARRIER)))
-_of_warpgroup(source.next_barrier, I32, lambda b, unit, np_: b.add(_next(b, unit, np_), nb.const(source.FIRST_BARRIER)))
-_of_warpgroup(source.is_last, nb.types.boolean,
+of_context(source.next_barrier, I32, lambda b, unit, np_: b.add(_next(b, unit, np_), nb.const(source.FIRST_BARRIER)))
+of_context(source.is_last, nb.types.boolean,
               lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), nb.const(unit.turns - 1)))
-_of_warpgroup(source.is_next, nb.types.boolean,
+of_context(source.is_next, nb.types.boolean,
               lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), b.load(_turn(b, np_))))
 
 

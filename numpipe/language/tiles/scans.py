@@ -27,13 +27,14 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import BOOL, FLOAT32, INT32
 from ...core.op import op
 from ...diagnostics.errors import SpecError
 from .elementwise import check_axis, form_of, int32
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .reduce import by_lanes
-from .tile import BOOL, FLOAT32, INT32, Tile
+from .tile import Tile
 
 
 def check(form: Any, axis: Any, given: str) -> tuple[Form, int]:

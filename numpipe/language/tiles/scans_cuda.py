@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan.unit import Unit
@@ -12,7 +13,6 @@ from . import scans as source
 from .elementwise_cuda import form_of, is_tile
 from .layouts import ACCUMULATOR, places
 from .reduce_cuda import REGISTERS, of_warps
-from .tile import FLOAT32
 from .tile_cuda import TileType, assembled, registers, undefined
 
 Add = Callable[[Any, Any], Any]

@@ -185,15 +185,25 @@ class _Session:
             self.timer.synchronize()
 
     def burst(self) -> Sample:
+        def rest(_name: str) -> None:
+            self.timer.synchronize()
+            self.timer.sleep(self.plan.idle)
+
+        return self.apart("burst", rest, self.plan.burst_count)
+
+    def alone(self) -> Sample:
+        return self.apart("alone", lambda name: self.load([name], self.plan.alone_load), self.plan.alone_count)
+
+    def apart(self, protocol: Protocol, before: Callable[[str], None], count: int) -> Sample:
+        """So many measurements of each competitor, one behind the other; `before` them something is done."""
         times: dict[str, list[float]] = {}
         read: dict[str, dict[str, float]] = {}
         for name in self.turns:
-            self.timer.synchronize()
-            self.timer.sleep(self.plan.idle)
-            handles = [self.measure(name) for _ in range(self.plan.burst_count)]
+            before(name)
+            handles = [self.measure(name) for _ in range(count)]
             read[name] = self.sensors()
             self.taken(name, handles, times, read)
-        return self.sample("burst", times, read)
+        return self.sample(protocol, times, read)
 
     def interleaved(self) -> Sample:
         self.load(self.turns, self.plan.load)
@@ -207,13 +217,3 @@ class _Session:
         for name in self.turns:
             self.taken(name, handles[name], times, read)
         return self.sample("interleaved", times, read)
-
-    def alone(self) -> Sample:
-        times: dict[str, list[float]] = {}
-        read: dict[str, dict[str, float]] = {}
-        for name in self.turns:
-            self.load([name], self.plan.alone_load)
-            handles = [self.measure(name) for _ in range(self.plan.alone_count)]
-            read[name] = self.sensors()
-            self.taken(name, handles, times, read)
-        return self.sample("alone", times, read)
