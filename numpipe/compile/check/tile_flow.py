@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...arch.dtypes import BOOL
 from ...core import numba as nb
 from ...diagnostics.errors import Position
 from ...language.tiles import elementwise, mma, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
-from ...language.tiles.tile import BOOL
 from ...language.tiles.tile_cuda import InFlightType, TileType
 from ...plan.unit import Unit
 from ..lift.positions import Positions

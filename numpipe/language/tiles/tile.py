@@ -140,11 +140,13 @@ def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
             found = found.astype(FLOAT32) if made.wide == FLOAT32 else _truncated(found, INT32)
         if made.wide == INT32:
             return _truncated(found, dtype)
-        return (found if made.largest is None else np.clip(found, -made.largest, made.largest)).astype(dtype)
+        narrowed: np.ndarray = (found if made.largest is None else np.clip(found, -made.largest, made.largest)).astype(dtype)
+        return narrowed
 
 
 def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Integers of a type, the nearest that it holds; 0 of NaN."""
     limits = np.iinfo(dtype)
     whole: np.ndarray = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
-    return np.clip(whole, limits.min, limits.max).astype(dtype)
+    found: np.ndarray = np.clip(whole, limits.min, limits.max).astype(dtype)
+    return found

@@ -100,8 +100,8 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
     sums = 4 * tile[0] * tile[1] * (parts - 1) // parts * (num_compute_wgs if schedule == "pingpong" else 1)
     if (total := HEADER + slots * stage + staging + sums) > HOPPER.smem_bytes:
         raise SpecError(f"product: shared memory: {total} B, but a CTA has {HOPPER.smem_bytes} B: {slots} slots x {stage} B, "
-                        f"{staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use fewer slots "
-                        "(numpipe.fit_slots says how many fit)")
+                        f"{staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use fewer "
+                        "slots (numpipe.fit_slots says how many fit)")
 
 
 def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
