@@ -50,10 +50,9 @@ class Accumulating:
 # ---- what is legal, said once for both executions ---------------------------------------------------------------
 def element(dtype: str) -> tuple[Element, Operand]:
     """The record of an element type by its name in PTX, and what it says of operands; SpecError for other names."""
-    record = OPERANDS.get(dtype)
-    if record is None or record.operand is None:
+    if dtype not in OPERANDS:
         raise SpecError(f"wgmma: element type {dtype!r}; the instructions take {listed(map(repr, OPERANDS), 'or')}")
-    return record, record.operand
+    return OPERANDS[dtype]
 
 
 def legal_n(dtype: str) -> tuple[int, ...]:
@@ -139,7 +138,7 @@ def statement(n: int, dtype: str, a_major: str, b_major: str, registers: Sequenc
         raise SpecError(f"wgmma: a_major={a_major!r} of {of_a} with A in registers; there A is of 16 bits, and only A in shared "
                         "memory can be transposed")
     transposed = (() if from_registers else (a_major,)) + (b_major,) if "mn" in left.majors else ()
-    flags = [scale_d, *["1", "1"] * left.flags, *(str(int(major == "mn")) for major in transposed)]
+    flags = [scale_d, *["1", "1"] * (left.sums == FLOAT32), *(str(int(major == "mn")) for major in transposed)]
     sums = "f32" if left.sums == FLOAT32 else "s32"
     return (f"wgmma.mma_async.sync.aligned.m64n{n}k{record.k}.{sums}.{of_a}.{of_b} "
             f"{{{', '.join(registers)}}}, {a}, {b}, {', '.join(flags)};")

@@ -101,10 +101,10 @@ def test_another_bit_of_a_conversion_is_told(dtype: np.dtype, monkeypatch: pytes
 
 
 @compiles
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", [f"{E4M3} x {E5M2}", f"{E5M2} x {E4M3}", f"{S8} x {U8}", f"{U8} x {S8}", f"{F32} x {F32}"])
 def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_nothing(pair: str) -> None:
     a, b = operands(pair, (128, 64, 256), np.random.default_rng(1))
-    record, other = (next(r for r in OPERANDS.values() if r.dtype == x.dtype) for x in (a, b))
+    record, other = (next(r for r, _ in OPERANDS.values() if r.dtype == x.dtype) for x in (a, b))
     given = a, b, np.zeros((128, 64), kind_of(a.dtype).sums)
     how = {"depth": 128 // a.dtype.itemsize}
     types = f"{record.operand.name}.{other.operand.name}"
@@ -118,7 +118,7 @@ def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_n
 
 
 @compiles
-@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("dtype", [E5M2, U8], ids=str)
 def test_the_gate_finds_nothing_in_conversions(dtype: np.dtype) -> None:
     assert conversions.inspect("gate", *conversion_arrays(dtype).values()) == ()
 

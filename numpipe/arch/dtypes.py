@@ -46,11 +46,6 @@ class Operand:
     ignored: int = 0
 
     @property
-    def flags(self) -> bool:
-        """Whether the statement has immediates that negate A and B."""
-        return self.sums == FLOAT32
-
-    @property
     def from_registers(self) -> bool:
         """Whether a register tile is an A operand as it is: packed, it has the 16-bit elements of a k16 step."""
         return "mn" in self.majors
@@ -114,6 +109,16 @@ class Element:
         return K_BYTES // self.dtype.itemsize
 
 
+def listed(names: Any, last: str = "and") -> str:
+    """Names as a message says them.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *first, end = map(str, names)
+    return f"{', '.join(first)} {last} {end}" if first else end
+
+
 def _half(ptx: str, widen: tuple[str, str]) -> Packing:
     return Packing(2, "h", FLOAT32, widen, f"cvt.rn.{ptx}x2.f32 $0, $2, $1;")
 
@@ -138,16 +143,6 @@ _BF16 = _half("bf16", ("{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits
 _BOTH = "k", "mn"
 _BITS = "and or xor"
 
-def listed(names: Any, last: str = "and") -> str:
-    """Names as a message says them.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    *first, end = map(str, names)
-    return f"{', '.join(first)} {last} {end}" if first else end
-
-
 _RECORDS = (
     Element("bool", "UINT8", tile=Packing(1, "b", INT32)),
     Element("int8", "UINT8", "", *_integer("s", "s8")),
@@ -169,8 +164,8 @@ _RECORDS = (
 ELEMENTS = {record.name: record for record in _RECORDS}
 """Element types of arrays, by name."""
 BY_DTYPE = {record.dtype: record for record in _RECORDS}
-OPERANDS = {record.operand.name: record for record in _RECORDS if record.operand}
-"""Operand types of wgmma, by their names in PTX."""
+OPERANDS = {record.operand.name: (record, record.operand) for record in _RECORDS if record.operand}
+"""Operand types of wgmma, by their names in PTX, with what their records say of operands."""
 TILES = tuple(record.dtype for record in _RECORDS if record.tile and record.dtype != BOOL)
 """Types of register tiles of an array's elements."""
 HALVES = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "h")
@@ -181,8 +176,8 @@ REDUCTIONS = {name: tuple(record.name for record in _RECORDS if name in record.r
 
 def _kind(family: str) -> str:
     """The types that may meet in a product, for messages."""
-    alike = [record for record in OPERANDS.values() if record.operand and record.operand.family == family]
-    return listed([record.name for record in alike], "or") + " (as tf32)" * (family == "tf32")
+    alike = listed([record.name for record, kind in OPERANDS.values() if kind.family == family], "or")
+    return alike + " (as tf32)" * (family == "tf32")
 
 
 def operand(dtype: np.dtype[Any]) -> Operand | None:
@@ -198,5 +193,5 @@ def packing(dtype: np.dtype[Any]) -> Packing:
     return found
 
 
-KINDS = tuple(map(_kind, dict.fromkeys(record.operand.family for record in OPERANDS.values() if record.operand)))
+KINDS = tuple(map(_kind, dict.fromkeys(kind.family for _, kind in OPERANDS.values())))
 """Types whose products there are, by those that may meet."""

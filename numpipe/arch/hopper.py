@@ -29,7 +29,7 @@ class Target:
     @property
     def product(self) -> str:
         """Regular expression of the opcodes of products."""
-        return "|".join(sorted({record.operand.opcode for record in OPERANDS.values() if record.operand}))
+        return "|".join(sorted({kind.opcode for _, kind in OPERANDS.values()}))
 
     def rate(self, element: Element) -> int:
         """Multiply-adds a cycle of an SM on elements of a type: a wgmma takes the same time with any of them.

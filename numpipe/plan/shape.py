@@ -89,7 +89,7 @@ class KernelShape:
     def register_pool(self) -> int:
         """Registers the CTA holds at launch, per lane summed over its warpgroups: setmaxnreg moves these about.
 
-        The kernel starts with floor8(65536 / threads) registers a lane, so 3 warpgroups hold 504 of the SM's 512.
+        The kernel starts with floor8(target.registers / threads) registers a lane, so 3 warpgroups hold 504 of the SM's 512.
         """
         return self.warpgroups * self.target.registers_of(self.warpgroups)
 

@@ -192,7 +192,7 @@ def waterfalls(sass: Sass) -> Iterator[str]:
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
     """Only products that the PTX asks for, and all of them."""
     written = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.\w+\.(\w+)", ptx)
-    asked = {f"{_opcode(dtype)} {'x'.join(shape)}" for *shape, dtype in written}
+    asked = {f"{OPERANDS[dtype][1].opcode} {'x'.join(shape)}" for *shape, dtype in written}
     made = {f"{found[1]} {found[2]}": i for i in sass.find(HOPPER.product) if (
         found := re.match(rf"({HOPPER.product})\.(\d+x\d+x\d+)", i.opcode))}
     for shape, instruction in made.items():
@@ -200,12 +200,6 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
             yield f"a product nobody asked for (the PTX has {sorted(asked)}): {instruction}"
     for shape in asked - set(made):
         yield f"no {shape}, although the PTX has it"
-
-
-def _opcode(operand: str) -> str:
-    """Of products in the machine code, by the operand's type in PTX."""
-    found = OPERANDS[operand].operand
-    return found.opcode if found else ""
 
 
 def waits(sass: Sass, ptx: str) -> Iterator[str]:

@@ -177,7 +177,8 @@ class Calls(Loops):
             registers = shape[0] * shape[1] // 128
             if registers >= unit.compute_registers:
                 has = (f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
-                       if unit.warp_specialized else f"65536 / {unit.threads} threads in steps of 8, at most 255")
+                       if unit.warp_specialized else f"{unit.target.registers} / {unit.threads} threads in "
+                       f"steps of 8, at most {unit.target.lane_registers}")
                 self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
                                  f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
                                  "use a smaller tile, or share it between more warpgroups")

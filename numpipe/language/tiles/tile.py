@@ -135,7 +135,8 @@ def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
             found = found.astype(FLOAT32) if made.wide == FLOAT32 else _truncated(found, INT32)
         if made.wide == INT32:
             return _truncated(found, dtype)
-        return (found if made.largest is None else np.clip(found, -made.largest, made.largest)).astype(dtype)
+        narrowed: np.ndarray = (found if made.largest is None else np.clip(found, -made.largest, made.largest)).astype(dtype)
+        return narrowed
 
 
 def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ...arch.hopper import HOPPER
 from ...diagnostics.errors import SpecError
 
 Clock = Literal["burst", "settled"]
@@ -53,7 +54,7 @@ class DeviceModel:
     """seconds between the end of one kernel and the start of the next in a stream, with programmatic serialisation"""
     smem_bytes: int = 233472
     """shared memory of an SM; a CTA takes 1 KiB more than it asks for (CUDA C++ Programming Guide, "Compute Capabilities")"""
-    registers: int = 65536
+    registers: int = HOPPER.registers
     """32-bit registers of an SM"""
 
     def tensor_busy_clock(self, clock: Clock | float) -> float:
