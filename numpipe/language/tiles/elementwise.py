@@ -216,8 +216,18 @@ _define_operators()
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------
-def numbers(name: str, values: Sequence[Any], function: Callable[..., Any]) -> Any:
-    """A function of numbers of a kernel, in the type that `arith.common` gives."""
+def any_number(dtype: np.dtype) -> None:
+    """The check of a function that all numbers have."""
+
+
+def evaluated(name: str, values: Sequence[Any], function: Callable[..., Any], *, takes: str,
+              check: Callable[[np.dtype], None] = any_number, compares: bool = False) -> Any:
+    """A function of tiles and numbers; of numbers alone in the type that `arith.common` gives, which `check` may refuse."""
+    if any(isinstance(value, Tile) for value in values):
+        found = apply(name, values, function, takes=takes, compares=compares)
+        if found is NotImplemented:
+            raise not_computed(name, " and ".join(type(value).__name__ for value in values))
+        return found
     inert = next((value for value in values if isinstance(value, Inert)), None)
     if inert is not None:
         return inert
@@ -225,8 +235,9 @@ def numbers(name: str, values: Sequence[Any], function: Callable[..., Any]) -> A
     if any(kind is None for kind in kinds):
         raise not_computed(name, " and ".join(type(value).__name__ for value in values))
     dtype = arith.common(*kinds)
+    check(dtype)
     with np.errstate(all="ignore"):
-        return dtype.type(function(*[arith.as_type(value, dtype) for value in values]))
+        return (bool if compares else dtype.type)(function(*[arith.as_type(value, dtype) for value in values]))
 
 
 def not_computed(name: str, given: str) -> SpecError:
@@ -236,12 +247,7 @@ def not_computed(name: str, given: str) -> SpecError:
 
 def _extreme(name: str, function: np.ufunc) -> Any:
     def operation(a: Any, b: Any, literals: int = 0) -> Any:
-        if any(isinstance(value, Tile) for value in (a, b)):
-            found = apply(name, (a, b), function, takes="fhi")
-            if found is NotImplemented:
-                raise not_computed(name, f"{type(a).__name__} and {type(b).__name__}")
-            return found
-        return numbers(name, (a, b), function)
+        return evaluated(name, (a, b), function, takes="fhi")
 
     return arith.named(operation, name.replace("np.", ""), f"``{name}(a, b)``: NaN where one of the two is NaN.", function)
 

@@ -236,14 +236,10 @@ def _extreme(operation: Any, name: str, symbol: str, instruction: str) -> None:
 
     @cuda_meaning(operation)
     def typer(_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-        mask = nb.literal(literals[0]) if literals else 0
-        found = elementwise(name, (a, b), emit, takes="fhi", literals=mask, by_pairs=two_at_once(f"{instruction}.NaN"))
-        if found is None:
-            return number_function(name, (a, b), emit, literals)
-        return found[0].return_type(*found[0].args, *literals), without(found[1], literals)
+        return evaluated(name, (a, b), emit, literals, takes="fhi", by_pairs=two_at_once(f"{instruction}.NaN"))
 
 
-def without(codegen: Any, literals: Sequence[Any]) -> Any:
+def _without(codegen: Any, literals: Sequence[Any]) -> Any:
     """Code of an operation that ignores the arguments that say which operands are float literals."""
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         count = len(sig.args) - len(literals)
@@ -252,13 +248,16 @@ def without(codegen: Any, literals: Sequence[Any]) -> Any:
     return code if literals else codegen
 
 
-def number_function(name: str, types: Sequence[Any], emit: Emit, literals: Sequence[Any],
-                    check: Callable[[np.dtype], None] = lambda dtype: None, compares: bool = False) -> Any:
-    """The typing of a function of numbers."""
+def evaluated(name: str, types: Sequence[Any], emit: Emit, literals: Sequence[Any], *, takes: str, by_pairs: Packed | None = None,
+              check: Callable[[np.dtype], None] = source.any_number, compares: bool = False) -> tuple[Any, Any]:
+    """(signature, code) of a function of tiles and numbers, or of numbers alone; `literals`: as `arith`'s operations have them."""
+    mask = nb.literal(literals[0]) if literals else 0
+    found = elementwise(name, types, emit, takes=takes, compares=compares, literals=mask, by_pairs=by_pairs)
+    if found is not None:
+        return found[0].return_type(*found[0].args, *literals), _without(found[1], literals)
     inert = next((ty for ty in types if isinstance(ty, InertType)), None)
     if inert is not None:
-        yield inert(*types, *literals)
-        return None
+        return inert(*types, *literals), lambda context, builder, sig, args: nb.nothing(context)
     kinds = kinds_of(types, *literals)
     if any(kind is None for kind in kinds):
         raise source.not_computed(name, " and ".join(str(nb.unliteral(ty)) for ty in types))
@@ -266,10 +265,12 @@ def number_function(name: str, types: Sequence[Any], emit: Emit, literals: Seque
     check(dtype)
     of = type_of(dtype)
     result = nb.types.boolean if compares else of
-    sig = result(*[of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types], *literals)
-    context, builder, args = yield sig
-    values = [number_in(context, builder, value, ty, dtype) for value, ty in zip(args[:len(types)], sig.args, strict=False)]
-    return emit(builder, dtype, *values)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [number_in(context, builder, value, ty, dtype) for value, ty in zip(args[:len(types)], sig.args, strict=False)]
+        return emit(builder, dtype, *values)
+
+    return result(*[of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types], *literals), codegen
 
 
 _extreme(source.maximum, "np.maximum", ">", "max")

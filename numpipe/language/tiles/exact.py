@@ -13,6 +13,7 @@ They are of float32, float16, bfloat16 and int32 tiles and of float32 and int32 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,11 +21,9 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16, FLOAT32, INT32
 from ...core import arith
-from ...core.inert import Inert
 from ...core.op import Op, op
 from ...diagnostics.errors import SpecError
-from .elementwise import apply, not_computed, numbers
-from .tile import Tile
+from .elementwise import evaluated, not_computed
 
 
 def check_number(name: str, dtype: np.dtype) -> None:
@@ -43,17 +42,7 @@ def _computed(name: str, values: Sequence[Any], function: Callable[..., Any], co
     def wide(*values: Any) -> Any:  # ml_dtypes' functions are not all NumPy's: its sign of -0 is -0
         return function(*(np.asarray(value, FLOAT32) if np.asarray(value).dtype == BFLOAT16 else value for value in values))
 
-    if any(isinstance(value, Tile) for value in values):
-        found = apply(name, values, wide, takes="fhi", compares=compares)
-        if found is NotImplemented:
-            raise not_computed(name, " and ".join(type(value).__name__ for value in values))
-        return found
-    kinds = [arith.kind(value) for value in values]
-    if all(kind is not None for kind in kinds):
-        check_number(name, arith.common(*kinds))
-    if compares and not isinstance(values[0], Inert) and kinds[0] is not None:
-        return bool(function(values[0]))
-    return numbers(name, values, function)
+    return evaluated(name, values, wide, takes="fhi", check=functools.partial(check_number, name), compares=compares)
 
 
 def _function(name: str, function: Callable[[Any], Any], compares: bool = False) -> Op[..., Any]:

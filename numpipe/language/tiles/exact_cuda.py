@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,8 @@ from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import exact as source
-from .elementwise_cuda import BY_PAIRS, Packed, elementwise, number_function, two_at_once, without
+from .elementwise_cuda import BY_PAIRS, Emit, Packed, evaluated, two_at_once
 from .reduce_cuda import combination
-
-Emit = Callable[..., Any]
 
 
 def _rounding(direction: str) -> Emit:
@@ -42,14 +40,12 @@ def _isnan(builder: Any, dtype: np.dtype, x: Any) -> Any:
 
 
 def _function(name: str, emit: Emit, by_pairs: Packed | None = None) -> None:
-    label, compares = f"np.{name}", name == "isnan"
+    label = f"np.{name}"
 
     @cuda_meaning(source.FUNCTIONS[name])
     def typer(_context: Any, x: Any, *literals: Any) -> Any:
-        found = elementwise(label, (x,), emit, takes="fhi", compares=compares, by_pairs=by_pairs)
-        if found is None:
-            return number_function(label, (x,), emit, literals, lambda dtype: source.check_number(label, dtype), compares)
-        return found[0].return_type(*found[0].args, *literals), without(found[1], literals)
+        return evaluated(label, (x,), emit, literals, takes="fhi", check=functools.partial(source.check_number, label),
+                         compares=name == "isnan", by_pairs=by_pairs)
 
 
 for _name, _emit, _by_pairs in (("floor", _rounding("rmi"), None), ("ceil", _rounding("rpi"), None), ("sign", _sign, None),
@@ -79,14 +75,11 @@ def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
             x = two_at_once(f"{name}.NaN")(builder, dtype, x, limit)
         return x
 
-    found = elementwise("np.clip", types, emit, takes="fhi", literals=mask, by_pairs=by_pairs)
-    if found is None:
-        found = number_function("np.clip", types, emit, [nb.types.literal(mask)] if mask else [],
-                                lambda dtype: source.check_number("np.clip", dtype))
-    sig, code = found[0], found[1]
+    sig, code = evaluated("np.clip", types, emit, [nb.types.literal(mask)] if mask else [], takes="fhi", by_pairs=by_pairs,
+                          check=functools.partial(source.check_number, "np.clip"))
     places = dict(zip(kept, sig.args, strict=False))
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return code(context, builder, sig, [args[number] for number in kept])
+        return code(context, builder, sig, [*(args[number] for number in kept), *args[3:]][:len(sig.args)])
 
     return sig.return_type(*[places.get(number, every[number]) for number in range(3)], *literals), codegen

@@ -19,6 +19,7 @@ computed in float32, and rounded; `fma` has none, because it would be rounded tw
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,7 @@ import numpy as np
 from ...arch.dtypes import FLOAT32
 from ...core import arith
 from ...core.op import Op
-from .elementwise import apply, not_computed, numbers
-from .tile import Tile
+from .elementwise import evaluated, not_computed
 
 __all__ = ["fma", "rsqrt", "sigmoid"]
 
@@ -45,15 +45,8 @@ def _function(name: str, function: Callable[..., Any], doc: str) -> Op[..., Any]
         return np.asarray(function(*wide)).astype(np.float32)[()]
 
     def evaluate(*values: Any) -> Any:
-        if any(isinstance(value, Tile) for value in values):
-            found = apply(name, values, compute, takes="f" if function is _fma else "fh")
-            if found is NotImplemented:
-                raise not_computed(name, " and ".join(type(value).__name__ for value in values))
-            return found
-        kinds = [arith.kind(value) for value in values]
-        if all(kind is not None for kind in kinds):
-            check_number(name, arith.common(*kinds))
-        return numbers(name, values, compute)
+        takes, check = "f" if function is _fma else "fh", functools.partial(check_number, name)
+        return evaluated(name, values, compute, takes=takes, check=check)
 
     if function is _fma:
         def fused(x: Any, y: Any, z: Any, literals: int = 0) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from ...core.arith_cuda import libdevice
 from ...core.op import cuda_meaning
 from ...plan.approximate_cuda import approximate
 from . import mathematics as source
-from .elementwise_cuda import elementwise, number_function, without
+from .elementwise_cuda import evaluated
 
 LOG2_E, LN_2 = float(np.float32(np.log2(np.e))), float(np.float32(np.log(2)))
 
@@ -67,10 +68,7 @@ def _function(name: str, exact: Callable[..., Any], approximation: Callable[...,
 
     @cuda_meaning(operation)
     def typer(_context: Any, x: Any, *literals: Any) -> Any:
-        found = elementwise(label, (x,), emit, takes="fh")
-        if found is None:
-            return number_function(label, (x,), emit, literals, lambda dtype: source.check_number(label, dtype))
-        return found[0].return_type(*found[0].args, *literals), without(found[1], literals)
+        return evaluated(label, (x,), emit, literals, takes="fh", check=functools.partial(source.check_number, label))
 
 
 for _name, _meaning in _MEANINGS.items():
@@ -83,7 +81,4 @@ def _fma(builder: Any, _dtype: np.dtype, x: Any, y: Any, z: Any) -> Any:
 
 @cuda_meaning(source.fma)
 def _fused(_context: Any, x: Any, y: Any, z: Any, *literals: Any) -> Any:
-    found = elementwise("fma", (x, y, z), _fma, takes="f", literals=nb.literal(literals[0]) if literals else 0)
-    if found is None:
-        return number_function("fma", (x, y, z), _fma, literals, lambda dtype: source.check_number("fma", dtype))
-    return found[0].return_type(*found[0].args, *literals), without(found[1], literals)
+    return evaluated("fma", (x, y, z), _fma, literals, takes="f", check=functools.partial(source.check_number, "fma"))
