@@ -64,10 +64,9 @@ def legal_n(dtype: str) -> tuple[int, ...]:
 
 def check_n(n: int, dtype: str = "bf16") -> None:
     """SpecError unless m64nN exists for the type."""
-    legal = legal_n(dtype)
-    if n not in legal:
-        unit = "8" if legal[3] - legal[0] == legal[-1] - legal[-4] else "16, or 8 or 24,"
-        raise SpecError(f"wgmma: n={n} for {dtype}; the instruction needs a multiple of {unit} in {legal[0]} … {legal[-1]}")
+    kind = element(dtype)[1]
+    if n not in kind.widths:
+        raise SpecError(f"wgmma: n={n} for {dtype}; the instruction needs a multiple of {kind.unit} in 8 … 256")
 
 
 def check_major(operand: str, major: str, dtype: str = "bf16") -> None:

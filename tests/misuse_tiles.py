@@ -350,7 +350,8 @@ def a_product_whose_a_is_not_k_major(a, b, c):
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma: a (64, 64) x b (64, 40): M must be a multiple of 64, K of 32, N of 16 and at most 256, or 8 or 24", kind=SpecError)
+@refused("wgmma: a (64, 64) x b (64, 40): M must be a multiple of 64, K of 32, N of 16, or 8 or 24, and at most 256",
+         kind=SpecError)
 def a_product_of_integers_with_40_columns(a, b, c):
     x, y = numpipe.scratch((numpipe.SMEM((64, 64), np.int8), numpipe.SMEM((40, 64), np.uint8)))
     acc = numpipe.wgmma(None, x, y.T)

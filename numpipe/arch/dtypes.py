@@ -46,6 +46,11 @@ class Operand:
     ignored: int = 0
 
     @property
+    def unit(self) -> str:
+        """What N is a multiple of, for messages."""
+        return "8" if self.widths == EIGHTS else "16, or 8 or 24,"
+
+    @property
     def from_registers(self) -> bool:
         """Whether a register tile is an A operand as it is: packed, it has the 16-bit elements of a k16 step."""
         return "mn" in self.majors

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arch.dtypes import EIGHTS, FLOAT16, FLOAT32, K_BYTES, KINDS, operand
+from ..arch.dtypes import FLOAT16, FLOAT32, K_BYTES, KINDS, operand
 from ..core.machine import InFlight, Mma
 from ..diagnostics.reports import Party
 from . import report, sites
@@ -136,8 +136,7 @@ def check(who: Warpgroup, mma: Mma) -> None:
         raise report.violation(who, f"wgmma on {mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
                                     f"tensor core takes {'; '.join(KINDS)}", hazard="illegal-instruction")
     if mma.n not in left.widths:
-        unit = "8" if left.widths == EIGHTS else "16, or 8 or 24,"
-        raise report.violation(who, f"wgmma with n={mma.n}; the instruction needs a multiple of {unit} in 8 … 256",
+        raise report.violation(who, f"wgmma with n={mma.n}; the instruction needs a multiple of {left.unit} in 8 … 256",
                                hazard="illegal-instruction")
     if mma.a_major not in left.majors or mma.b_major not in right.majors:
         raise report.violation(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BY_DTYPE, EIGHTS, KINDS
+from ...arch.dtypes import BY_DTYPE, KINDS
 from ...arch.dtypes import operand as element_operand
 from ...core.machine import Mma, current
 from ...core.op import op
@@ -41,8 +41,7 @@ def check(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dt
                         f"{(a.shape[0], b.shape[1])}")
     k = BY_DTYPE[a_dtype].k
     if a.shape[1] % k or a.shape[0] % 64 or b.shape[1] not in one.widths:
-        widths = "8 and at most 256" if one.widths == EIGHTS else "16 and at most 256, or 8 or 24"
-        raise SpecError(f"wgmma: a {a.shape} x b {b.shape}: M must be a multiple of 64, K of {k}, N of {widths}")
+        raise SpecError(f"wgmma: a {a.shape} x b {b.shape}: M must be a multiple of 64, K of {k}, N of {one.unit} and at most 256")
     for name, layout, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
         if not isinstance(layout, Layout) or layout.inner != axis:
             continue
