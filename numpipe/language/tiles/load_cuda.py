@@ -179,8 +179,8 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
                                                for part in (parts[axis] for axis in axes)])
     memory = ref.role == "memory"
     tile = None if form is None else TileType.of(form)
-    number = nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype)
-    result = tile or (InertType(source.element(name)) if memory else number)
+    result = tile or (InertType(source.element(name)) if memory else
+                      nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
     context, builder, args = yield result(ref, index)
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
