@@ -125,4 +125,4 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
                    peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
                    deal=deal)
             run(peers)
-        left_set(gmem)
+        left_set(gmem.flags.values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import deadlock, mbarrier, report, sites
 from .clocks import GENERIC, INITIALISED
-from .state import SM, Access, Mbarrier, Warpgroup
+from .state import SM, Access, Blocked, Mbarrier, Warpgroup
 
 _MAX_COUNT = 2**20 - 1
 
@@ -42,18 +42,19 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     return mbar
 
 
-def init(who: Warpgroup, address: int, count: int, name: str) -> None:
+def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
     report.one_lane(who, "mbar_init")
     old = who.sm.mbarriers.get(address)
     if old is not None:
         raise report.violation(who, f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it "
                                     "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
-    _create(who, address, count, name, who.epoch())
+    _create(who, int(address), int(count), name, who.epoch())
 
 
-def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed: bool) -> None:
+def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
     """What the entries of a compiled kernel do with all its mbarriers, before any warpgroup of the cluster runs."""
+    address, count = int(address), int(count)
     old = who.sm.mbarriers.get(address)
     if old is None:
         for sm in who.sm.peers:
@@ -86,6 +87,7 @@ def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> 
 
 def invalidate(who: Warpgroup, address: int) -> None:
     report.one_lane(who, "mbar_inval")
+    address = int(address)
     mbar = find(who, address, "mbar_inval")
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
@@ -104,14 +106,14 @@ def invalidate(who: Warpgroup, address: int) -> None:
     who.sm.memory.forget(gone, address, address + 8)
 
 
-def arrive(who: Warpgroup, address: int, count: int) -> None:
+def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
     if count < 1:
         raise report.violation(who, f"mbar_arrive with count {count}; at least 1", hazard="illegal-instruction")
     mbar = find(who, address, "mbar_arrive")
     who.elapse(who.sm.costs.issue)
     if who.sm.trace is not None:
         who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
-    mbarrier.arrive(mbar, who, count * who.lane_count())
+    mbarrier.arrive(mbar, who, int(count) * who.lane_count())
     who.breathe()
 
 
@@ -124,44 +126,35 @@ def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     who.breathe()
 
 
-class Waiting:
-    """Why a warpgroup is blocked in `mbar_wait`."""
+class Waiting(Blocked):
+    """Why a warpgroup is blocked in `mbar_wait`, or gets no further although it tests again and again."""
 
-    kind = "wait"
-
-    def __init__(self, mbar: Mbarrier, phase: int, step: int) -> None:
+    def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
+        super().__init__(kind)
         self.mbar = mbar
         self.phase = phase
         self.step = step
 
     def text(self) -> str:
         of = "" if len(self.mbar.sm.peers) == 1 else f" of CTA {self.mbar.sm.cta}"
-        return f"{self.mbar.name}{of} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
+        return (f"{self.mbar.name}{of} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
+                + (", which it tests again and again" if self.kind == "poll" else ""))
 
 
-class Polling(Waiting):
-    """Why a warpgroup that tests again and again gets no further."""
-
-    kind = "poll"
-
-    def text(self) -> str:
-        return f"{super().text()}, which it tests again and again"
-
-
-def wait(who: Warpgroup, address: int, phase: int, step: int) -> None:
+def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.breathe()
     mbar = find(who, address, "mbar_wait")
-    phase = int(phase)
-    who.wait_ = (mbar.name, phase, int(step))
+    phase, step = int(phase), int(step)
+    who.wait_ = (mbar.name, phase, step)
     reached = mbar.phase - 1
     if reached < phase and (reached ^ phase) & 1:
         mbar.waiters.append((who, phase))
-        who.block(Waiting(mbar, phase, int(step)), mbar=mbar.name, phase=phase, step=int(step))
+        who.block(Waiting(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
         reached = mbar.phase - 1
     if reached != phase:
         raise report.race(who, _wrong_phase(mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
-                          step=int(step) if step >= 0 else None)
+                          step=step if step >= 0 else None)
     _acquire(who, mbar, reached)
     who.elapse(who.sm.costs.wait)
 
@@ -190,7 +183,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
     who.elapse(who.sm.costs.wait)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
-        deadlock.poll(who, Polling(mbar, mbar.phase, -1))
+        deadlock.poll(who, Waiting(mbar, mbar.phase, kind="poll"))
         return False
     _acquire(who, mbar, reached)
     who.breathe()

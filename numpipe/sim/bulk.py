@@ -9,11 +9,13 @@ Where they meet with other accesses to an array is looked after by `gmem`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..core.machine import TensorMap
 from . import barriers, cluster, mbarrier, report, sites, tma
 from .clocks import BULK_READ
 from .schedule import Task
-from .state import SM, Access, Mbarrier, Warpgroup
+from .state import SM, Access, Blocked, Mbarrier, Warpgroup
 
 
 def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int, ctas: int = 0) -> None:
@@ -62,23 +64,20 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     who.breathe()
 
 
+@dataclass(eq=False)
 class Store:
     """A TMA store that nobody has waited for to its end."""
 
-    __slots__ = ("access", "read_at", "written_at")
-
-    def __init__(self, access: Access) -> None:
-        self.access = access
-        self.read_at: int | None = None
-        self.written_at: int | None = None
+    access: Access
+    read_at: int | None = None
+    written_at: int | None = None
 
 
-class Groups:
+class Groups(Blocked):
     """The bulk groups of a warpgroup's elected lane, oldest first."""
 
-    kind = "flush"
-
     def __init__(self, who: Warpgroup) -> None:
+        super().__init__("flush")
         self.who = who
         self._open: list[Store] = []
         self._groups: list[list[Store]] = []

@@ -18,7 +18,7 @@ from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party
 from . import barriers, mbarrier, report, sites
 from .clocks import GENERIC, Need, Vector
-from .state import SM, Mbarrier, Warpgroup
+from .state import SM, Blocked, Mbarrier, Warpgroup
 
 WINDOW = 1 << 24
 """bytes of the cluster's window for each CTA"""
@@ -30,7 +30,7 @@ def window(who: Warpgroup, address: int, rank: int) -> int:
         raise report.violation(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
                                     f"CTA{'s' * (len(who.sm.peers) > 1)}", hazard="illegal-instruction",
                                mend="a rank of the cluster: 0 … its size - 1")
-    return (rank + 1) * WINDOW + address
+    return (int(rank) + 1) * WINDOW + int(address)
 
 
 def members(who: Warpgroup, ctas: int) -> list[SM]:
@@ -74,7 +74,7 @@ class Sent:
 
 
 def arrive_remote(who: Warpgroup, address: int) -> None:
-    rank, offset = divmod(address, WINDOW)
+    rank, offset = divmod(int(address), WINDOW)
     if not 0 < rank <= len(who.sm.peers):
         raise report.violation(who, f"mbar_arrive_remote at address {address}, which is no address in the cluster's window",
                                hazard="illegal-instruction", mend="cluster.map_shared(address, rank) of the mbarrier's address")
@@ -116,12 +116,11 @@ def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationErro
 
 
 # ---- the barrier of the cluster --------------------------------------------------------------------------------------
-class Meeting:
+class Meeting(Blocked):
     """One use of the cluster's barrier: why a warpgroup is blocked in cluster_wait."""
 
-    kind = "cluster"
-
     def __init__(self, sm: SM) -> None:
+        super().__init__("cluster")
         self.sm = sm
         self.arrived: list[Warpgroup] = []
         self.waiters: list[Warpgroup] = []

@@ -29,7 +29,7 @@ from ..diagnostics.reports import Party
 from . import report, sites
 from .boxes import intervals, swizzled
 from .clocks import DRAINED
-from .state import Access, Warpgroup
+from .state import Access, Blocked, Warpgroup
 
 _SWIZZLE = (0, 128, 64, 32)
 _FIELD = 0x3FFF
@@ -194,16 +194,6 @@ class Accumulator:
         return self.value.copy()
 
 
-class _Draining:
-    kind = "drain"
-
-    def __init__(self, pending: int, until: int, ran: int) -> None:
-        self._text = f"wgmma_wait({pending}): batch {until}, {ran} have run"
-
-    def text(self) -> str:
-        return self._text
-
-
 class Products:
     """The wgmma batches of one warpgroup: issued, run in order by the SM's tensor core, drained by `wgmma_wait`."""
 
@@ -330,7 +320,7 @@ class Products:
         now = self._finished  # the next batch's end, once that is scheduled
         if self._queue:
             self._schedule(now)
-        if isinstance(self.who.blocked, _Draining) and self.ran >= self._until:
+        if self.who.blocked is not None and self.who.blocked.kind == "drain" and self.ran >= self._until:
             self.who.wake(now)
 
     def commit(self) -> None:
@@ -350,7 +340,7 @@ class Products:
             self._until = self._groups[covered - 1]
             del self._groups[:covered]
             if self.ran < self._until:
-                who.block(_Draining(pending, self._until, self.ran), pending=pending)
+                who.block(Blocked("drain", f"wgmma_wait({pending}): batch {self._until}, {self.ran} have run"), pending=pending)
             self.drained = max(self.drained, self._until)
             self._check_operands()
         who.elapse(who.sm.costs.wait)

@@ -12,15 +12,14 @@ from ..diagnostics.reports import Party
 from ..language.pipeline.turns import FIRST_BARRIER
 from . import report, sites
 from .clocks import NAMED_BARRIERS
-from .state import SM, Warpgroup
+from .state import SM, Blocked, Warpgroup
 
 
-class Generation:
+class Generation(Blocked):
     """One use of a named barrier, from its first arrival to its last."""
 
-    kind = "barrier"
-
     def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
+        super().__init__("barrier")
         self.barrier = barrier
         self.threads = threads
         self.number: int = 1 if before is None else before.number + 1
@@ -57,7 +56,7 @@ def _turn(unit: Any, barrier: int) -> str:
 
 def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:
     report.collective(who, operation)
-    sm = who.sm
+    sm, barrier, threads = who.sm, int(barrier), int(threads)
     if not 0 <= barrier < NAMED_BARRIERS:
         raise report.violation(who, f"{operation} {barrier}", mend=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}",
                                hazard="illegal-instruction")
@@ -100,7 +99,7 @@ def sync(who: Warpgroup, barrier: int, threads: int) -> None:
     generation = _join(who, barrier, threads, "bar_sync")
     if not generation.complete:
         generation.waiters.append(who)
-        who.block(generation, barrier=barrier)
+        who.block(generation, barrier=generation.barrier)
     who.acquire(generation.vector)
     who.time = max(who.time, generation.time)
     who.elapse(who.sm.costs.barrier)
@@ -109,18 +108,6 @@ def sync(who: Warpgroup, barrier: int, threads: int) -> None:
 def arrive(who: Warpgroup, barrier: int, threads: int) -> None:
     who.breathe()
     _join(who, barrier, threads, "bar_arrive")
-
-
-class _Wanted:
-    """Why a warpgroup is blocked in ``setmaxnreg.inc``."""
-
-    kind = "registers"
-
-    def __init__(self, registers: int, free: int, missing: int) -> None:
-        self._text = f"setmaxnreg.inc to {registers} registers: {missing} wanted, {free} free in the SM's pool"
-
-    def text(self) -> str:
-        return self._text
 
 
 class Registers:
@@ -154,7 +141,8 @@ class Registers:
         self.wanted[who.warpgroup] = registers
         while 128 * (registers - held) > self.free:
             self.waiters.append(who)
-            who.block(_Wanted(registers, self.free, 128 * (registers - held)), registers=registers)
+            who.block(Blocked("registers", f"setmaxnreg.inc to {registers} registers: {128 * (registers - held)} wanted, "
+                              f"{self.free} free in the SM's pool"), registers=registers)
         self.held[who.warpgroup] = registers
         if direction == "dec":
             self.sm.progress += 1
