@@ -34,8 +34,13 @@ class Contexts:
     def _call(self, function: str, *args: Any) -> Any:
         result = getattr(self._api, function)(*args)
         if result[0]:
-            raise DriverError(function, int(result[0]), getattr(result[0], "name", "an unknown error"))
+            raise self.error(function, result[0])
         return result[1] if len(result) == 2 else result[1:]
+
+    @staticmethod
+    def error(call: str, code: Any) -> DriverError:
+        """The exception for a call that returned `code`."""
+        return DriverError(call, int(code), getattr(code, "name", "an unknown error"))
 
     def _newer(self, function: str, *args: Any) -> Any:
         """`_call`, or None where the binding or the driver is older than the function. It returns one thing, or nothing."""
@@ -130,7 +135,7 @@ class Contexts:
         with self.on(ordinal):
             code, status, *_ = self._api.cuStreamIsCapturing(stream)
         if int(code) not in (0, CAPTURE_IMPLICIT):
-            raise DriverError("cuStreamIsCapturing", int(code), getattr(code, "name", "an unknown error"))
+            raise self.error("cuStreamIsCapturing", code)
         return int(code) != 0 or int(status) != 0
 
     def pointer_device(self, address: int) -> int:

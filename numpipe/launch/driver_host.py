@@ -8,22 +8,17 @@ CUDA driver API: cuMemHostRegister, cuMemHostUnregister, cuPointerGetAttribute, 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
+
+from .contexts import Contexts
 
 _PORTABLE = 0x1
 _MEMORYTYPE_HOST = 1
 _NO_TIMES = 2
 
 
-class HostMemory:
-    """The part of `driver.Driver` for host memory."""
-
-    _api: Any
-    _call: Callable[..., Any]
-    on: Callable[[int], contextlib.AbstractContextManager[None]]
-    relaxed: Callable[[int], contextlib.AbstractContextManager[None]]
+class HostMemory(Contexts):
+    """The part of `driver.Driver` for host memory, and for events behind what is queued."""
 
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
         """Lock host memory in place, for copies to and from every GPU; whole pages."""
@@ -63,6 +58,16 @@ class HostMemory:
     def await_chunk(self, event: Any) -> None:
         """Wait until the copy before the event is done."""
         self._call("cuEventSynchronize", event)
+
+    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
+        """As `mark_chunk`, where no context is current."""
+        with self.on(ordinal):
+            return self.mark_chunk(event, stream)
+
+    def await_mark(self, event: Any, ordinal: int) -> None:
+        """As `await_chunk`; a kernel that failed is reported here."""
+        with self.on(ordinal):
+            self.await_chunk(event)
 
     def unmark(self, event: Any, ordinal: int) -> None:
         """Destroy an event that nobody waits for."""

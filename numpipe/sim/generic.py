@@ -111,7 +111,7 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
     return found
 
 
-def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDArray[Any]:
+def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDArray[np.uint8]:
     """The four bytes at an address, which every warp that executes reads or writes."""
     address = int(address)
     if address % 4:
@@ -122,7 +122,8 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
     who.breathe()
     for warp in who.warps():
         note(who, operation, write, warp, who.vectors[warp].tolist(), address, ((0, 4),))
-    return who.sm.memory.bytes[address:address + 4]
+    found: npt.NDArray[np.uint8] = who.sm.memory.bytes[address:address + 4]
+    return found
 
 
 def store_word(who: Warpgroup, address: int, value: int) -> None:

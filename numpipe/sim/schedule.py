@@ -66,8 +66,7 @@ class Costs:
 
 
 class InOrder:
-    """The scheduler of one CTA, or of those of a cluster: smallest time first, ties in the order of arrival. Warpgroups run on until
-    they wait."""
+    """One CTA's, or one of those of a cluster: smallest time first, ties as they arrived. Warpgroups run until they wait."""
 
     def __init__(self) -> None:
         self._tasks: list[Any] = []
