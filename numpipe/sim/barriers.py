@@ -20,20 +20,17 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     (`asynchronous`: also by the TMA)."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
-        raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; "
-                               "initialise it, "
+        raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
     key = (who.first_warp, asynchronous) if who.lanes != "one" else (~who.first_warp, asynchronous)
     if key not in mbar.seen_by:
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
-            raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at "
-                              f"{sites.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar,
-                              before=mbar.party())
+            raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at {sites.place(mbar.site)} "
+                              "before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar, before=mbar.party())
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
-            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} "
-                                   "the TMA may "
-                              "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
+            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} the TMA may not "
+                              "see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
                               hazard="missing-init-fence", mbar=mbar, before=mbar.party())
         mbar.seen_by.add(key)
     if mbar.epoch:
@@ -62,22 +59,18 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, o
                 _create(sm.warpgroups[who.warpgroup], address, count, name, 0).observed = observed
         _create(who, address, count, name, 0).observed = observed  # epoch 0: everybody has seen it
     elif old.count != count or old.epoch:
-        raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
-                                    "with "
-                               f"count {old.count} is live since {sites.place(old.site)}",
-                               hazard="barrier-reinitialised", mbar=old, before=old.party(),
-                               mend="all warpgroups give a barrier the same count")
+        raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} with count "
+                               f"{old.count} is live since {sites.place(old.site)}", hazard="barrier-reinitialised", mbar=old,
+                               before=old.party(), mend="all warpgroups give a barrier the same count")
 
 
 def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
     sm = who.sm
     if address % 8:
-        raise report.violation(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8")
     sm.memory.check_range(who, address, address + 8, "mbar_init")
     if not 1 <= count <= _MAX_COUNT:
-        raise report.violation(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals")
     mbar = Mbarrier(who, address, count, name, epoch)
     access = Access(who, "mbarrier", mbar.name, ((0, 1 << 62),))
     sm.memory.write(access, address, address + 8, who.known(), False)
@@ -108,7 +101,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
 
 def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
     if count < 1:
-        raise report.violation(who, f"mbar_arrive with count {count}; at least 1", hazard="illegal-instruction")
+        raise report.illegal(who, f"mbar_arrive with count {count}; at least 1")
     mbar = find(who, address, "mbar_arrive")
     who.elapse(who.sm.costs.issue)
     if who.sm.trace is not None:
@@ -194,17 +187,15 @@ def unfinished(sm: SM) -> None:
     """At the end of the CTA: every copy must have been waited for, or it lands in memory that is somebody else's."""
     for mbar in [*sm.mbarriers.values(), *sm.retired]:
         if mbar.tx:
-            raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of "
-                                                     "phase "
-                                   f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
-                                   "others; announce the bytes of all copies that are issued for the phase, and no more",
-                                   mbar.site, hazard="wrong-expect-tx", mbar=mbar)
+            raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase "
+                                   f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought others; announce "
+                                   "the bytes of all copies that are issued for the phase, and no more", mbar.site,
+                                   hazard="wrong-expect-tx", mbar=mbar)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
-            raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
-                                    f"{sites.place(copy.site)}) was "
-                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for "
-                              f"phase {copy.phase} of {mbar.name}", hazard="exit-in-flight")
+            raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {sites.place(copy.site)}) was never "
+                              f"waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for phase "
+                              f"{copy.phase} of {mbar.name}", hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
                               "what arrived there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,

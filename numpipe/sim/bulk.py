@@ -94,9 +94,8 @@ class Groups(Blocked):
             tma.reducible(who, box, reduction)
         where, index, touched = tma.place(who, "tma_store", box, coords, src)
         if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
-            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative "
-                                        "one; start at 0 and store less",
-                                   hazard="out-of-bounds")
+            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
+                                   "start at 0 and store less", hazard="out-of-bounds")
         tma.whole_chunks(who, box, where)
         group = self._first + len(self._groups) + 1
         access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
@@ -167,8 +166,8 @@ class Groups(Blocked):
             raise report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
                                         "it under one_lane", hazard="divergent-aligned")
         if pending < 0:
-            raise report.violation(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or "
-                                        "more; wait with one of these", hazard="illegal-instruction")
+            raise report.illegal(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; wait "
+                                 "with one of these")
         who.breathe()
         self._until = max(self._first, self._first + len(self._groups) - pending)
         self._reading = read

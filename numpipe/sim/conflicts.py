@@ -64,10 +64,9 @@ def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: li
              filled: Access | None) -> SimulationError:
     """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`; `filled`: who wrote the bytes before."""
     if "mbarrier" in (earlier.kind, later.kind):
-        return report.violation(later, f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}), where "
-                                f"{earlier.describe()} is in use (at {sites.place(earlier.site)}); "
-                                "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
-                                hazard="barrier-reinitialised", before=earlier, span=(lo, hi))
+        return report.violation(later, f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}), where {earlier.describe()} is in "
+                                f"use (at {sites.place(earlier.site)}); place mbarriers outside the slots, and mbar_inval before "
+                                "the bytes serve something else", hazard="barrier-reinitialised", before=earlier, span=(lo, hi))
     told = _why(_Conflict(sm, earlier, later, lo, hi, known, asynchronous, filled))
     lines = [
         f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}) while {earlier.describe()} of {earlier.agent.title} "

@@ -35,14 +35,13 @@ def intervals_of(row: npt.NDArray[Any]) -> tuple[int, tuple[tuple[int, int], ...
 def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
-        raise report.violation(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it "
-                                    "must be "
-                               f"({warps}, n), one row a warp", hazard="illegal-instruction")
+        raise report.illegal(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be ({warps}, "
+                             "n), one row a warp")
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
         if (chunks & 15).any():
-            raise report.violation(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a "
-                                        "multiple of 16; chunks are 16 bytes at a multiple of 16", hazard="illegal-instruction")
+            raise report.illegal(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of 16; chunks "
+                                 "are 16 bytes at a multiple of 16")
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
     who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
     return chunks
@@ -85,9 +84,8 @@ def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], 
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
-        raise report.violation(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it "
-                                    "must be "
-                               f"uint8{(*chunks.shape, 16)}", hazard="illegal-instruction")
+        raise report.illegal(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it must be "
+                             f"uint8{(*chunks.shape, 16)}")
     return chunks, values.view(np.complex128)[..., 0]
 
 
@@ -115,8 +113,7 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
     """The four bytes at an address, which every warp that executes reads or writes."""
     address = int(address)
     if address % 4:
-        raise report.violation(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4")
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse(who.sm.costs.wait)
     who.breathe()

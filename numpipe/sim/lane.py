@@ -83,8 +83,7 @@ class Lane:
         self._address = -1
         if not stop.mask >> self.lane % WARP & 1:
             raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
-                                                   "it is not in", hazard="divergent-aligned",
-                                   mend="give the mask of all lanes that come there")
+                                   "it is not in", hazard="divergent-aligned", mend="give the mask of all lanes that come there")
         return self._warp.hub.switch(stop)
 
 

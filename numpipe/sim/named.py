@@ -58,11 +58,9 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     report.collective(who, operation)
     sm, barrier, threads = who.sm, int(barrier), int(threads)
     if not 0 <= barrier < NAMED_BARRIERS:
-        raise report.violation(who, f"{operation} {barrier}", mend=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"{operation} {barrier}", mend=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}")
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
-        raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it "
-                                    "must be a "
+        raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it must be a "
                                f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}", hazard="named-barrier-mismatch")
     generation = sm.named.get(barrier)
     if generation is None:
@@ -74,9 +72,8 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
                           f"barrier at {sites.place(over.site)} by {users}: its warps may be counted there; take another "
                           "barrier, or wait for the end of that use", hazard="named-barrier-mismatch", before=over.party())
     if generation.threads != threads:
-        raise report.violation(who, f"{operation} {barrier} with {threads} threads, but "
-                                    f"{sites.place(generation.site)} uses it with "
-                               f"{generation.threads} at the same time; every participant must give the same number",
+        raise report.violation(who, f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} uses it "
+                               f"with {generation.threads} at the same time; every participant must give the same number",
                                hazard="named-barrier-mismatch", before=generation.party())
     who.elapse(sm.costs.issue)
     who.release_into(generation.vector)
@@ -133,8 +130,7 @@ class Registers:
         who.elapse(self.sm.costs.registers)
         held = self.held[who.warpgroup]
         if registers % 8 or not 24 <= registers <= 256:
-            raise report.violation(who, f"setmaxnreg.{direction} {registers}", mend="a multiple of 8 in 24 … 256",
-                                   hazard="illegal-instruction")
+            raise report.illegal(who, f"setmaxnreg.{direction} {registers}", mend="a multiple of 8 in 24 … 256")
         if (direction == "dec" and registers > held) or (direction == "inc" and registers < held):
             raise report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
                                    f"use {'inc' if direction == 'dec' else 'dec'}", hazard="register-budget")

@@ -15,8 +15,7 @@ from ..core.machine import InFlight, Lanes, Mma, TensorMap
 from . import barriers, bulk, cluster, generic, handover, lane, mma, named, remote, report, state
 from .clocks import DRAINED, FENCED, GENERIC, INITIALISED
 from .state import SM
-
-_WIDTH: dict[Lanes, int] = {"all": 2, "warps": 1, "one": 0}
+from .warps import COUNT
 
 
 class Warpgroup(state.Warpgroup):
@@ -35,7 +34,7 @@ class Warpgroup(state.Warpgroup):
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         outer = self.lanes
-        if _WIDTH[lanes] > _WIDTH[outer]:
+        if COUNT[lanes] > COUNT[outer]:
             raise report.violation(self, f"lanes={lanes!r} inside lanes={outer!r}; a scope can only get narrower",
                                    hazard="divergent-aligned")
         self.lanes = lanes

@@ -23,8 +23,8 @@ from .state import SM, Access, Mbarrier, Warpgroup
 def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, mbar: int, what: str) -> None:
     """Each warp its row of 16-byte chunks, to these addresses in the CTA of a rank; on the mbarrier at `mbar` there."""
     if not 0 <= rank < len(who.sm.peers) or who.sm.peers[rank] is who.sm:
-        raise report.violation(who, f"st.async of {what} to rank {rank}: this CTA is rank {who.rank} of a cluster of "
-                               f"{len(who.sm.peers)}", hazard="illegal-instruction", mend="the rank of another CTA of the cluster")
+        raise report.illegal(who, f"st.async of {what} to rank {rank}: this CTA is rank {who.rank} of a cluster of "
+                             f"{len(who.sm.peers)}", mend="the rank of another CTA of the cluster")
     chunks, values = generic.checked(who, chunks, values, what)
     who.breathe()
     to = who.sm.peers[rank]

@@ -7,7 +7,7 @@ import numpy as np
 from ..core.machine import Lanes
 from .clocks import GENERIC, Clocks, Vector
 
-_COUNT: dict[Lanes, int] = {"all": 128, "warps": 4, "one": 1}
+COUNT: dict[Lanes, int] = {"all": 128, "warps": 4, "one": 1}
 
 
 class Warps:
@@ -21,7 +21,7 @@ class Warps:
         self.own[GENERIC] += 1
 
     def lane_count(self) -> int:
-        return _COUNT[self.lanes]
+        return COUNT[self.lanes]
 
     def warps(self) -> range:
         return range(1 if self.lanes == "one" else 4)

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from .events import Event, Ring
-
-
-class Who(Protocol):
-    """A warpgroup of a CTA."""
-
-    @property
-    def cta(self) -> tuple[int, int, int]: ...
-
-    @property
-    def warpgroup(self) -> int: ...
-
-    @property
-    def role(self) -> str: ...
 
 
 class Recording:
@@ -37,8 +24,8 @@ class Recording:
         self.sms: dict[tuple[int, int, int], int] = {}
         """which SM of the GPU ran a CTA"""
 
-    def add(self, who: Who, start: int, end: int, kind: str, /, **details: Any) -> None:
-        """One more event of `who`; called by the simulated SM."""
+    def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
+        """One more event of `who`, a warpgroup; called by the simulated SM."""
         self.events.append(Event(who.cta, who.warpgroup, who.role, start, end, kind, details))
 
     def of(self, kind: str, cta: tuple[int, int, int] | None = None) -> list[Event]:
