@@ -21,13 +21,12 @@
 `attributes`    clusters, cooperative launch, programmatic dependent launch
 `workspaces`    memory for partial sums, by stream
 `image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes
-`launcher`      parameter packing and the driver call
+`launcher`      loading machine code, parameter packing and the driver call
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      kernels that record: traces of them
 `watch`         kernels built with debug=True: who waited in vain
-`driver`        the functions of libcuda that all of these use; of host memory `driver_host`, of devices, contexts and
-                streams `contexts`
-`faults`        what the driver's errors mean; of loading machine code `loading`
+`driver`        the functions of libcuda that all of these use; `contexts`: those for devices, contexts, streams and host memory
+`faults`        what the driver's errors mean
 ==============  ========================================================================================
 
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.

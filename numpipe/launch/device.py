@@ -88,7 +88,8 @@ def gpu_state() -> GpuState:
         found = [(i, cuda.properties(i)) for i in range(count)]
         gpus = tuple(Device(i, name, cc, sm_count, version, smem) for i, (name, cc, sm_count, smem) in found)
     except driver.DriverMissing as error:
-        return GpuState("none", None, str(error), _missing_mend(str(error)))
+        mend = 'pip install "numba-cuda[cu13]"' if "cuda-bindings" in str(error) else "install NVIDIA's driver"
+        return GpuState("none", None, str(error), f"{mend}, or ask for target='sim'")
     except driver.DriverError as error:
         if error.code in _NO_GPU:
             return GpuState("none", None, str(error), _CHECK)
@@ -120,12 +121,6 @@ def _seen(device: Device) -> str:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=gpu_state.cache_clear)
-
-
-def _missing_mend(reason: str) -> str:
-    if "cuda-bindings" in reason:
-        return 'pip install "numba-cuda[cu13]", or ask for target=\'sim\''
-    return "install NVIDIA's driver, or ask for target='sim'"
 
 
 def _old_driver(version: int, wheels: int) -> GpuState:

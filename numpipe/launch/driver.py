@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .attributes import PLAIN, Attributes
-from .driver_host import HostMemory
+from .contexts import Contexts
 from .faults import INVALID_CONTEXT, INVALID_VALUE, NOT_READY, forked
 from .faults import DriverError as DriverError
 from .faults import DriverMissing as DriverMissing
@@ -31,7 +31,7 @@ _POOL_KEEPS = 1 << 30
 """Bytes of freed device memory that the pool for host arrays keeps for the next call."""
 
 
-class Driver(HostMemory):
+class Driver(Contexts):
     """The functions of libcuda that numpipe needs; each raises DriverError unless it says otherwise."""
 
     def __init__(self) -> None:

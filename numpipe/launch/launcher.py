@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.metadata
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -28,10 +29,10 @@ from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, streams
 from .attributes import PLAIN, Attributes
-from .faults import naming
+from .device import spell
+from .faults import IMAGES, naming
 from .image import Image
 from .info import ArrayInfo, memory_order, not_addressable, tma_addressable
-from .loading import load
 from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
@@ -344,3 +345,35 @@ class Prepared:
         except (SpecError, driver.DriverError) as error:
             kind = SpecError if isinstance(error, SpecError) else LaunchError
             raise kind(f"argument {name!r} of kernel {self.compiled.name!r}: {error}") from error
+
+
+# ---- machine code
+def load(cubin: bytes, entry: str) -> Any:
+    """The driver's handle of a kernel, good on every GPU.
+
+    Raises DriverError; where the driver does not take the code, its version and that of the linker which made it are named.
+    """
+    cuda = driver.get()
+    try:
+        return cuda.load(cubin, entry)
+    except driver.DriverError as error:
+        if error.code not in IMAGES:
+            raise
+        made, runs = linker(), cuda.version()
+        by = "" if made is None else f", made by nvJitLink {made}"
+        if made is not None and (runs // 1000, runs % 1000 // 10) < tuple(int(part) for part in made.split(".")[:2]):
+            mend = (f"the driver is older than the linker: update it, or pip install \"nvidia-nvjitlink=={spell(runs)}.*\" "
+                    f"\"nvidia-nvvm=={spell(runs)}.*\"")
+        else:
+            mend = ("the code is damaged, or the GPU is none of Hopper's (sm_90a): run it on an H100 or H200, where a new process "
+                    "compiles it again")
+        raise driver.DriverError(error.call, error.code, error.name,
+                                 f"the driver, of CUDA {spell(runs)}, does not take the {len(cubin)} bytes of machine code for "
+                                 f"sm_90a{by}: {mend}") from error
+
+
+def linker() -> str | None:
+    """CUDA version of the installed nvJitLink, "13.0.88" say, or None."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("nvidia-nvjitlink")
+    return None

@@ -203,10 +203,12 @@ class Transfers:
 
     def _ways(self, jobs: Sequence[Job]) -> tuple[list[Piece], list[Piece]]:
         """What is copied in chunks, and what by the driver."""
-        pieces = [(_memory_order(info), buffer) for info, buffer in jobs if buffer.nbytes]
         ways: tuple[list[Piece], list[Piece]] = [], []
-        for piece in pieces:
-            ways[not self._staged(*piece)].append(piece)
+        for info, buffer in jobs:
+            if buffer.nbytes:
+                assert info.array is not None, "a host array"
+                array = info.array.T if major_order(info) == "col" else info.array  # the contiguous dimension last
+                ways[not self._staged(array, buffer)].append((array, buffer))
         return ways
 
     def _staged(self, array: np.ndarray[Any, Any], buffer: DeviceBuffer) -> bool:
@@ -266,12 +268,6 @@ def download(buffer: DeviceBuffer, out: np.ndarray[Any, Any], stream: int) -> No
     if buffer.nbytes:
         with Transfers(stream, buffer.device) as transfers:
             transfers.download([(info, buffer)])
-
-
-def _memory_order(info: ArrayInfo) -> np.ndarray[Any, Any]:
-    """The host array with its contiguous dimension last."""
-    assert info.array is not None, "a host array"
-    return info.array.T if major_order(info) == "col" else info.array
 
 
 def _equal_rows(array: np.ndarray[Any, Any]) -> bool:

@@ -19,11 +19,6 @@ from .state import Access, Mbarrier, Warpgroup
 _MAX_BYTES = 2**20 - 1
 
 
-def _counted(mbar: Mbarrier) -> str:
-    """How the arrivals of a report add up, where that is not what the kernel says."""
-    return " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
-
-
 def who_arrived(mbar: Mbarrier) -> str:
     return ", ".join(f"{who} x {times}" for who, times in mbar.by_warpgroup())
 
@@ -56,10 +51,11 @@ def learn(mbar: Mbarrier, vector: Vector) -> None:
 def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site = None) -> SimulationError:
     """Why arrivals cannot count for the phase that is going on."""
     if count > mbar.pending:
+        counted = " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
         return report.violation(
             who, f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only "
                  f"{mbar.pending} of {mbar.count} pending (arrived: {who_arrived(mbar) or 'nobody'}): either this slot was "
-            f"passed on twice, or the phase before was not waited for, or the barrier's count is too small{_counted(mbar)}; "
+            f"passed on twice, or the phase before was not waited for, or the barrier's count is too small{counted}; "
             f"{_once(mbar, mbar.phase)}", site, hazard="too-many-arrivals", mbar=mbar, before=mbar.arrived())
     return report.race(who, f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of phase "
                        f"{mbar.phase - 1}, so it may count for either (arrived so far: {who_arrived(mbar) or 'nobody'}): this slot "

@@ -13,9 +13,8 @@ import numpy as np
 
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
 from . import barriers, bulk, cluster, generic, handover, lane, mma, named, remote, report, state
-from .clocks import DRAINED, FENCED, GENERIC, INITIALISED
+from .clocks import COUNT, DRAINED, FENCED, GENERIC, INITIALISED
 from .state import SM
-from .warps import COUNT
 
 
 class Warpgroup(state.Warpgroup):

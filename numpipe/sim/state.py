@@ -14,9 +14,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..core.machine import Role, TensorMap
 from ..diagnostics.reports import Party
-from .clocks import Clocks, Need, Vector
+from .clocks import Clocks, Need, Vector, Warps
 from .sites import Site, context, line_of, place, user_site
-from .warps import Warps
 
 if TYPE_CHECKING:
     from ..traces import Trace
@@ -346,10 +345,6 @@ class SM:
                 meeting.vector = self.clocks.widen(meeting.vector)
         for mbar in self.mbarriers.values():
             mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
-        for generation in self.generations():
-            generation.vector = self.clocks.widen(generation.vector)
-
-    def generations(self) -> set[Any]:
-        """Uses of named barriers that somebody still has to acquire."""
         blocked: set[Any] = {w.blocked for w in self.warpgroups if w.blocked is not None and w.blocked.kind == "barrier"}
-        return blocked | set(self.named.values())
+        for generation in blocked | set(self.named.values()):  # uses of named barriers that somebody still has to acquire
+            generation.vector = self.clocks.widen(generation.vector)
