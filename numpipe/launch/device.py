@@ -97,8 +97,7 @@ def gpu_state() -> GpuState:
             return GpuState("forked", None, "this process was forked from one that had used CUDA, which does not survive that",
                             "start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
                             "target='sim'")
-        return GpuState("broken", None, str(error),
-                        "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
+        return GpuState("broken", None, str(error), "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
     for device in gpus:
         if device.cc == HOPPER:
             return GpuState("ok", device, _known(device), gpus=gpus)

@@ -28,7 +28,7 @@ import numpy as np
 from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, streams
-from .attributes import PLAIN, Attributes
+from .attributes import PLAIN, Attributes, Grid
 from .device import spell
 from .faults import IMAGES, naming
 from .image import Image
@@ -39,7 +39,6 @@ from .tensormap import MAP_BYTES, MapRequest, encode
 from .watch import WATCH
 from .workspaces import workspace
 
-Grid = tuple[int, int, int]
 _WORD = 8
 _ALIGN = 64
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -144,10 +143,9 @@ class Function:
     def _check_parameters(self, sizes: Sequence[int]) -> None:
         """A parameter list the cubin does not have would make it read whatever lies beyond: refuse it once, here."""
         if self._parameters and list(sizes) != self._parameters:
-            raise LaunchError(
-                f"kernel {self.name!r}: the compiled entry {self.compiled.entry!r} takes parameters of {list(sizes)} bytes and "
-                f"the launch passes {self._parameters}: restart the process, in case numpipe was updated while it ran; if it "
-                "persists, report a numpipe bug")
+            raise LaunchError(f"kernel {self.name!r}: the compiled entry {self.compiled.entry!r} takes parameters of {list(sizes)} "
+                              f"bytes and the launch passes {self._parameters}: restart the process, in case numpipe was updated "
+                              "while it ran; if it persists, report a numpipe bug")
 
     def _check_grid(self, grid: Grid) -> None:
         for axis, count, most in zip("xyz", grid, _MAX_GRID, strict=True):
@@ -367,9 +365,8 @@ def load(cubin: bytes, entry: str) -> Any:
         else:
             mend = ("the code is damaged, or the GPU is none of Hopper's (sm_90a): run it on an H100 or H200, where a new process "
                     "compiles it again")
-        raise driver.DriverError(error.call, error.code, error.name,
-                                 f"the driver, of CUDA {spell(runs)}, does not take the {len(cubin)} bytes of machine code for "
-                                 f"sm_90a{by}: {mend}") from error
+        raise driver.DriverError(error.call, error.code, error.name, f"the driver, of CUDA {spell(runs)}, does not take the "
+                                 f"{len(cubin)} bytes of machine code for sm_90a{by}: {mend}") from error
 
 
 def linker() -> str | None:

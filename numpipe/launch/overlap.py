@@ -90,7 +90,6 @@ def _seen(info: ArrayInfo) -> np.ndarray[Any, Any]:
 def _refused(output: ArrayInfo, other: ArrayInfo, name: str, other_name: str, kernel: str) -> SpecError:
     apart = _address(output) - _address(other)
     begins = f"begins {abs(apart)} bytes {'behind' if apart > 0 else 'before'} it" if apart else "begins where it does"
-    return SpecError(
-        f"{argument(name, kernel)}: it is an output and overlaps argument {other_name!r}: it {begins}, with shape {output.shape} "
-        f"and strides {output.strides} bytes against {other.shape} and {other.strides}, so what is read depends on who writes "
-        f"first; pass one array as both to work in place, or a copy of {other_name!r}")
+    return SpecError(f"{argument(name, kernel)}: it is an output and overlaps argument {other_name!r}: it {begins}, with shape "
+                     f"{output.shape} and strides {output.strides} bytes against {other.shape} and {other.strides}, so what is "
+                     f"read depends on who writes first; pass one array as both to work in place, or a copy of {other_name!r}")

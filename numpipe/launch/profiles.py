@@ -20,11 +20,10 @@ from ..core.symbols import symbol
 from ..plan import profile
 from ..traces import Event, Trace
 from . import driver
+from .attributes import Grid
 from .image import Image, Recording
 
 __all__ = ["last_profile"]
-
-Grid = tuple[int, int, int]
 
 
 @dataclass(eq=False)

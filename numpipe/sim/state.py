@@ -169,6 +169,7 @@ class Warpgroup(Warps):
         self.grid = sm.grid
         self.unit = sm.unit
         self.rank = sm.rank
+        self.deal = sm.deal
         self.over = False
         self.remote: list[Any] = []
         """arrivals on other CTAs' mbarriers that are under way (`cluster.Sent`)"""
@@ -186,10 +187,6 @@ class Warpgroup(Warps):
     @property
     def name(self) -> str:
         return f"warpgroup {self.warpgroup} ({self.role})"
-
-    @property
-    def deal(self) -> Deal:
-        return self.sm.deal
 
     @functools.cached_property
     def identity(self) -> Agent:
