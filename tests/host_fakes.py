@@ -144,8 +144,9 @@ def rows(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height:
 def doubling(cuda: FakeDriver, a: np.ndarray[Any, Any], c: np.ndarray[Any, Any]) -> tuple[launch.Prepared, list[launch.ArrayInfo]]:
     """A kernel c = 2 a on what its parameters say, for two arrays of one shape."""
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
-    kernel = types.SimpleNamespace(name="scale", cubin=b"", entry="scale", threads=128, smem_bytes=0, debug=False, profiled=False,
-                                   dynamic=False, arrays=("a", "c"), maps=(), majors=tuple(map(launch.major_order, infos)))
+    kernel = types.SimpleNamespace(name="scale", cubin=b"", entry="scale", threads=128, smem_bytes=0, debug=False, recording=None,
+                                   cluster=(1, 1, 1), dynamic=False, arrays=("a", "c"), maps=(),
+                                   majors=tuple(map(launch.major_order, infos)))
     cuda.sizes = [128] + [8] * (2 + 4 * a.ndim)
 
     def work(parameters: list[int]) -> None:

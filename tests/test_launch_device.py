@@ -38,7 +38,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
 def test_the_first_hopper_gpu_is_found_among_others(machine: Callable[[str], None]) -> None:
     machine("ok")
-    assert launch.find() == launch.Device(1, "NVIDIA H200", (9, 0), 132, 13000, 232448)
+    assert launch.gpu_state().device == launch.Device(1, "NVIDIA H200", (9, 0), 132, 13000, 232448)
 
 
 @pytest.mark.parametrize("name, status, reason, mend", [

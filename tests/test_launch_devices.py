@@ -21,7 +21,7 @@ from test_launch_driver import OK, Api, Names, Result, api
 
 import numpipe
 from numpipe import LaunchError, TargetError, launch
-from numpipe.launch import device, driver, loading
+from numpipe.launch import device, driver, launcher
 
 A100, H100, H200 = ("NVIDIA A100", (8, 0)), ("NVIDIA H100", (9, 0)), ("NVIDIA H200", (9, 0))
 __all__ = ["api"]
@@ -120,7 +120,7 @@ def test_code_that_the_driver_does_not_take_is_an_error_with_both_versions(
 
     fake.cuda = version
     monkeypatch.setattr(device, "cuda_wheels_major", lambda: version // 1000)
-    monkeypatch.setattr(loading, "linker", lambda: made)
+    monkeypatch.setattr(launcher, "linker", lambda: made)
     monkeypatch.setattr(fake, "load", load)
     with pytest.raises(LaunchError, match=mend) as caught:
         doubled()(*arrays())

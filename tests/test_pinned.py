@@ -139,7 +139,7 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
             del array, output
             gc.collect()
             assert len(cuda.locked) == 2
-            assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back and not copy_threads._executors
+            assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back and not copy_threads._executor.cache_info().currsize
             monkeypatch.setattr(driver, "_opened", cuda)  # the real one is refused there
             assert pinned.POOL.take(1, 0) is not None
             status = 0

@@ -61,8 +61,9 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
     """Names that a module of the simulator gives to what it finds, and the lines that raise without one, or without a mend."""
     tree, named, without = ast.parse(source), set(), []
     for name, call in calls(tree):
-        if name in ("race", "violation"):
+        if name in ("race", "violation", "illegal"):
             hazard = next((keyword.value for keyword in call.keywords if keyword.arg == "hazard"), None)
+            hazard = ast.Constant("illegal-instruction") if name == "illegal" else hazard
             named |= {text(hazard)}
             mended = any(keyword.arg == "mend" for keyword in call.keywords) or "; " in ast.unparse(call.args[1])
             without += [call.lineno] * (not text(hazard) or not (mended or isinstance(call.args[1], ast.Call)))
@@ -87,7 +88,7 @@ def test_every_error_of_the_simulator_names_its_hazard_and_a_mend() -> None:
 
 @pytest.mark.parametrize("source", [
     "report.race(who, 'what; mend')", "report.violation(who, 'what; mend', hazard=name)",
-    "report.race(who, 'what', hazard='deadlock')", "PipelineRace('text')"])
+    "report.race(who, 'what', hazard='deadlock')", "report.illegal(who, 'what')", "PipelineRace('text')"])
 def test_an_error_without_a_name_or_a_mend_would_be_found(source: str) -> None:
     assert hazards_of(source)[1] == [1]
 

@@ -21,36 +21,32 @@
 `attributes`    clusters, cooperative launch, programmatic dependent launch
 `workspaces`    memory for partial sums, by stream
 `image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes
-`launcher`      parameter packing and the driver call
+`launcher`      loading machine code, parameter packing and the driver call
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      kernels that record: traces of them
 `watch`         kernels built with debug=True: who waited in vain
-`driver`        the functions of libcuda that all of these use; of host memory `driver_host`, of devices, contexts and
-                streams `contexts`
-`faults`        what the driver's errors mean; of loading machine code `loading`
+`driver`        the functions of libcuda that all of these use; `contexts`: those for devices, contexts, streams and host memory
+`faults`        what the driver's errors mean
 ==============  ========================================================================================
 
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
 """
 
 from .arrays import describe, library
-from .buffers import DeviceBuffer
 from .device import VARIABLE as TARGET_VARIABLE
-from .device import Choice, Device, GpuState, choose_target, find, gpu_state
+from .device import Choice, Device, choose_target, gpu_state
 from .device_array import DeviceArray
 from .handover import deliver, foreign, order, settle
-from .host import Staging, run, run_on_host
+from .host import Staging, run
 from .image import Image
 from .info import ArrayInfo, imagined, major_order, not_addressable, same_place, tma_addressable
-from .launcher import Function, Launch, Prepared
+from .launcher import Launch, Prepared
 from .outputs import check_writable, describe_fresh, empty_like_kind, maker
 from .overlap import check_overlap
-from .placement import pinned_empty, to_device
-from .profiles import last_profile
+from .placement import to_device
 from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
 from .transfers import download, upload
-from .watch import last_failure
 
 __all__ = [
     "TARGET_VARIABLE",
@@ -58,9 +54,6 @@ __all__ = [
     "Choice",
     "Device",
     "DeviceArray",
-    "DeviceBuffer",
-    "Function",
-    "GpuState",
     "Image",
     "Launch",
     "MapRequest",
@@ -77,21 +70,16 @@ __all__ = [
     "download",
     "empty_like_kind",
     "encode",
-    "find",
     "follow",
     "foreign",
     "gpu_state",
     "imagined",
-    "last_failure",
-    "last_profile",
     "library",
     "major_order",
     "maker",
     "not_addressable",
     "order",
-    "pinned_empty",
     "run",
-    "run_on_host",
     "same_place",
     "settle",
     "tma_addressable",

@@ -92,8 +92,7 @@ def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype[Any]:
     spelled = str(obj.dtype)
     dtype = DTYPES.get(spelled.rpartition(".")[2])
     if dtype is None:
-        raise SpecError(f"{argument(name, kernel)}: element type {spelled} is not supported; "
-                        f"convert to one of {', '.join(DTYPES)}")
+        raise SpecError(f"{argument(name, kernel)}: element type {spelled} is not supported; convert to one of {', '.join(DTYPES)}")
     return _torch_dtypes.setdefault(obj.dtype, dtype)
 
 

@@ -1,4 +1,8 @@
-"""The CUDA driver's devices, contexts and streams: what `driver.Driver` stands on."""
+"""The CUDA driver's devices, contexts, streams, events and host memory: what `driver.Driver` stands on.
+
+A copy to or from page-locked ("pinned") memory is made by the GPU's copy engine alone, at the speed of PCIe; pageable memory goes
+through a buffer of the driver's, filled by one thread. CUDA driver API: cuMemHostRegister, cuPointerGetAttribute.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from .faults import CAPTURE_IMPLICIT, DriverError, DriverMissing
+
+_PORTABLE = 0x1
+_MEMORYTYPE_HOST = 1
+_NO_TIMES = 2
 
 
 class Contexts:
@@ -34,8 +42,13 @@ class Contexts:
     def _call(self, function: str, *args: Any) -> Any:
         result = getattr(self._api, function)(*args)
         if result[0]:
-            raise DriverError(function, int(result[0]), getattr(result[0], "name", "an unknown error"))
+            raise self.error(function, result[0])
         return result[1] if len(result) == 2 else result[1:]
+
+    @staticmethod
+    def error(call: str, code: Any) -> DriverError:
+        """The exception for a call that returned `code`."""
+        return DriverError(call, int(code), getattr(code, "name", "an unknown error"))
 
     def _newer(self, function: str, *args: Any) -> Any:
         """`_call`, or None where the binding or the driver is older than the function. It returns one thing, or nothing."""
@@ -130,10 +143,65 @@ class Contexts:
         with self.on(ordinal):
             code, status, *_ = self._api.cuStreamIsCapturing(stream)
         if int(code) not in (0, CAPTURE_IMPLICIT):
-            raise DriverError("cuStreamIsCapturing", int(code), getattr(code, "name", "an unknown error"))
+            raise self.error("cuStreamIsCapturing", code)
         return int(code) != 0 or int(status) != 0
 
     def pointer_device(self, address: int) -> int:
         """Which GPU the memory at `address` belongs to."""
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self._call("cuPointerGetAttribute", name, address))
+
+    # ---- host memory
+    def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
+        """Lock host memory in place, for copies to and from every GPU; whole pages."""
+        with self.relaxed(ordinal):
+            self._call("cuMemHostRegister", address, nbytes, _PORTABLE)
+
+    def unlock_pages(self, address: int, ordinal: int) -> None:
+        """Undo `lock_pages`; no copy may be under way."""
+        with self.relaxed(ordinal):
+            self._call("cuMemHostUnregister", address)
+
+    def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
+        """Whether host memory is page-locked, whoever locked it: both ends are looked at."""
+        name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        with self.on(ordinal):
+            for end in (address, address + nbytes - 1):
+                code, kind = self._api.cuPointerGetAttribute(name, end)  # CUDA_ERROR_INVALID_VALUE for pageable memory
+                if code or int(kind) != _MEMORYTYPE_HOST:
+                    return False
+        return True
+
+    # ---- chunks: a context is current (`on`), pushed once for many of them
+    def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int) -> None:
+        """Queue a copy between page-locked memory and a GPU's."""
+        if inwards:
+            self._call("cuMemcpyHtoDAsync", device, host, nbytes, stream)
+        else:
+            self._call("cuMemcpyDtoHAsync", host, device, nbytes, stream)
+
+    def mark_chunk(self, event: Any, stream: int) -> Any:
+        """An event behind what is queued on the stream: the one given, or a new one for None."""
+        if event is None:
+            event = self._call("cuEventCreate", _NO_TIMES)
+        self._call("cuEventRecord", event, stream)
+        return event
+
+    def await_chunk(self, event: Any) -> None:
+        """Wait until the copy before the event is done."""
+        self._call("cuEventSynchronize", event)
+
+    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
+        """As `mark_chunk`, where no context is current."""
+        with self.on(ordinal):
+            return self.mark_chunk(event, stream)
+
+    def await_mark(self, event: Any, ordinal: int) -> None:
+        """As `await_chunk`; a kernel that failed is reported here."""
+        with self.on(ordinal):
+            self.await_chunk(event)
+
+    def unmark(self, event: Any, ordinal: int) -> None:
+        """Destroy an event that nobody waits for."""
+        with self.relaxed(ordinal):
+            self._call("cuEventDestroy", event)

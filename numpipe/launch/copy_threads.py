@@ -102,17 +102,11 @@ def _settle(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]])
         raise interrupt
 
 
-_executors: dict[int, concurrent.futures.ThreadPoolExecutor] = {}
-
-
+@functools.cache
 def _executor(threads: int) -> concurrent.futures.ThreadPoolExecutor:
     """The helpers of calls that share among so many threads; they start when they are first needed."""
-    executor = _executors.get(threads)
-    if executor is None:
-        new = concurrent.futures.ThreadPoolExecutor(threads - 1, thread_name_prefix="numpipe-copy")
-        executor = _executors.setdefault(threads, new)
-    return executor
+    return concurrent.futures.ThreadPoolExecutor(threads - 1, thread_name_prefix="numpipe-copy")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_executors.clear)  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_executor.cache_clear)  # threads do not survive a fork

@@ -24,7 +24,7 @@ import functools
 import importlib.metadata
 import os
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal
 
 from ..diagnostics.errors import SpecError, TargetError
 from . import driver
@@ -85,9 +85,11 @@ def gpu_state() -> GpuState:
         wheels = cuda_wheels_major()
         if wheels and version < wheels * 1000:
             return _old_driver(version, wheels)
-        gpus = tuple(_device(i, version) for i in range(count))
+        found = [(i, cuda.properties(i)) for i in range(count)]
+        gpus = tuple(Device(i, name, cc, sm_count, version, smem) for i, (name, cc, sm_count, smem) in found)
     except driver.DriverMissing as error:
-        return GpuState("none", None, str(error), _missing_mend(str(error)))
+        mend = 'pip install "numba-cuda[cu13]"' if "cuda-bindings" in str(error) else "install NVIDIA's driver"
+        return GpuState("none", None, str(error), f"{mend}, or ask for target='sim'")
     except driver.DriverError as error:
         if error.code in _NO_GPU:
             return GpuState("none", None, str(error), _CHECK)
@@ -95,8 +97,7 @@ def gpu_state() -> GpuState:
             return GpuState("forked", None, "this process was forked from one that had used CUDA, which does not survive that",
                             "start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
                             "target='sim'")
-        return GpuState("broken", None, str(error),
-                        "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
+        return GpuState("broken", None, str(error), "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
     for device in gpus:
         if device.cc == HOPPER:
             return GpuState("ok", device, _known(device), gpus=gpus)
@@ -109,11 +110,6 @@ def gpu_state() -> GpuState:
 _NEEDED = "numpipe's kernels need Hopper (sm_90: H100, H200, GH200)"
 
 
-def _device(ordinal: int, version: int) -> Device:
-    name, cc, sm_count, smem = driver.get().properties(ordinal)
-    return Device(ordinal, name, cc, sm_count, version, smem)
-
-
 def _known(device: Device) -> str:
     return f"{device.name}, sm_90a, {device.sm_count} SMs"
 
@@ -124,12 +120,6 @@ def _seen(device: Device) -> str:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=gpu_state.cache_clear)
-
-
-def _missing_mend(reason: str) -> str:
-    if "cuda-bindings" in reason:
-        return 'pip install "numba-cuda[cu13]", or ask for target=\'sim\''
-    return "install NVIDIA's driver, or ask for target='sim'"
 
 
 def _old_driver(version: int, wheels: int) -> GpuState:
@@ -156,11 +146,6 @@ def spell(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def find() -> Device | None:
-    """The first Hopper GPU, or None."""
-    return gpu_state().device
-
-
 def choose_target(asked: str | None = None, ordinal: int | None = None) -> Choice:
     """Where to run: `asked`, else the environment's NUMPIPE_TARGET, else "auto".
 
@@ -180,7 +165,7 @@ def choose_target(asked: str | None = None, ordinal: int | None = None) -> Choic
         device = state.device if ordinal is None else _of_arrays(state, ordinal)
         return Choice("gpu", state.reason if device is None else _known(device), device)
     if asked == "gpu" or state.status in ("broken", "old_driver", "forked"):
-        _refuse(state, asked)
+        raise TargetError(f"target={asked!r}: the GPU cannot be used: {state.reason}; {state.mend}")
     return Choice("sim", f"no usable GPU: {state.reason}", fallback=True)
 
 
@@ -192,7 +177,3 @@ def _of_arrays(state: GpuState, ordinal: int) -> Device:
         if device.ordinal == ordinal:
             return device
     raise TargetError(f"the arrays are on GPU {ordinal}, and the CUDA driver sees {len(state.gpus)}: pass arrays of this process")
-
-
-def _refuse(state: GpuState, asked: str) -> NoReturn:
-    raise TargetError(f"target={asked!r}: the GPU cannot be used: {state.reason}; {state.mend}")

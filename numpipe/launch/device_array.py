@@ -26,7 +26,8 @@ class DeviceArray:
         dtype = np.dtype(dtype)
         strides = dense_strides(shape, dtype.itemsize)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        self._buffer = DeviceBuffer(shape, strides, dtype, nbytes, stream, device)
+        self.buffer = DeviceBuffer(shape, strides, dtype, nbytes, stream, device)
+        """its memory; ``ptr`` is 0 when that was freed"""
 
     @classmethod
     def from_host(cls, array: Any, stream: int = 0, device: int = 0) -> DeviceArray:
@@ -39,67 +40,59 @@ class DeviceArray:
     def of(cls, buffer: DeviceBuffer) -> DeviceArray:
         """The array in memory that is its own from now on."""
         self = cls.__new__(cls)
-        self._buffer = buffer
+        self.buffer = buffer
         return self
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._buffer.shape
+        return self.buffer.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self._buffer.dtype
+        return self.buffer.dtype
 
     @property
     def T(self) -> DeviceArray:
         """The transpose, in the same memory: of a row-major matrix a column-major one, as NumPy has it."""
-        base = self._buffer
+        base = self.buffer
         return DeviceArray.of(base.base if isinstance(base, BufferView) else BufferView(base))
 
     @property
     def ndim(self) -> int:
-        return len(self._buffer.shape)
+        return len(self.buffer.shape)
 
     @property
     def device(self) -> int:
         """CUDA ordinal"""
-        return self._buffer.device
-
-    @property
-    def _dense(self) -> bool:
-        return self._buffer.strides == dense_strides(self.shape, self.dtype.itemsize)
+        return self.buffer.device
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        dense = self.buffer.strides == dense_strides(self.shape, self.dtype.itemsize)
         return {
             "version": 3,
             "shape": self.shape,
-            "strides": None if self._dense else self._buffer.strides,
+            "strides": None if dense else self.buffer.strides,
             "typestr": f"|V{self.dtype.itemsize}" if self.dtype.isbuiltin == 2 else self.dtype.str,  # 2: not NumPy's own
-            "data": (self._buffer.ptr, False),
-            "stream": self._buffer.stream or 1,  # the interface spells the legacy default stream 1
+            "data": (self.buffer.ptr, False),
+            "stream": self.buffer.stream or 1,  # the interface spells the legacy default stream 1
         }
 
     def info(self) -> ArrayInfo:
         """As an argument of a launch."""
-        return self._buffer.info()._replace(owner=self)
-
-    @property
-    def buffer(self) -> DeviceBuffer:
-        """Its memory; ``ptr`` is 0 when that was freed."""
-        return self._buffer
+        return self.buffer.info()._replace(owner=self)
 
     def mark(self) -> tuple[Any, ...]:
         """What a launch depends on (`marks`)."""
-        buffer = self._buffer
+        buffer = self.buffer
         return buffer.ptr, buffer.shape, buffer.strides, buffer.dtype, buffer.device, buffer.stream
 
     def copy_to_host(self) -> np.ndarray[Any, Any]:
         """Wait for the work that writes this array and copy it into a new NumPy array of the same major order."""
-        if isinstance(self._buffer, BufferView):
+        if isinstance(self.buffer, BufferView):
             return self.T.copy_to_host().T
-        out = np.empty(self.shape, self.dtype, "F" if major_order(self._buffer.info()) == "col" else "C")
-        download(self._buffer, out, self._buffer.stream)
+        out = np.empty(self.shape, self.dtype, "F" if major_order(self.buffer.info()) == "col" else "C")
+        download(self.buffer, out, self.buffer.stream)
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

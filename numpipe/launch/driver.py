@@ -8,6 +8,7 @@ The primary context of a device is retained once and kept for the life of the pr
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ import numpy as np
 
 from .attributes import PLAIN, Attributes
 from .contexts import Contexts
-from .driver_host import HostMemory
 from .faults import INVALID_CONTEXT, INVALID_VALUE, NOT_READY, forked
 from .faults import DriverError as DriverError
 from .faults import DriverMissing as DriverMissing
@@ -31,8 +31,7 @@ _POOL_KEEPS = 1 << 30
 """Bytes of freed device memory that the pool for host arrays keeps for the next call."""
 
 
-
-class Driver(Contexts, HostMemory):
+class Driver(Contexts):
     """The functions of libcuda that numpipe needs; each raises DriverError unless it says otherwise."""
 
     def __init__(self) -> None:
@@ -161,10 +160,6 @@ class Driver(Contexts, HostMemory):
         with self.on(ordinal):
             return self._launch(config, kernel, params, extra)[0]
 
-    def error(self, call: str, code: Any) -> DriverError:
-        """The exception for a call that returned `code`."""
-        return DriverError(call, int(code), getattr(code, "name", "an unknown error"))
-
     def encode_tiled(self, dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int],
                      swizzle: int, nan: bool) -> bytes:
         """128-byte CUtensorMap, innermost dimension first; `strides` (bytes) leave the innermost out.
@@ -191,21 +186,18 @@ class Driver(Contexts, HostMemory):
 
     # ---- memory of host calls: a pool of numpipe's own, so that nobody else's settings change
     def _pool(self, ordinal: int) -> Any:
-        pool = self._pools.get(ordinal)
-        if pool is None:
-            with self._lock:
-                pool = self._pools.get(ordinal)
-                if pool is None:
-                    api = self._api
-                    wanted = api.CUmemPoolProps()
-                    wanted.allocType = api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-                    wanted.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-                    wanted.location.id = ordinal
-                    pool = self._call("cuMemPoolCreate", wanted)
-                    threshold = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-                    self._call("cuMemPoolSetAttribute", pool, threshold, api.cuuint64_t(_POOL_KEEPS))
-                    self._pools[ordinal] = pool
-        return pool
+        with self._lock:
+            if ordinal not in self._pools:
+                api = self._api
+                wanted = api.CUmemPoolProps()
+                wanted.allocType = api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+                wanted.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                wanted.location.id = ordinal
+                pool = self._call("cuMemPoolCreate", wanted)
+                threshold = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+                self._call("cuMemPoolSetAttribute", pool, threshold, api.cuuint64_t(_POOL_KEEPS))
+                self._pools[ordinal] = pool
+            return self._pools[ordinal]
 
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
         """Device memory, 256-byte aligned, usable by work queued on `stream` from now on."""
@@ -221,22 +213,22 @@ class Driver(Contexts, HostMemory):
         key = ordinal, written, fill
         with self._lock:
             if key not in self._blanks:
-                source = _NANS if fill == "nan" else _BLANK
-                with self.aside(ordinal) as stream:
-                    address = self.allocate(source.nbytes, stream, ordinal)
-                    self.copy_in(address, 0, source.ctypes.data, 0, source.nbytes, 1, stream, ordinal)
-                    self.synchronize(stream, ordinal)
-                self._blanks[key] = address
+                self._blanks[key] = self._kept(_NANS if fill == "nan" else _BLANK, ordinal)
             return self._blanks[key]
+
+    def _kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
+        """Device memory with these contents, until the process ends."""
+        with self.aside(ordinal) as stream:
+            address = self.allocate(source.nbytes, stream, ordinal)
+            self.copy_in(address, 0, source.ctypes.data, 0, source.nbytes, 1, stream, ordinal)
+            self.synchronize(stream, ordinal)
+        return address
 
     def counter(self, ordinal: int) -> int:
         """8 bytes of zeros, other ones at each call: for a launch's tickets (`tile_scheduler`), until the process ends."""
         with self._lock:
             if not self._counters.get(ordinal):
-                with self.aside(ordinal) as stream:
-                    first = self.allocate(_COUNTERS.nbytes, stream, ordinal)
-                    self.copy_in(first, 0, _COUNTERS.ctypes.data, 0, _COUNTERS.nbytes, 1, stream, ordinal)
-                    self.synchronize(stream, ordinal)
+                first = self._kept(_COUNTERS, ordinal)
                 self._counters[ordinal] = list(range(first, first + _COUNTERS.nbytes, 8))
             return self._counters[ordinal].pop()
 
@@ -254,23 +246,9 @@ class Driver(Contexts, HostMemory):
                 with self.relaxed(one[2]):
                     self._call("cuMemFreeAsync", *one[:2])
 
-    def copy_in(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
-                ordinal: int) -> None:
-        """Copy `height` rows of `width` bytes from host `src` to device `dst`."""
-        self._copy("HOST", src, src_pitch, "DEVICE", dst, dst_pitch, width, height, stream, ordinal)
-
-    def copy_out(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
-                 ordinal: int) -> None:
-        """Copy `height` rows of `width` bytes from device `src` to host `dst`."""
-        self._copy("DEVICE", src, src_pitch, "HOST", dst, dst_pitch, width, height, stream, ordinal)
-
-    def copy_on(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
-                ordinal: int) -> None:
-        """Copy `height` rows of `width` bytes from device `src` to device `dst`, on one GPU."""
-        self._copy("DEVICE", src, src_pitch, "DEVICE", dst, dst_pitch, width, height, stream, ordinal)
-
-    def _copy(self, source: str, src: int, src_pitch: int, target: str, dst: int, dst_pitch: int, width: int,
-              height: int, stream: int, ordinal: int) -> None:
+    def _copy(self, source: str, target: str, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int,
+              stream: int, ordinal: int) -> None:
+        """Copy `height` rows of `width` bytes from `src` to `dst`, each on the host or on the GPU."""
         linear = f"cuMemcpy{source[0]}to{target[0]}Async"  # HtoD, DtoH, DtoD
         with self.on(ordinal):
             if height == 1 or src_pitch == dst_pitch == width:
@@ -289,6 +267,10 @@ class Driver(Contexts, HostMemory):
                 setattr(copy, "dstHost" if target == "HOST" else "dstDevice", dst)
                 self._call("cuMemcpy2DAsync", copy, stream)
 
+    copy_in = functools.partialmethod(_copy, "HOST", "DEVICE")
+    copy_out = functools.partialmethod(_copy, "DEVICE", "HOST")
+    copy_on = functools.partialmethod(_copy, "DEVICE", "DEVICE")
+
     # ---- kernels that are watched (`watch`)
     def symbol(self, kernel: Any, name: str) -> int:
         """Address of a variable of a kernel's module on the device whose context is current."""
@@ -306,26 +288,13 @@ class Driver(Contexts, HostMemory):
             self._call("cuMemcpyHtoDAsync", address, data, len(data), stream)
             self._call("cuStreamSynchronize", stream)
 
-    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
-        """An event behind what is queued on `stream`: this one, or a new one for None."""
-        with self.on(ordinal):
-            if event is None:
-                event = self._call("cuEventCreate", 2)  # without times
-            self._call("cuEventRecord", event, stream)
-        return event
-
     def reached(self, event: Any, ordinal: int) -> bool:
         """Whether what was queued before the event is done."""
         with self.aside(ordinal):
             code = self._api.cuEventQuery(event)[0]
         if int(code) not in (0, NOT_READY):
-            raise DriverError("cuEventQuery", int(code), getattr(code, "name", "an unknown error"))
+            raise self.error("cuEventQuery", code)
         return int(code) == 0
-
-    def await_mark(self, event: Any, ordinal: int) -> None:
-        """Wait until what was queued before the event is done; a kernel that failed is reported here."""
-        with self.on(ordinal):
-            self._call("cuEventSynchronize", event)
 
     def synchronize(self, stream: int, ordinal: int) -> None:
         """Wait until everything queued on `stream` is done; a kernel that failed is reported here."""

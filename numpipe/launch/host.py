@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import driver, streams
+from .attributes import Grid
 from .buffers import DeviceBuffer, allocate
 from .faults import naming
 from .info import ArrayInfo, same_place
@@ -21,7 +22,7 @@ from .transfers import Job, Transfers
 from .watch import WATCH
 
 if TYPE_CHECKING:
-    from .launcher import Grid, Prepared
+    from .launcher import Prepared
 
 
 class Staging:

@@ -64,9 +64,8 @@ def known(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
     """The element type, if kernels take it; SpecError otherwise."""
     found = _exact.get(dtype)
     if found is None:
-        raise SpecError(
-            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; "
-            f"convert to one of {', '.join(DTYPES)} in native byte order")
+        raise SpecError(f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; convert to one of "
+                        f"{', '.join(DTYPES)} in native byte order")
     return found
 
 
@@ -186,7 +185,6 @@ def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "
     for info, name in zip(infos, names, strict=True):
         if info.device != first:
             here, there = (f"GPU {d}" if d >= 0 else "the host" for d in (info.device, first))
-            raise SpecError(
-                f"{argument(name, kernel)}: a {type(info.owner).__name__} on {here}, but argument {names[0]!r} is on "
-                f"{there}; pass all arrays on the host or all on one GPU")
+            raise SpecError(f"{argument(name, kernel)}: a {type(info.owner).__name__} on {here}, but argument {names[0]!r} is on "
+                            f"{there}; pass all arrays on the host or all on one GPU")
     return "host" if first < 0 else "device"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.metadata
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -27,18 +28,17 @@ import numpy as np
 from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, streams
-from .attributes import PLAIN, Attributes
-from .faults import naming
+from .attributes import PLAIN, Attributes, Grid
+from .device import spell
+from .faults import IMAGES, naming
 from .image import Image
 from .info import ArrayInfo, memory_order, not_addressable, tma_addressable
-from .loading import load
 from .overlap import check_overlap
 from .profiles import PROFILES
 from .tensormap import MAP_BYTES, MapRequest, encode
 from .watch import WATCH
 from .workspaces import workspace
 
-Grid = tuple[int, int, int]
 _WORD = 8
 _ALIGN = 64
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -55,16 +55,12 @@ _SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", 
 class Function:
     """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
 
-    def __init__(self, name: str, cubin: bytes, entry: str, threads: int, smem_bytes: int,
-                 parameters: Sequence[int] = (), observers: Sequence[tuple[Image, Any]] = (),
+    def __init__(self, compiled: Image, parameters: Sequence[int] = (), observers: Sequence[Any] = (),
                  attributes: Attributes = PLAIN) -> None:
         """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded.
-        `observers`: (the kernel's image, who is told when it is loaded and launched)."""
-        self.name = name
-        self.cubin = cubin
-        self.entry = entry
-        self.threads = threads
-        self.smem_bytes = smem_bytes
+        `observers`: who is told when it is loaded and launched."""
+        self.compiled, self.name = compiled, compiled.name
+        self._of_a_cta = compiled.threads, compiled.smem_bytes
         self.observers = list(observers)
         self.attributes = attributes
         self.kernel: Any = None
@@ -83,11 +79,11 @@ class Function:
         with self._lock:
             if device not in self._ready:
                 self._prepare(device)
-            self.attributes.check_at_once(grid, self._ready[device], self.threads, self.smem_bytes, device, self.name)
+            self.attributes.check_at_once(grid, self._ready[device], *self._of_a_cta, device, self.name)
             config = self._configs.get((grid, stream))
             if config is None:
                 self._check_grid(grid)
-                config = driver.get().config(self.threads, self.smem_bytes, self.attributes)
+                config = driver.get().config(*self._of_a_cta, self.attributes)
                 config.gridDimX, config.gridDimY, config.gridDimZ = grid
                 config.hStream = stream
                 bounded(self._configs, (grid, stream), config)
@@ -108,15 +104,15 @@ class Function:
             timed = log.Timed("launch")
             with cuda.aside(device):
                 if self.kernel is None:
-                    kernel = load(self.cubin, self.entry)
+                    kernel = load(self.compiled.cubin, self.compiled.entry)
                     self._check_parameters(cuda.parameter_sizes(kernel, len(self._parameters)))
                     self.kernel = kernel
-                cuda.allow_shared(self.kernel, self.smem_bytes, device)
-                limit = self.attributes.at_once(cuda, self.kernel, self.threads, self.smem_bytes, device, self.name)
-                for watched, by in self.observers:
-                    by.arm(watched, self.kernel, device)
+                cuda.allow_shared(self.kernel, self.compiled.smem_bytes, device)
+                limit = self.attributes.at_once(cuda, self.kernel, *self._of_a_cta, device, self.name)
+                for by in self.observers:
+                    by.arm(self.compiled, self.kernel, device)
             if timed:
-                timed.say(f"{self.name}: {len(self.cubin)} bytes of machine code loaded on GPU {device}")
+                timed.say(f"{self.name}: {len(self.compiled.cubin)} bytes of machine code loaded on GPU {device}")
         except driver.DriverMissing as error:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
         except driver.DriverError as error:
@@ -138,8 +134,8 @@ class Function:
             with driver.get().on(device):
                 result = launch(*arguments)
             if not result[0]:
-                for watched, by in self.observers:
-                    by.launched(watched, grid, stream, device)
+                for by in self.observers:
+                    by.launched(self.compiled, grid, stream, device)
             return result
 
         return observed
@@ -147,10 +143,9 @@ class Function:
     def _check_parameters(self, sizes: Sequence[int]) -> None:
         """A parameter list the cubin does not have would make it read whatever lies beyond: refuse it once, here."""
         if self._parameters and list(sizes) != self._parameters:
-            raise LaunchError(
-                f"kernel {self.name!r}: the compiled entry {self.entry!r} takes parameters of {list(sizes)} bytes and "
-                f"the launch passes {self._parameters}: restart the process, in case numpipe was updated while it ran; if it "
-                "persists, report a numpipe bug")
+            raise LaunchError(f"kernel {self.name!r}: the compiled entry {self.compiled.entry!r} takes parameters of {list(sizes)} "
+                              f"bytes and the launch passes {self._parameters}: restart the process, in case numpipe was updated "
+                              "while it ran; if it persists, report a numpipe bug")
 
     def _check_grid(self, grid: Grid) -> None:
         for axis, count, most in zip("xyz", grid, _MAX_GRID, strict=True):
@@ -161,8 +156,8 @@ class Function:
     def failed(self, error: driver.DriverError, grid: Grid | None) -> LaunchError:
         """The error for a launch that the driver refused."""
         with_grid = "" if grid is None else f"grid {grid}, "
-        return LaunchError(f"kernel {self.name!r} ({with_grid}{self.threads} threads, {self.smem_bytes} bytes of "
-                           f"shared memory): {error}")
+        return LaunchError(f"kernel {self.name!r} ({with_grid}{self.compiled.threads} threads, {self.compiled.smem_bytes} bytes "
+                           f"of shared memory): {error}")
 
 
 class Launch:
@@ -242,10 +237,9 @@ class Prepared:
         self._scalars_at = table + self._words.size
         self._nbytes = self._scalars_at + self._scalars.size
         self._slots = [0, *range(table, self._nbytes, _WORD)]
-        observers = [(compiled, by) for asked, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if asked]
-        self.function = Function(compiled.name, compiled.cubin, compiled.entry, compiled.threads, compiled.smem_bytes,
-                                 [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]],
-                                 observers, attributes)
+        observers = [by for asked, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if asked]
+        self.function = Function(compiled, [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]], observers,
+                                 attributes)
         self._lock = threading.Lock()
         """held while scalars are written and launched: the driver copies parameters before a launch returns"""
         self._launches: dict[tuple[Any, ...], Launch] = {}
@@ -298,7 +292,8 @@ class Prepared:
         try:
             self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
         except (struct.error, OverflowError) as error:
-            raise self._bad_scalar(scalars, error) from error
+            wanted = ", ".join(dtype.name for dtype in self._scalar_types)
+            raise SpecError(f"kernel {self.compiled.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}") from error
 
     def run(self, launch: Launch, scalars: Sequence[Any] = ()) -> None:
         """Launch with these scalars."""
@@ -349,6 +344,33 @@ class Prepared:
             kind = SpecError if isinstance(error, SpecError) else LaunchError
             raise kind(f"argument {name!r} of kernel {self.compiled.name!r}: {error}") from error
 
-    def _bad_scalar(self, scalars: Sequence[Any], error: Exception) -> SpecError:
-        wanted = ", ".join(dtype.name for dtype in self._scalar_types)
-        return SpecError(f"kernel {self.compiled.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}")
+
+# ---- machine code
+def load(cubin: bytes, entry: str) -> Any:
+    """The driver's handle of a kernel, good on every GPU.
+
+    Raises DriverError; where the driver does not take the code, its version and that of the linker which made it are named.
+    """
+    cuda = driver.get()
+    try:
+        return cuda.load(cubin, entry)
+    except driver.DriverError as error:
+        if error.code not in IMAGES:
+            raise
+        made, runs = linker(), cuda.version()
+        by = "" if made is None else f", made by nvJitLink {made}"
+        if made is not None and (runs // 1000, runs % 1000 // 10) < tuple(int(part) for part in made.split(".")[:2]):
+            mend = (f"the driver is older than the linker: update it, or pip install \"nvidia-nvjitlink=={spell(runs)}.*\" "
+                    f"\"nvidia-nvvm=={spell(runs)}.*\"")
+        else:
+            mend = ("the code is damaged, or the GPU is none of Hopper's (sm_90a): run it on an H100 or H200, where a new process "
+                    "compiles it again")
+        raise driver.DriverError(error.call, error.code, error.name, f"the driver, of CUDA {spell(runs)}, does not take the "
+                                 f"{len(cubin)} bytes of machine code for sm_90a{by}: {mend}") from error
+
+
+def linker() -> str | None:
+    """CUDA version of the installed nvJitLink, "13.0.88" say, or None."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("nvidia-nvjitlink")
+    return None

@@ -18,7 +18,7 @@ from .info import ArrayInfo
 Mark = tuple[Any, ...]
 _POINTER = operator.attrgetter("ptr")
 
-MARKS: dict[type, Callable[[Any], Mark]] = {}
+MARKS: dict[type, Callable[[Any], Mark]] = {DeviceArray: DeviceArray.mark}
 """of each type; the first item is the address"""
 
 
@@ -31,34 +31,14 @@ def _cupy(array: Any) -> Mark:
     return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype
 
 
-def _older_cupy(array: Any) -> Mark:
-    return array.data.ptr, array.shape, array.strides, array.dtype
-
-
-def _own(array: Any) -> Mark:
-    found: Mark = array.mark()
-    return found
-
-
 def learn(info: ArrayInfo) -> Callable[[Any], Mark] | None:
     """The function for arrays of the type of this one, from now on in `MARKS`; None where there is none."""
     kind = type(info.owner)
-    found = MARKS.get(kind)
-    if found is None and info.kind != "host":
-        found = _reader(info, kind)
-        if found is not None:
-            MARKS[kind] = found
-    return found
-
-
-def _reader(info: ArrayInfo, kind: type) -> Callable[[Any], Mark] | None:
-    if info.kind == "torch":
-        return _torch
-    if kind is DeviceArray:
-        return _own
-    if kind.__module__.partition(".")[0] == "cupy" and hasattr(info.owner, "data"):
-        return _cupy if hasattr(info.owner, "_c_contiguous") else _older_cupy
-    return None
+    if kind not in MARKS and info.kind == "torch":
+        MARKS[kind] = _torch
+    elif kind not in MARKS and info.kind != "host" and kind.__module__.partition(".")[0] == "cupy" and hasattr(info.owner, "data"):
+        MARKS[kind] = _cupy
+    return MARKS.get(kind)
 
 
 def address_of(info: ArrayInfo) -> Callable[[], int] | None:

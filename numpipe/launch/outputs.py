@@ -28,8 +28,6 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
     shape = tuple(int(dim) for dim in shape)
     dtype = np.dtype(dtype)
     owner = info.owner
-    if info.kind == "host" and type(owner) is np.ndarray:
-        return pinned.empty_output(shape, dtype, transfers.PINNED)
     of = "torch" if info.kind == "torch" else library(type(owner))
     if of == "torch":
         return _torch_empty(owner, info, shape, dtype, stream)
@@ -61,8 +59,7 @@ def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.
     torch = sys.modules["torch"]
     kind = getattr(torch, dtype.name, None)
     if kind is None:
-        raise SpecError(f"PyTorch has no element type {dtype.name} for an output of shape {shape}; "
-                        "choose another in out_type or pass out=")
+        raise _lacking("PyTorch", dtype, shape)
     if info.kind == "torch" and stream is not None and stream != current_stream([info]):
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=owner.device)):
             return torch.empty(shape, dtype=kind, device=owner.device)
@@ -75,8 +72,7 @@ def _cupy_empty(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any]) -
         with cupy.cuda.Device(info.device):
             return cupy.empty(shape, dtype)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"this CuPy has no element type {dtype.name} for an output of shape {shape} ({error}); "
-                        "choose another in out_type or pass out=") from error
+        raise _lacking("this CuPy", dtype, shape, error) from error
 
 
 def _numba_empty(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -86,8 +82,13 @@ def _numba_empty(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any]) 
         with cuda.gpus[info.device]:
             return cuda.device_array(shape, dtype, stream=getattr(info.owner, "stream", 0))
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise SpecError(f"this Numba has no element type {dtype.name} for an output of shape {shape} ({error}); "
-                        "choose another in out_type or pass out=") from error
+        raise _lacking("this Numba", dtype, shape, error) from error
+
+
+def _lacking(library: str, dtype: np.dtype[Any], shape: tuple[int, ...], error: Exception | None = None) -> SpecError:
+    why = "" if error is None else f" ({error})"
+    return SpecError(f"{library} has no element type {dtype.name} for an output of shape {shape}{why}; "
+                     "choose another in out_type or pass out=")
 
 
 def describe_fresh(output: Any, name: str, kernel: str) -> ArrayInfo:

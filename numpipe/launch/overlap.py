@@ -11,6 +11,7 @@ Columns 0, 2, 4 … and 1, 3, 5 … of a matrix lie between each other and share
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,22 +80,16 @@ def _view(info: ArrayInfo) -> tuple[Any, ...]:
     return _address(info), info.shape, strides, info.dtype
 
 
-class _Seen:
-    """Memory as NumPy takes it, wherever it is."""
-
-    def __init__(self, info: ArrayInfo) -> None:
-        self.__array_interface__ = {"version": 3, "data": (_address(info), True), "shape": info.shape, "strides": info.strides,
-                                    "typestr": f"|V{info.dtype.itemsize}"}
-
-
 def _seen(info: ArrayInfo) -> np.ndarray[Any, Any]:
-    return np.asarray(_Seen(info))
+    """Memory as NumPy takes it, wherever it is."""
+    return np.asarray(types.SimpleNamespace(__array_interface__={
+        "version": 3, "data": (_address(info), True), "shape": info.shape, "strides": info.strides,
+        "typestr": f"|V{info.dtype.itemsize}"}))
 
 
 def _refused(output: ArrayInfo, other: ArrayInfo, name: str, other_name: str, kernel: str) -> SpecError:
     apart = _address(output) - _address(other)
     begins = f"begins {abs(apart)} bytes {'behind' if apart > 0 else 'before'} it" if apart else "begins where it does"
-    return SpecError(
-        f"{argument(name, kernel)}: it is an output and overlaps argument {other_name!r}: it {begins}, with shape {output.shape} "
-        f"and strides {output.strides} bytes against {other.shape} and {other.strides}, so what is read depends on who writes "
-        f"first; pass one array as both to work in place, or a copy of {other_name!r}")
+    return SpecError(f"{argument(name, kernel)}: it is an output and overlaps argument {other_name!r}: it {begins}, with shape "
+                     f"{output.shape} and strides {output.strides} bytes against {other.shape} and {other.strides}, so what is "
+                     f"read depends on who writes first; pass one array as both to work in place, or a copy of {other_name!r}")

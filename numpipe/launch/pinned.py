@@ -130,7 +130,8 @@ class Pool:
         """
         size = whole_pages(nbytes)
         with self._lock:
-            self._collect()
+            while self._given_back:
+                self._idle.append(self._given_back.popleft())
             fits = [block for block in self._idle if size <= block.nbytes <= size + size // 4]
             if fits:
                 block = min(fits, key=lambda block: block.nbytes)
@@ -157,10 +158,6 @@ class Pool:
         """Never use a block again that a copy may still be using: its context is lost."""
         with self._lock:
             self.nbytes -= block.nbytes
-
-    def _collect(self) -> None:
-        while self._given_back:
-            self._idle.append(self._given_back.popleft())
 
     def _shrink(self, most: int) -> None:
         """Unlock idle blocks, those first that were used longest ago, until no more than `most` bytes are locked."""

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,23 @@ from ..core.symbols import symbol
 from ..plan import profile
 from ..traces import Event, Trace
 from . import driver
+from .attributes import Grid
 from .image import Image, Recording
 
 __all__ = ["last_profile"]
 
-Grid = tuple[int, int, int]
 
-
+@dataclass(eq=False)
 class Recorded:
     """A kernel on a GPU, with the buffer it writes to."""
 
-    def __init__(self, compiled: Image, device: int, buffer: int, nbytes: int) -> None:
-        self.compiled, self.device, self.buffer, self.nbytes = compiled, device, buffer, nbytes
-        self.launches = 0
-        self.pending: tuple[Grid, int] | None = None
-        """grid and stream of a launch that was not fetched"""
+    compiled: Image
+    device: int
+    buffer: int
+    nbytes: int
+    launches: int = 0
+    pending: tuple[Grid, int] | None = None
+    """grid and stream of a launch that was not fetched"""
 
 
 class Profiles:

@@ -26,39 +26,29 @@ _device_of: dict[int, int] = {}
 
 
 def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
-    """A function that says what `current_stream` of these arrays is now, quickly."""
-    for info in infos:
-        if info.kind == "torch":
-            return functools.partial(_torch_getter(), info.device)
-    for info in infos:
-        if info.kind == "cuda" and type(info.owner).__module__.partition(".")[0] == "cupy":
-            current, device = sys.modules["cupy"].cuda.get_current_stream, info.device
-            return lambda: current(device).ptr
-    handle = current_stream(infos)
-    return lambda: handle
-
-
-def current_stream(infos: Sequence[ArrayInfo]) -> int:
-    """PyTorch's current stream when a tensor is among the arrays, else CuPy's, else the arrays' own, else 0.
+    """A function that says, quickly, what is PyTorch's current stream when a tensor is among the arrays, else CuPy's, else the
+    arrays' own, else 0.
 
     "The arrays' own" is the ``stream`` entry of ``__cuda_array_interface__`` (version 3): work queued there needs no
     synchronisation with what produced the array. 0 is the legacy default stream, which waits for all blocking streams.
     """
     for info in infos:
         if info.kind == "torch":
-            return _torch_stream(info.device)
+            return functools.partial(_torch_getter(), info.device)
     own = LEGACY_DEFAULT
     for info in infos:
         if info.kind == "cuda":
             if type(info.owner).__module__.partition(".")[0] == "cupy":
-                return int(sys.modules["cupy"].cuda.get_current_stream(info.device).ptr)
+                current, device = sys.modules["cupy"].cuda.get_current_stream, info.device
+                return lambda: current(device).ptr
             interface = getattr(info.owner, "__cuda_array_interface__", {})
             own = own or interface.get("stream") or LEGACY_DEFAULT
-    return own
+    return lambda: own
 
 
-def _torch_stream(device: int) -> int:
-    return int(_torch_getter()(device))
+def current_stream(infos: Sequence[ArrayInfo]) -> int:
+    """What `follow` says of these arrays now."""
+    return int(follow(infos)())
 
 
 @functools.cache
@@ -147,7 +137,7 @@ def check_host_call(stream: int, device: int, kernel: str) -> None:
 def _current(device: int) -> Iterator[tuple[int, str]]:
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():
-        yield _torch_stream(device), "PyTorch's current stream"
+        yield int(_torch_getter()(device)), "PyTorch's current stream"
     if cupy is not None:
         yield int(cupy.cuda.get_current_stream(device).ptr), "CuPy's current stream"
 

@@ -47,6 +47,7 @@ _NARROW = 512
 """Rows of fewer bytes the GPU does not copy one by one where they are padded."""
 
 Job = tuple[ArrayInfo, DeviceBuffer]
+Piece = tuple[np.ndarray[Any, Any], DeviceBuffer]
 
 
 class Part(NamedTuple):
@@ -173,14 +174,8 @@ class Transfers:
 
     def upload(self, jobs: Sequence[Job]) -> None:
         """Queue copies of host arrays to the GPU; keep the arrays until the stream has been waited for."""
-        staged = []
-        for info, buffer in jobs:
-            array = _memory_order(info)
-            if not buffer.nbytes:
-                continue
-            if self._staged(array, buffer):
-                staged.append((array, buffer))
-                continue
+        staged, plain = self._ways(jobs)
+        for array, buffer in plain:
             rows = array if _equal_rows(array) else np.ascontiguousarray(array)
             if rows is not array:
                 self._kept.append(rows)
@@ -193,15 +188,9 @@ class Transfers:
 
         A kernel that failed before on this stream is reported here, as DriverError.
         """
-        cuda = driver.get()
-        staged, scattered = [], []
-        for info, buffer in jobs:
-            array = _memory_order(info)
-            if not buffer.nbytes:
-                continue
-            if self._staged(array, buffer):
-                staged.append((array, buffer))
-                continue
+        cuda, scattered = driver.get(), []
+        staged, plain = self._ways(jobs)
+        for array, buffer in plain:
             rows = array if _equal_rows(array) else np.empty(array.shape, array.dtype)
             if rows is not array:
                 scattered.append((array, rows))
@@ -211,6 +200,16 @@ class Transfers:
         for array, rows in scattered:
             array[...] = rows
         self._share(staged, _Lane.empty)
+
+    def _ways(self, jobs: Sequence[Job]) -> tuple[list[Piece], list[Piece]]:
+        """What is copied in chunks, and what by the driver."""
+        ways: tuple[list[Piece], list[Piece]] = [], []
+        for info, buffer in jobs:
+            if buffer.nbytes:
+                assert info.array is not None, "a host array"
+                array = info.array.T if major_order(info) == "col" else info.array  # the contiguous dimension last
+                ways[not self._staged(array, buffer)].append((array, buffer))
+        return ways
 
     def _staged(self, array: np.ndarray[Any, Any], buffer: DeviceBuffer) -> bool:
         if buffer.nbytes < PLAIN:
@@ -237,8 +236,7 @@ class Transfers:
                 pinned.POOL.device = self.device
         return self._lanes
 
-    def _share(self, jobs: Sequence[tuple[np.ndarray[Any, Any], DeviceBuffer]],
-               work: Callable[[_Lane, copy_threads.Parts[Part]], None]) -> None:
+    def _share(self, jobs: Sequence[Piece], work: Callable[[_Lane, copy_threads.Parts[Part]], None]) -> None:
         if not jobs:
             return
         lanes = deque(self._staging())
@@ -270,12 +268,6 @@ def download(buffer: DeviceBuffer, out: np.ndarray[Any, Any], stream: int) -> No
     if buffer.nbytes:
         with Transfers(stream, buffer.device) as transfers:
             transfers.download([(info, buffer)])
-
-
-def _memory_order(info: ArrayInfo) -> np.ndarray[Any, Any]:
-    """The host array with its contiguous dimension last."""
-    assert info.array is not None, "a host array"
-    return info.array.T if major_order(info) == "col" else info.array
 
 
 def _equal_rows(array: np.ndarray[Any, Any]) -> bool:

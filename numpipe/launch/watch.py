@@ -42,15 +42,16 @@ def limit() -> float:
     return seconds
 
 
+@dataclasses.dataclass(eq=False)
 class Watched:
     """A kernel in the driver with a control block on each GPU that it runs on."""
 
-    def __init__(self, compiled: Any, number: int) -> None:
-        self.compiled, self.number = compiled, number
-        self.blocks: dict[int, int] = {}
-        """device -> address of the control block there"""
-        self.events: dict[int, Any] = {}
-        """device -> behind its newest launch there"""
+    compiled: Any
+    number: int
+    blocks: dict[int, int] = dataclasses.field(default_factory=dict)
+    """device -> address of the control block there"""
+    events: dict[int, Any] = dataclasses.field(default_factory=dict)
+    """device -> behind its newest launch there"""
 
 
 class Watch:

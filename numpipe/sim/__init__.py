@@ -11,7 +11,7 @@ file           concept
 ``sm``         a CTA that runs a body, and the loop
 ``port``       one warpgroup: the Machine that operations act on
 ``schedule``   who is next, and the cycles of the virtual-time model
-``clocks``     happens-before: vectors of counters, per warp and proxy; ``warps``: what the warps of a warpgroup know
+``clocks``     happens-before: vectors of counters, per warp and proxy; what the warps of a warpgroup know
 ``memory``     shared memory: bytes, and who wrote and read each of them
 ``cluster``    remote arrivals, the barrier of a cluster
 ``mbarrier``   phases of an mbarrier; ``barriers``: what is done with them; ``named``: named barriers and the register pool
@@ -125,4 +125,4 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
                    peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
                    deal=deal)
             run(peers)
-        left_set(gmem)
+        left_set(gmem.flags.values())

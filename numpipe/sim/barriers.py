@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import deadlock, mbarrier, report, sites
 from .clocks import GENERIC, INITIALISED
-from .state import SM, Access, Mbarrier, Warpgroup
+from .state import SM, Access, Blocked, Mbarrier, Warpgroup
 
 _MAX_COUNT = 2**20 - 1
 
@@ -20,20 +20,17 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     (`asynchronous`: also by the TMA)."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
-        raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; "
-                               "initialise it, "
+        raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
     key = (who.first_warp, asynchronous) if who.lanes != "one" else (~who.first_warp, asynchronous)
     if key not in mbar.seen_by:
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
-            raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at "
-                              f"{sites.place(mbar.site)} before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar,
-                              before=mbar.party())
+            raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at {sites.place(mbar.site)} "
+                              "before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar, before=mbar.party())
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
-            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} "
-                                   "the TMA may "
-                              "not see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
+            raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} the TMA may not "
+                              "see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
                               hazard="missing-init-fence", mbar=mbar, before=mbar.party())
         mbar.seen_by.add(key)
     if mbar.epoch:
@@ -42,18 +39,19 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     return mbar
 
 
-def init(who: Warpgroup, address: int, count: int, name: str) -> None:
+def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
     report.one_lane(who, "mbar_init")
     old = who.sm.mbarriers.get(address)
     if old is not None:
         raise report.violation(who, f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it "
                                     "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
-    _create(who, address, count, name, who.epoch())
+    _create(who, int(address), int(count), name, who.epoch())
 
 
-def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed: bool) -> None:
+def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
     """What the entries of a compiled kernel do with all its mbarriers, before any warpgroup of the cluster runs."""
+    address, count = int(address), int(count)
     old = who.sm.mbarriers.get(address)
     if old is None:
         for sm in who.sm.peers:
@@ -61,22 +59,18 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str, observed:
                 _create(sm.warpgroups[who.warpgroup], address, count, name, 0).observed = observed
         _create(who, address, count, name, 0).observed = observed  # epoch 0: everybody has seen it
     elif old.count != count or old.epoch:
-        raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
-                                    "with "
-                               f"count {old.count} is live since {sites.place(old.site)}",
-                               hazard="barrier-reinitialised", mbar=old, before=old.party(),
-                               mend="all warpgroups give a barrier the same count")
+        raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} with count "
+                               f"{old.count} is live since {sites.place(old.site)}", hazard="barrier-reinitialised", mbar=old,
+                               before=old.party(), mend="all warpgroups give a barrier the same count")
 
 
 def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
     sm = who.sm
     if address % 8:
-        raise report.violation(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8")
     sm.memory.check_range(who, address, address + 8, "mbar_init")
     if not 1 <= count <= _MAX_COUNT:
-        raise report.violation(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals")
     mbar = Mbarrier(who, address, count, name, epoch)
     access = Access(who, "mbarrier", mbar.name, ((0, 1 << 62),))
     sm.memory.write(access, address, address + 8, who.known(), False)
@@ -86,6 +80,7 @@ def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> 
 
 def invalidate(who: Warpgroup, address: int) -> None:
     report.one_lane(who, "mbar_inval")
+    address = int(address)
     mbar = find(who, address, "mbar_inval")
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
@@ -104,14 +99,14 @@ def invalidate(who: Warpgroup, address: int) -> None:
     who.sm.memory.forget(gone, address, address + 8)
 
 
-def arrive(who: Warpgroup, address: int, count: int) -> None:
+def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
     if count < 1:
-        raise report.violation(who, f"mbar_arrive with count {count}; at least 1", hazard="illegal-instruction")
+        raise report.illegal(who, f"mbar_arrive with count {count}; at least 1")
     mbar = find(who, address, "mbar_arrive")
     who.elapse(who.sm.costs.issue)
     if who.sm.trace is not None:
         who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
-    mbarrier.arrive(mbar, who, count * who.lane_count())
+    mbarrier.arrive(mbar, who, int(count) * who.lane_count())
     who.breathe()
 
 
@@ -124,44 +119,35 @@ def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     who.breathe()
 
 
-class Waiting:
-    """Why a warpgroup is blocked in `mbar_wait`."""
+class Waiting(Blocked):
+    """Why a warpgroup is blocked in `mbar_wait`, or gets no further although it tests again and again."""
 
-    kind = "wait"
-
-    def __init__(self, mbar: Mbarrier, phase: int, step: int) -> None:
+    def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
+        super().__init__(kind)
         self.mbar = mbar
         self.phase = phase
         self.step = step
 
     def text(self) -> str:
         of = "" if len(self.mbar.sm.peers) == 1 else f" of CTA {self.mbar.sm.cta}"
-        return f"{self.mbar.name}{of} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
+        return (f"{self.mbar.name}{of} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
+                + (", which it tests again and again" if self.kind == "poll" else ""))
 
 
-class Polling(Waiting):
-    """Why a warpgroup that tests again and again gets no further."""
-
-    kind = "poll"
-
-    def text(self) -> str:
-        return f"{super().text()}, which it tests again and again"
-
-
-def wait(who: Warpgroup, address: int, phase: int, step: int) -> None:
+def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.breathe()
     mbar = find(who, address, "mbar_wait")
-    phase = int(phase)
-    who.wait_ = (mbar.name, phase, int(step))
+    phase, step = int(phase), int(step)
+    who.wait_ = (mbar.name, phase, step)
     reached = mbar.phase - 1
     if reached < phase and (reached ^ phase) & 1:
         mbar.waiters.append((who, phase))
-        who.block(Waiting(mbar, phase, int(step)), mbar=mbar.name, phase=phase, step=int(step))
+        who.block(Waiting(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
         reached = mbar.phase - 1
     if reached != phase:
         raise report.race(who, _wrong_phase(mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
-                          step=int(step) if step >= 0 else None)
+                          step=step if step >= 0 else None)
     _acquire(who, mbar, reached)
     who.elapse(who.sm.costs.wait)
 
@@ -190,7 +176,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
     who.elapse(who.sm.costs.wait)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
-        deadlock.poll(who, Polling(mbar, mbar.phase, -1))
+        deadlock.poll(who, Waiting(mbar, mbar.phase, kind="poll"))
         return False
     _acquire(who, mbar, reached)
     who.breathe()
@@ -201,17 +187,15 @@ def unfinished(sm: SM) -> None:
     """At the end of the CTA: every copy must have been waited for, or it lands in memory that is somebody else's."""
     for mbar in [*sm.mbarriers.values(), *sm.retired]:
         if mbar.tx:
-            raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of "
-                                                     "phase "
-                                   f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
-                                   "others; announce the bytes of all copies that are issued for the phase, and no more",
-                                   mbar.site, hazard="wrong-expect-tx", mbar=mbar)
+            raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase "
+                                   f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought others; announce "
+                                   "the bytes of all copies that are issued for the phase, and no more", mbar.site,
+                                   hazard="wrong-expect-tx", mbar=mbar)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
-            raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
-                                    f"{sites.place(copy.site)}) was "
-                              f"never waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for "
-                              f"phase {copy.phase} of {mbar.name}", hazard="exit-in-flight")
+            raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {sites.place(copy.site)}) was never "
+                              f"waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for phase "
+                              f"{copy.phase} of {mbar.name}", hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
                               "what arrived there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,

@@ -70,38 +70,28 @@ class Box:
         return tuple([slice(start if start > 0 else 0, max(min(start + extent, size), start, 0)) for start, extent, size in zip(
             coords, self.tensor.box, self.tensor.array.shape, strict=True)])
 
-    def _inside(self, coords: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...], bool]:
-        """(slices of the array, slices of the box, is it the whole box) for the part that exists."""
-        outer, inner, whole = [], [], True
-        for start, extent, size in zip(coords, self.tensor.box, self.tensor.array.shape, strict=True):
-            lo, hi = max(start, 0), min(start + extent, size)
-            hi = max(hi, lo)
-            whole = whole and hi - lo == extent
-            outer.append(slice(lo, hi))
-            inner.append(slice(lo - start, hi - start))
-        return tuple(outer), tuple(inner), whole
+    def _within(self, coords: tuple[int, ...], part: tuple[slice, ...]) -> tuple[slice, ...]:
+        """Where in the box at `coords` a part of the array is."""
+        return tuple([slice(each.start - start, each.stop - start) for each, start in zip(part, coords, strict=True)])
 
     def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
         """The box at `coords` as contiguous 16-byte chunks; elements outside the array are zeros (or NaN)."""
-        array = self.tensor.array
-        outer, inner, whole = self._inside(coords)
-        if whole:
-            box = np.ascontiguousarray(array[outer])
-        else:
-            box = np.zeros(self.tensor.box, array.dtype)
+        part = self.elements(coords)
+        box = self.tensor.array[part]
+        if box.shape != tuple(self.tensor.box):
+            there, box = box, np.zeros(self.tensor.box, box.dtype)
             if self.tensor.fill == "nan":
                 box[...] = np.nan
-            if all(s.start < s.stop for s in outer):
-                box[inner] = array[outer]
-        return box.reshape(-1).view(np.complex128)
+            if there.size:
+                box[self._within(coords, part)] = there
+        return np.ascontiguousarray(box).reshape(-1).view(np.complex128)
 
     def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
         """Write what exists of the box at `coords` to the array, or reduce it into the array."""
-        array = self.tensor.array
-        outer, inner, _ = self._inside(coords)
-        if all(s.start < s.stop for s in outer):
-            new = chunks.view(array.dtype).reshape(self.tensor.box)[inner]
-            array[outer] = combined(reduction, array[outer], new) if reduction else new
+        array, part = self.tensor.array, self.elements(coords)
+        if array[part].size:
+            new = chunks.view(array.dtype).reshape(self.tensor.box)[self._within(coords, part)]
+            array[part] = combined(reduction, array[part], new) if reduction else new
 
 
 def intervals(addresses: npt.NDArray[Any], width: int) -> tuple[tuple[int, int], ...]:

@@ -9,11 +9,13 @@ Where they meet with other accesses to an array is looked after by `gmem`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..core.machine import TensorMap
 from . import barriers, cluster, mbarrier, report, sites, tma
 from .clocks import BULK_READ
 from .schedule import Task
-from .state import SM, Access, Mbarrier, Warpgroup
+from .state import SM, Access, Blocked, Mbarrier, Warpgroup
 
 
 def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int, ctas: int = 0) -> None:
@@ -62,23 +64,20 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], a
     who.breathe()
 
 
+@dataclass(eq=False)
 class Store:
     """A TMA store that nobody has waited for to its end."""
 
-    __slots__ = ("access", "read_at", "written_at")
-
-    def __init__(self, access: Access) -> None:
-        self.access = access
-        self.read_at: int | None = None
-        self.written_at: int | None = None
+    access: Access
+    read_at: int | None = None
+    written_at: int | None = None
 
 
-class Groups:
+class Groups(Blocked):
     """The bulk groups of a warpgroup's elected lane, oldest first."""
 
-    kind = "flush"
-
     def __init__(self, who: Warpgroup) -> None:
+        super().__init__("flush")
         self.who = who
         self._open: list[Store] = []
         self._groups: list[list[Store]] = []
@@ -95,9 +94,8 @@ class Groups:
             tma.reducible(who, box, reduction)
         where, index, touched = tma.place(who, "tma_store", box, coords, src)
         if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
-            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative "
-                                        "one; start at 0 and store less",
-                                   hazard="out-of-bounds")
+            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
+                                   "start at 0 and store less", hazard="out-of-bounds")
         tma.whole_chunks(who, box, where)
         group = self._first + len(self._groups) + 1
         access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
@@ -168,8 +166,8 @@ class Groups:
             raise report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
                                         "it under one_lane", hazard="divergent-aligned")
         if pending < 0:
-            raise report.violation(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or "
-                                        "more; wait with one of these", hazard="illegal-instruction")
+            raise report.illegal(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; wait "
+                                 "with one of these")
         who.breathe()
         self._until = max(self._first, self._first + len(self._groups) - pending)
         self._reading = read

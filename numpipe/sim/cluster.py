@@ -18,7 +18,7 @@ from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party
 from . import barriers, mbarrier, report, sites
 from .clocks import GENERIC, Need, Vector
-from .state import SM, Mbarrier, Warpgroup
+from .state import SM, Blocked, Mbarrier, Warpgroup
 
 WINDOW = 1 << 24
 """bytes of the cluster's window for each CTA"""
@@ -27,17 +27,16 @@ WINDOW = 1 << 24
 def window(who: Warpgroup, address: int, rank: int) -> int:
     """mapa"""
     if not 0 <= rank < len(who.sm.peers):
-        raise report.violation(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
-                                    f"CTA{'s' * (len(who.sm.peers) > 1)}", hazard="illegal-instruction",
-                               mend="a rank of the cluster: 0 … its size - 1")
-    return (rank + 1) * WINDOW + address
+        raise report.illegal(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
+                             f"CTA{'s' * (len(who.sm.peers) > 1)}", mend="a rank of the cluster: 0 … its size - 1")
+    return (int(rank) + 1) * WINDOW + int(address)
 
 
 def members(who: Warpgroup, ctas: int) -> list[SM]:
     """The SMs of a cluster whose ranks are bits of `ctas`."""
     if not 0 < ctas < 1 << len(who.sm.peers):
-        raise report.violation(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(who.sm.peers)}",
-                               hazard="illegal-instruction", mend="a bit for each rank of the cluster that is to get a copy")
+        raise report.illegal(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(who.sm.peers)}",
+                             mend="a bit for each rank of the cluster that is to get a copy")
     return [sm for rank, sm in enumerate(who.sm.peers) if ctas >> rank & 1]
 
 
@@ -74,10 +73,10 @@ class Sent:
 
 
 def arrive_remote(who: Warpgroup, address: int) -> None:
-    rank, offset = divmod(address, WINDOW)
+    rank, offset = divmod(int(address), WINDOW)
     if not 0 < rank <= len(who.sm.peers):
-        raise report.violation(who, f"mbar_arrive_remote at address {address}, which is no address in the cluster's window",
-                               hazard="illegal-instruction", mend="cluster.map_shared(address, rank) of the mbarrier's address")
+        raise report.illegal(who, f"mbar_arrive_remote at address {address}, which is no address in the cluster's window",
+                             mend="cluster.map_shared(address, rank) of the mbarrier's address")
     Sent(who, [barriers.find(who, offset, "mbar_arrive_remote", of=who.sm.peers[rank - 1])])
 
 
@@ -109,19 +108,17 @@ def check_reached(sm: SM) -> None:
 
 
 def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationError:
-    return report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this; "
-                            "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends", site,
-                       hazard="exit-in-flight",
-                       before=Party("ends", sm.warpgroups[-1].warpgroup, sm.warpgroups[-1].role, sm.cta))
+    return report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this; all "
+                       "warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends", site,
+                       hazard="exit-in-flight", before=Party("ends", sm.warpgroups[-1].warpgroup, sm.warpgroups[-1].role, sm.cta))
 
 
 # ---- the barrier of the cluster --------------------------------------------------------------------------------------
-class Meeting:
+class Meeting(Blocked):
     """One use of the cluster's barrier: why a warpgroup is blocked in cluster_wait."""
 
-    kind = "cluster"
-
     def __init__(self, sm: SM) -> None:
+        super().__init__("cluster")
         self.sm = sm
         self.arrived: list[Warpgroup] = []
         self.waiters: list[Warpgroup] = []

@@ -64,10 +64,9 @@ def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: li
              filled: Access | None) -> SimulationError:
     """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`; `filled`: who wrote the bytes before."""
     if "mbarrier" in (earlier.kind, later.kind):
-        return report.violation(later, f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}), where "
-                                f"{earlier.describe()} is in use (at {sites.place(earlier.site)}); "
-                                "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
-                                hazard="barrier-reinitialised", before=earlier, span=(lo, hi))
+        return report.violation(later, f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}), where {earlier.describe()} is in "
+                                f"use (at {sites.place(earlier.site)}); place mbarriers outside the slots, and mbar_inval before "
+                                "the bytes serve something else", hazard="barrier-reinitialised", before=earlier, span=(lo, hi))
     told = _why(_Conflict(sm, earlier, later, lo, hi, known, asynchronous, filled))
     lines = [
         f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}) while {earlier.describe()} of {earlier.agent.title} "
@@ -128,11 +127,9 @@ def _why(this: _Conflict) -> _Told:
     if earlier.kind == "wgmma":
         return _product_reads(this)
     if earlier.kind.endswith("write") and this.asynchronous and not this.late(clocks.GENERIC):
-        return _Told(
-            "unfenced-writes",
-            f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to the async proxy",
-            "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
-            f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")
+        return _Told("unfenced-writes", f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to "
+                     "the async proxy", "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
+                     f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")
     cause = f"no barrier orders {this.told(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
         stale = _outdated(this, earlier) or _read_when_free(this, earlier, later)
@@ -199,9 +196,8 @@ def _filled_over(this: _Conflict) -> _Told | None:
         return None
     free = _freed_by(this, fill)
     if free is not None and free is not fill.mbar and free.done[read.mbar.landed] > read.phase and _arrived(this.sm, reader, free):
-        return _Told("read-after-release", f"{reader.agent.title} arrived on {free.name} before it reads{_untold(this)}",
-                     f"read before the arrival on {free.name}; if the next tile is meant, wait for {fill.mbar.name}, phase "
-                     f"{fill.phase}")
+        return _Told("read-after-release", f"{reader.agent.title} arrived on {free.name} before it reads{_untold(this)}", "read "
+                     f"before the arrival on {free.name}; if the next tile is meant, wait for {fill.mbar.name}, phase {fill.phase}")
     return _Told("refilled-while-read", f"nothing tells {fill.agent.title} that {reader.agent.title} has read",
                  "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy")
 
@@ -259,8 +255,7 @@ def _read_when_free(this: _Conflict, reader: Access, fill: Access) -> _Told | No
         plan, slot = this.slot
         loaded = plan.step_at(slot, fill.phase)
         return _outlived(this, loaded - plan.slots, loaded - plan.slots, loaded, cause)
-    return _Told("read-after-release", cause,
-                 f"read before the arrival on {free.name}: it says that the bytes may be overwritten")
+    return _Told("read-after-release", cause, f"read before the arrival on {free.name}: it says that the bytes may be overwritten")
 
 
 def _arrived(sm: SM, reader: Access, free: Mbarrier) -> bool:

@@ -35,14 +35,13 @@ def intervals_of(row: npt.NDArray[Any]) -> tuple[int, tuple[tuple[int, int], ...
 def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
-        raise report.violation(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it "
-                                    "must be "
-                               f"({warps}, n), one row a warp", hazard="illegal-instruction")
+        raise report.illegal(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be ({warps}, "
+                             "n), one row a warp")
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
         if (chunks & 15).any():
-            raise report.violation(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a "
-                                        "multiple of 16; chunks are 16 bytes at a multiple of 16", hazard="illegal-instruction")
+            raise report.illegal(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of 16; chunks "
+                                 "are 16 bytes at a multiple of 16")
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
     who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
     return chunks
@@ -63,18 +62,20 @@ def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
     return access
 
 
+def note(who: Warpgroup, what: str, write: bool, warp: int, known: list[int], first: int,
+         touched: tuple[tuple[int, int], ...]) -> None:
+    """Record what a warp, which knows so much, touches: byte intervals relative to `first`."""
+    memory, access = who.sm.memory, _access(who, "write" if write else "read", what, warp)
+    for lo, hi in touched:
+        if write:
+            memory.write(access, first + lo, first + hi, known, False)
+        else:
+            memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
+
+
 def _record(who: Warpgroup, chunks: npt.NDArray[np.int64], what: str, write: bool) -> None:
-    memory = who.sm.memory
     for warp in who.warps():
-        row = chunks[warp]
-        access = _access(who, "write" if write else "read", what, warp)
-        known = who.vectors[warp].tolist()
-        first, touched = intervals_of(row)
-        for lo, hi in touched:
-            if write:
-                memory.write(access, first + lo, first + hi, known, False)
-            else:
-                memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
+        note(who, what, write, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
 
 
 def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> tuple[
@@ -83,9 +84,8 @@ def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], 
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
-        raise report.violation(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it "
-                                    "must be "
-                               f"uint8{(*chunks.shape, 16)}", hazard="illegal-instruction")
+        raise report.illegal(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it must be "
+                             f"uint8{(*chunks.shape, 16)}")
     return chunks, values.view(np.complex128)[..., 0]
 
 
@@ -109,29 +109,27 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
     return found
 
 
-def _word(who: Warpgroup, address: int, operation: str) -> None:
+def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDArray[np.uint8]:
+    """The four bytes at an address, which every warp that executes reads or writes."""
+    address = int(address)
     if address % 4:
-        raise report.violation(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4")
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse(who.sm.costs.wait)
     who.breathe()
+    for warp in who.warps():
+        note(who, operation, write, warp, who.vectors[warp].tolist(), address, ((0, 4),))
+    found: npt.NDArray[np.uint8] = who.sm.memory.bytes[address:address + 4]
+    return found
 
 
 def store_word(who: Warpgroup, address: int, value: int) -> None:
     report.one_lane(who, "store_word")
-    _word(who, address, "store_word")
-    who.sm.memory.write(_access(who, "write", "store_word", 0), address, address + 4, who.known(), False)
-    who.sm.memory.bytes[address:address + 4].view(np.uint32)[0] = value & 0xFFFFFFFF
+    _word(who, address, "store_word", True).view(np.uint32)[0] = int(value) & 0xFFFFFFFF
 
 
 def load_word(who: Warpgroup, address: int) -> int:
-    _word(who, address, "load_word")
-    for warp in who.warps():
-        access = _access(who, "read", "load_word", warp)
-        known = who.vectors[warp].tolist()
-        who.sm.memory.read(access, ("read", who.first_warp + warp), address, address + 4, known, False)
-    return int(who.sm.memory.bytes[address:address + 4].view(np.int32)[0])
+    return int(_word(who, address, "load_word", False).view(np.int32)[0])
 
 
 def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...], what: str) -> npt.NDArray[Any]:

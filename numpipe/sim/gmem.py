@@ -141,7 +141,7 @@ class GlobalMemory:
         unwritten = place.region.written is None and not place.fresh
         if seen and unwritten and not early:
             return
-        touch = self._touch(access, box.elements(where), box.tensor.flipped)
+        touch = Touch(access, self.number, box.elements(where), box.tensor.flipped)
         if early:
             self._too_early(access, touch)
         if not unwritten:
@@ -153,7 +153,7 @@ class GlobalMemory:
 
     def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
         """Ordinary loads by the warps of a warpgroup; `access` says what orders them."""
-        place, touch = self.place(array), self._touch(access, index, False, access.needs)
+        place, touch = self.place(array), Touch(access, self.number, index, False, access.needs)
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
         unwritten = place.region.written is None and not place.fresh
@@ -170,15 +170,21 @@ class GlobalMemory:
     def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None:
         """A TMA store of a box, or a reduction; `need`: what says that it has reached global memory."""
         cut = self._cuts.get(box.tensor) or self._cut(box)
-        touch = self._touch(access, box.elements(where), box.tensor.flipped, (need,), reduction)
+        touch = Touch(access, self.number, box.elements(where), box.tensor.flipped, (need,), reduction)
         self._write(access, cut.place, touch, known)
 
     def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int], reduction: str = "") -> None:
         """Ordinary stores, or reductions, by the warps of a warpgroup; `access` says what orders them."""
-        self._write(access, self.place(array), self._touch(access, index, False, access.needs, reduction), known)
+        self._write(access, self.place(array), Touch(access, self.number, index, False, access.needs, reduction), known)
 
-    def _touch(self, access: Access, index: Index, flipped: bool, needs: tuple[Need, ...] = (), reduction: str = "") -> Touch:
-        return Touch(access, self.number, index, flipped, needs, reduction)
+    def _compare(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        """A load, with what has been written there."""
+        self._open(place.region)
+        written = place.written[touch.index]
+        if written.size:
+            self._writes(access, touch, written, known)
+            if place.fresh:
+                self._initialised(access, touch, written)
 
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         if not known[access.agent.sm.clocks.grid]:
@@ -248,7 +254,7 @@ class GlobalMemory:
                 continue
             index = load.box.elements(load.where)
             if overlap(place, touch.index, other, index):
-                raise in_transfer(access, touch, self._touch(load, index, load.box.tensor.flipped), mbar=load.mbar)
+                raise in_transfer(access, touch, Touch(load, self.number, index, load.box.tensor.flipped), mbar=load.mbar)
 
     def _initialised(self, access: Access, touch: Touch, written: Codes) -> None:
         """SimulationError unless all elements have been written."""

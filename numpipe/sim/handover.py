@@ -13,6 +13,7 @@ PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality orde
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,15 @@ from ..diagnostics.deadlocks import Hint
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
 from . import report, sites
-from .state import SM, Global, Handed, Warpgroup
+from .state import SM, Blocked, Handed, Warpgroup
 from .touches import Touch
 
 
-class Flag:
+class Flag(Blocked):
     """A word of global memory, as somebody set it or waits for it."""
 
-    kind = "flag"
-
     def __init__(self, what: str) -> None:
+        super().__init__("flag", f"the flag of {what}")
         self.what = what
         self.handed: Handed | None = None
         """by the release that set it; None: it is 0"""
@@ -40,12 +40,9 @@ class Flag:
         """who set it"""
         self.waiters: list[Warpgroup] = []
 
-    def text(self) -> str:
-        return f"the flag of {self.what}"
-
 
 def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> Flag:
-    address = int(flags.ctypes.data) + flags.strides[0] * index
+    address = int(flags.ctypes.data) + flags.strides[0] * int(index)
     found: Flag = who.sm.gmem.flags.setdefault(address, Flag(what))
     return found
 
@@ -101,9 +98,9 @@ def hints(sm: SM) -> list[Hint]:
             for flag in waited]
 
 
-def left_set(gmem: Global) -> None:
+def left_set(flags: Iterable[Flag]) -> None:
     """SimulationError for a flag that is set when the grid has ended: the next launch would take it for its own."""
-    for flag in gmem.flags.values():
+    for flag in flags:
         if flag.handed is not None:
             text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
                     "would take it for its own")

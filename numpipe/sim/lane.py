@@ -83,8 +83,7 @@ class Lane:
         self._address = -1
         if not stop.mask >> self.lane % WARP & 1:
             raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
-                                                   "it is not in", hazard="divergent-aligned",
-                                   mend="give the mask of all lanes that come there")
+                                   "it is not in", hazard="divergent-aligned", mend="give the mask of all lanes that come there")
         return self._warp.hub.switch(stop)
 
 
@@ -116,12 +115,8 @@ class _Warp:
                 self.stored[byte] = number
             else:
                 self.loaded.setdefault(byte, set()).add(number)
-        access = generic._access(who, "write" if write else "read", what, self.number)
         self.moved += nbytes
-        if write:
-            who.sm.memory.write(access, address, address + nbytes, self.known, False)
-        else:
-            who.sm.memory.read(access, ("read", who.first_warp + self.number), address, address + nbytes, self.known, False)
+        generic.note(who, what, write, self.number, self.known, address, ((0, nbytes),))
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run the warp's lanes to their ends."""

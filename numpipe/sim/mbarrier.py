@@ -19,11 +19,6 @@ from .state import Access, Mbarrier, Warpgroup
 _MAX_BYTES = 2**20 - 1
 
 
-def _counted(mbar: Mbarrier) -> str:
-    """How the arrivals of a report add up, where that is not what the kernel says."""
-    return " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
-
-
 def who_arrived(mbar: Mbarrier) -> str:
     return ", ".join(f"{who} x {times}" for who, times in mbar.by_warpgroup())
 
@@ -56,16 +51,16 @@ def learn(mbar: Mbarrier, vector: Vector) -> None:
 def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site = None) -> SimulationError:
     """Why arrivals cannot count for the phase that is going on."""
     if count > mbar.pending:
+        counted = " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
         return report.violation(
             who, f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only "
                  f"{mbar.pending} of {mbar.count} pending (arrived: {who_arrived(mbar) or 'nobody'}): either this slot was "
-            f"passed on twice, or the phase before was not waited for, or the barrier's count is too small{_counted(mbar)}; "
+            f"passed on twice, or the phase before was not waited for, or the barrier's count is too small{counted}; "
             f"{_once(mbar, mbar.phase)}", site, hazard="too-many-arrivals", mbar=mbar, before=mbar.arrived())
-    return report.race(
-        who, f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of phase "
-        f"{mbar.phase - 1}, so it may count for either (arrived so far: {who_arrived(mbar) or 'nobody'}): "
-        f"this slot was passed on twice, or the phase before was not waited for; {_once(mbar, mbar.phase - 1)}",
-        site, hazard="too-many-arrivals", mbar=mbar)
+    return report.race(who, f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of phase "
+                       f"{mbar.phase - 1}, so it may count for either (arrived so far: {who_arrived(mbar) or 'nobody'}): this slot "
+                       f"was passed on twice, or the phase before was not waited for; {_once(mbar, mbar.phase - 1)}", site,
+                       hazard="too-many-arrivals", mbar=mbar)
 
 
 def _once(mbar: Mbarrier, phase: int) -> str:
@@ -85,9 +80,8 @@ def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
     mbar.tx += nbytes
     mbar.expected += nbytes
     if nbytes < 0 or abs(mbar.tx) > _MAX_BYTES:
-        raise report.violation(who, f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be "
-                                    f"{mbar.tx}, and it holds 0 … {_MAX_BYTES}; spread the copies over more phases",
-                               hazard="wrong-expect-tx", mbar=mbar)
+        raise report.violation(who, f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be {mbar.tx}, and it "
+                               f"holds 0 … {_MAX_BYTES}; spread the copies over more phases", hazard="wrong-expect-tx", mbar=mbar)
 
 
 def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
@@ -95,12 +89,9 @@ def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
     mbar.copies -= 1
     mbar.tx -= nbytes
     if mbar.tx < 0 and not mbar.pending:
-        raise report.violation(
-            copy, f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
-                  f"{mbar.phase} "
-            f"expects ({mbar.expected} announced); announce the bytes of all copies of the phase with expect_tx, "
-            f"{mbar.expected - mbar.tx} or more",
-            hazard="wrong-expect-tx", mbar=mbar)
+        raise report.violation(copy, f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
+                               f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies of the phase "
+                               f"with expect_tx, {mbar.expected - mbar.tx} or more", hazard="wrong-expect-tx", mbar=mbar)
     settle(mbar, time)
 
 
@@ -110,16 +101,13 @@ def settle(mbar: Mbarrier, time: int) -> None:
     if mbar.pending or mbar.tx:
         return
     if mbar.copies:
-        raise report.violation(
-            mbar.last or mbar.sm.warpgroups[0],
-            f"phase {mbar.phase} of {mbar.name} completes with {mbar.copies} of its copies still in flight: expect_tx "
-            f"announced {mbar.expected} bytes, fewer than the copies bring; announce the bytes of all of them",
-            hazard="wrong-expect-tx", mbar=mbar)
+        raise report.violation(mbar.last or mbar.sm.warpgroups[0], f"phase {mbar.phase} of {mbar.name} completes with "
+                               f"{mbar.copies} of its copies still in flight: expect_tx announced {mbar.expected} bytes, fewer "
+                               "than the copies bring; announce the bytes of all of them", hazard="wrong-expect-tx", mbar=mbar)
     if mbar.observed and mbar.phase - 1 > mbar.waited:
-        raise report.race(mbar.arrivals[-1][0], (
-            f"phase {mbar.phase} of {mbar.name} completes, but nobody has waited for phase {mbar.phase - 1}: a later wait "
-            "could not tell the two apart; wait for each phase before the next one can complete"),
-                          hazard="phase-unobserved", mbar=mbar)
+        raise report.race(mbar.arrivals[-1][0], f"phase {mbar.phase} of {mbar.name} completes, but nobody has waited for phase "
+                          f"{mbar.phase - 1}: a later wait could not tell the two apart; wait for each phase before the next one "
+                          "can complete", hazard="phase-unobserved", mbar=mbar)
     np.maximum(mbar.done, mbar.current, out=mbar.done)
     mbar.done_time = mbar.time
     mbar.phase += 1

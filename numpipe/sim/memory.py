@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,14 @@ POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do 
 WHOLE = "write all of an output tile in every block, before it is read or stored"
 
 
+@dataclass(eq=False, slots=True)
 class Segment:
     """Bytes with one history: the last write, by reader its newest read since (which covers its earlier ones), and the read that
     was to be the last."""
 
-    __slots__ = ("last", "reads", "write")
-
-    def __init__(self, write: Access | None, reads: dict[Any, Access], last: Access | None = None) -> None:
-        self.write = write
-        self.reads = reads
-        self.last = last
+    write: Access | None
+    reads: dict[Any, Access]
+    last: Access | None = None
 
 
 class SharedMemory:

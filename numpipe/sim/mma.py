@@ -18,6 +18,7 @@ the relative geometry only and are therefore made once.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +30,7 @@ from ..diagnostics.reports import Party
 from . import report, sites
 from .boxes import intervals, swizzled
 from .clocks import DRAINED
-from .state import Access, Warpgroup
+from .state import Access, Blocked, Warpgroup
 
 _SWIZZLE = (0, 128, 64, 32)
 _FIELD = 0x3FFF
@@ -58,15 +59,15 @@ def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
     return swizzled((start + at) >> 4, width)
 
 
+@dataclass(frozen=True)
 class Operand:
     """Where the elements of one operand of a batch lie: `chunks` indexes shared memory in 16-byte units.
 
     `matrix` gives (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in which their sums are exact.
     """
 
-    def __init__(self, chunks: Chunks, touched: tuple[tuple[int, int], ...]) -> None:
-        self.chunks = chunks
-        self.touched = touched
+    chunks: Chunks
+    touched: tuple[tuple[int, int], ...]
 
     def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         bits, kind = memory.take(self.chunks), operand(dtype)
@@ -133,26 +134,22 @@ def check(who: Warpgroup, mma: Mma) -> None:
     """SimulationError unless the hardware has this instruction."""
     left, right = operand(mma.dtype), operand(mma.b_dtype or mma.dtype)
     if left is None or right is None or left.family != right.family:
-        raise report.violation(who, f"wgmma on {mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
-                                    f"tensor core takes {'; '.join(KINDS)}", hazard="illegal-instruction")
+        raise report.illegal(who, f"wgmma on {mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
+                             f"tensor core takes {'; '.join(KINDS)}")
     if mma.n not in left.widths:
-        raise report.violation(who, f"wgmma with n={mma.n}; the instruction needs a multiple of {left.unit} in 8 … 256",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"wgmma with n={mma.n}; the instruction needs a multiple of {left.unit} in 8 … 256")
     if mma.a_major not in left.majors or mma.b_major not in right.majors:
-        raise report.violation(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is "
-                                    f"{' or '.join(map(repr, left.majors))}",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is "
+                             f"{' or '.join(map(repr, left.majors))}")
     if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
-        raise report.violation(who, f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block needs the "
-                               "same number, at least one", hazard="illegal-instruction")
+        raise report.illegal(who, f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block needs the "
+                             "same number, at least one")
     for block in mma.steps:
         for pair in block:
             for name, descriptor in zip("AB", pair, strict=True):
                 if int(descriptor) >> 49 & 7:
-                    raise report.violation(who, f"wgmma: the descriptor of {name} has base_offset "
-                                                f"{int(descriptor) >> 49 & 7}; operands start "
-                                           "at a multiple of their swizzle pattern (8 rows), where it is 0",
-                                           hazard="illegal-instruction")
+                    raise report.illegal(who, f"wgmma: the descriptor of {name} has base_offset {int(descriptor) >> 49 & 7}; "
+                                         "operands start at a multiple of their swizzle pattern (8 rows), where it is 0")
 
 
 # ---- accumulators -----------------------------------------------------------------------------------------------
@@ -178,29 +175,17 @@ class Accumulator:
     def read(self) -> npt.NDArray[Any]:
         who = self.products.who
         if self.batch > self.products.drained:
-            raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read before "
-                                   "wgmma_wait has covered it: "
-                              f"batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
+            raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read before wgmma_wait has "
+                              f"covered it: batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
                               f"with few enough groups pending{self.products.enough(self.batch)}", sites.user_site(),
                               hazard="accumulator-in-flight", before=self.party())
         if self.successor is not False:
-            raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later "
-                                   "wgmma, at "
-                              f"{sites.place(self.successor)}, took over its registers; read the newest "
-                              "one", sites.user_site(), hazard="accumulator-in-flight", before=self.party())
+            raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later wgmma, at "
+                              f"{sites.place(self.successor)}, took over its registers; read the newest one", sites.user_site(),
+                              hazard="accumulator-in-flight", before=self.party())
         self.read_at_fence = self.products.fences
         assert self.value is not None
         return self.value.copy()
-
-
-class _Draining:
-    kind = "drain"
-
-    def __init__(self, pending: int, until: int, ran: int) -> None:
-        self._text = f"wgmma_wait({pending}): batch {until}, {ran} have run"
-
-    def text(self) -> str:
-        return self._text
 
 
 class Products:
@@ -235,13 +220,12 @@ class Products:
                 raise report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers "
                                             "belong to one warpgroup", hazard="accumulator-in-flight", before=accumulator.party())
             if accumulator.successor is not False:
-                raise report.violation(who, f"wgmma on the accumulator of {sites.place(accumulator.site)}, which a "
-                                            "later wgmma at "
-                                       f"{sites.place(accumulator.successor)} has already taken over; use what that "
-                                       "one returned", hazard="accumulator-in-flight", before=accumulator.party())
+                raise report.violation(who, f"wgmma on the accumulator of {sites.place(accumulator.site)}, which a later wgmma at "
+                                       f"{sites.place(accumulator.successor)} has already taken over; use what that one returned",
+                                       hazard="accumulator-in-flight", before=accumulator.party())
             if accumulator.what != plan.what:
-                raise report.violation(who, f"wgmma of {plan.what} on an accumulator of {accumulator.what}; use one "
-                                            "of its shape", hazard="illegal-instruction", before=accumulator.party())
+                raise report.illegal(who, f"wgmma of {plan.what} on an accumulator of {accumulator.what}; use one of its shape",
+                                     before=accumulator.party())
             if accumulator.read_at_fence == self.fences:
                 raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; another "
                                        "wgmma_fence, which orders register accesses before the wgmma that writes them",
@@ -249,8 +233,8 @@ class Products:
             return accumulator
         array = np.asarray(accumulator)
         if array.shape != (plan.rows, mma.n) or array.dtype != plan.sums:
-            raise report.violation(who, f"wgmma of {plan.what} on an accumulator {array.dtype}{array.shape}; it must be "
-                                   f"{plan.sums}{(plan.rows, mma.n)}", hazard="illegal-instruction")
+            raise report.illegal(who, f"wgmma of {plan.what} on an accumulator {array.dtype}{array.shape}; it must be "
+                                 f"{plan.sums}{(plan.rows, mma.n)}")
         if not self._fenced:
             raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in "
                                    "between (on the hardware nothing reports it, and the result is wrong); wgmma_fence "
@@ -329,7 +313,7 @@ class Products:
         now = self._finished  # the next batch's end, once that is scheduled
         if self._queue:
             self._schedule(now)
-        if isinstance(self.who.blocked, _Draining) and self.ran >= self._until:
+        if self.who.blocked is not None and self.who.blocked.kind == "drain" and self.ran >= self._until:
             self.who.wake(now)
 
     def commit(self) -> None:
@@ -340,8 +324,7 @@ class Products:
     def wait(self, pending: int) -> None:
         who = self.who
         if pending < 0:
-            raise report.violation(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or "
-                                        "more", hazard="illegal-instruction")
+            raise report.illegal(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more")
         who.breathe()
         self.left = pending
         covered = len(self._groups) - pending
@@ -349,7 +332,7 @@ class Products:
             self._until = self._groups[covered - 1]
             del self._groups[:covered]
             if self.ran < self._until:
-                who.block(_Draining(pending, self._until, self.ran), pending=pending)
+                who.block(Blocked("drain", f"wgmma_wait({pending}): batch {self._until}, {self.ran} have run"), pending=pending)
             self.drained = max(self.drained, self._until)
             self._check_operands()
         who.elapse(who.sm.costs.wait)

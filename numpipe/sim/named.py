@@ -12,15 +12,14 @@ from ..diagnostics.reports import Party
 from ..language.pipeline.turns import FIRST_BARRIER
 from . import report, sites
 from .clocks import NAMED_BARRIERS
-from .state import SM, Warpgroup
+from .state import SM, Blocked, Warpgroup
 
 
-class Generation:
+class Generation(Blocked):
     """One use of a named barrier, from its first arrival to its last."""
 
-    kind = "barrier"
-
     def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
+        super().__init__("barrier")
         self.barrier = barrier
         self.threads = threads
         self.number: int = 1 if before is None else before.number + 1
@@ -57,13 +56,11 @@ def _turn(unit: Any, barrier: int) -> str:
 
 def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:
     report.collective(who, operation)
-    sm = who.sm
+    sm, barrier, threads = who.sm, int(barrier), int(threads)
     if not 0 <= barrier < NAMED_BARRIERS:
-        raise report.violation(who, f"{operation} {barrier}", mend=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"{operation} {barrier}", mend=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}")
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
-        raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it "
-                                    "must be a "
+        raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it must be a "
                                f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}", hazard="named-barrier-mismatch")
     generation = sm.named.get(barrier)
     if generation is None:
@@ -75,9 +72,8 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
                           f"barrier at {sites.place(over.site)} by {users}: its warps may be counted there; take another "
                           "barrier, or wait for the end of that use", hazard="named-barrier-mismatch", before=over.party())
     if generation.threads != threads:
-        raise report.violation(who, f"{operation} {barrier} with {threads} threads, but "
-                                    f"{sites.place(generation.site)} uses it with "
-                               f"{generation.threads} at the same time; every participant must give the same number",
+        raise report.violation(who, f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} uses it "
+                               f"with {generation.threads} at the same time; every participant must give the same number",
                                hazard="named-barrier-mismatch", before=generation.party())
     who.elapse(sm.costs.issue)
     who.release_into(generation.vector)
@@ -100,7 +96,7 @@ def sync(who: Warpgroup, barrier: int, threads: int) -> None:
     generation = _join(who, barrier, threads, "bar_sync")
     if not generation.complete:
         generation.waiters.append(who)
-        who.block(generation, barrier=barrier)
+        who.block(generation, barrier=generation.barrier)
     who.acquire(generation.vector)
     who.time = max(who.time, generation.time)
     who.elapse(who.sm.costs.barrier)
@@ -109,18 +105,6 @@ def sync(who: Warpgroup, barrier: int, threads: int) -> None:
 def arrive(who: Warpgroup, barrier: int, threads: int) -> None:
     who.breathe()
     _join(who, barrier, threads, "bar_arrive")
-
-
-class _Wanted:
-    """Why a warpgroup is blocked in ``setmaxnreg.inc``."""
-
-    kind = "registers"
-
-    def __init__(self, registers: int, free: int, missing: int) -> None:
-        self._text = f"setmaxnreg.inc to {registers} registers: {missing} wanted, {free} free in the SM's pool"
-
-    def text(self) -> str:
-        return self._text
 
 
 class Registers:
@@ -146,15 +130,15 @@ class Registers:
         who.elapse(self.sm.costs.registers)
         held = self.held[who.warpgroup]
         if registers % 8 or not 24 <= registers <= 256:
-            raise report.violation(who, f"setmaxnreg.{direction} {registers}", mend="a multiple of 8 in 24 … 256",
-                                   hazard="illegal-instruction")
+            raise report.illegal(who, f"setmaxnreg.{direction} {registers}", mend="a multiple of 8 in 24 … 256")
         if (direction == "dec" and registers > held) or (direction == "inc" and registers < held):
             raise report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
                                    f"use {'inc' if direction == 'dec' else 'dec'}", hazard="register-budget")
         self.wanted[who.warpgroup] = registers
         while 128 * (registers - held) > self.free:
             self.waiters.append(who)
-            who.block(_Wanted(registers, self.free, 128 * (registers - held)), registers=registers)
+            who.block(Blocked("registers", f"setmaxnreg.inc to {registers} registers: {128 * (registers - held)} wanted, "
+                              f"{self.free} free in the SM's pool"), registers=registers)
         self.held[who.warpgroup] = registers
         if direction == "dec":
             self.sm.progress += 1

@@ -8,6 +8,7 @@ grow together, and their units get finer, as arrays are met; what the maps hold 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -84,14 +85,12 @@ class Place:
                           (*strides, *[4][:each > 1]))
 
 
+@dataclass(eq=False, slots=True)
 class Cut:
     """Boxes of one shape: where such have been loaded from, by whom first."""
 
-    __slots__ = ("place", "seen")
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.seen: dict[tuple[int, ...], Touch] = {}
+    place: Place
+    seen: dict[tuple[int, ...], Touch] = field(default_factory=dict)
 
 
 def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:

@@ -20,32 +20,32 @@ from .schedule import Task
 from .state import SM, Access, Mbarrier, Warpgroup
 
 
-def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, address: int, what: str) -> None:
-    """Each warp its row of 16-byte chunks, to these addresses in the CTA of a rank; on the mbarrier at `address` there."""
+def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, mbar: int, what: str) -> None:
+    """Each warp its row of 16-byte chunks, to these addresses in the CTA of a rank; on the mbarrier at `mbar` there."""
     if not 0 <= rank < len(who.sm.peers) or who.sm.peers[rank] is who.sm:
-        raise report.violation(who, f"st.async of {what} to rank {rank}: this CTA is rank {who.rank} of a cluster of "
-                               f"{len(who.sm.peers)}", hazard="illegal-instruction", mend="the rank of another CTA of the cluster")
+        raise report.illegal(who, f"st.async of {what} to rank {rank}: this CTA is rank {who.rank} of a cluster of "
+                             f"{len(who.sm.peers)}", mend="the rank of another CTA of the cluster")
     chunks, values = generic.checked(who, chunks, values, what)
     who.breathe()
     to = who.sm.peers[rank]
-    mbar = barriers.find(who, address, f"st.async of {what}", of=to)
+    on = barriers.find(who, mbar, f"st.async of {what}", of=to)
     landings: list[tuple[Access, npt.NDArray[np.int64], npt.NDArray[Any]]] = []
     for warp in who.warps():
         # it lands in the phase that is going on: a CTA sends when it knows that what it sent before has been read
-        access = Access(who, "st.async", what, ((mbar.landed, mbar.phase + 1),), ((mbar.landed, mbar.phase + 1), UNREACHABLE), mbar,
-                        mbar.phase)
+        access = Access(who, "st.async", what, ((on.landed, on.phase + 1),), ((on.landed, on.phase + 1), UNREACHABLE), on,
+                        on.phase)
         cluster.reach(to, who, f"st.async of {what}", (), access.site)
         first, touched = generic.intervals_of(chunks[warp])
         known = who.vectors[warp].tolist()
         for lo, hi in touched:
             to.memory.write(access, first + lo, first + hi, known, False)
-        mbar.copies += 1
-        mbar.last = access
+        on.copies += 1
+        on.last = access
         landings.append((access, chunks[warp], values[warp]))
     sm, told = who.sm, who.sm.clocks.phases(np.minimum.reduce(who.vectors))
     for landed in landings:
         done = who.time + sm.scheduler.takes(sm.costs.remote)
-        sm.scheduler.push(done, _landing(to, mbar, *landed, told, done), "arrive")
+        sm.scheduler.push(done, _landing(to, on, *landed, told, done), "arrive")
     if sm.trace is not None:
         sm.trace.add(who, who.time, who.time, "write", what=f"{what} to rank {rank}", nbytes=values.nbytes)
     who.breathe()

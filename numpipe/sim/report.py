@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -85,27 +86,16 @@ def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mb
 
 # ---- a warpgroup breaks a rule -----------------------------------------------------------------------------------
 def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, mend: str = "",
-         before: Access | Party | None = None, **about: Any) -> SimulationError:
-    """A PipelineRace of one agent, with the context it was in.
+         before: Access | Party | None = None, error: type[SimulationError] = PipelineRace, **about: Any) -> SimulationError:
+    """A PipelineRace of one agent, or another `error`, with the context it was in.
 
     hazard   its name in `numpipe.hazards`
     mend     what to write instead; without it what is behind a semicolon in the message
     before   whom it conflicts with
     about    what `party` is told: mbar, span (bytes), phase, step
     """
-    return _failure(PipelineRace, who, message, site, hazard, mend, before, about)
-
-
-def violation(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, mend: str = "",
-              before: Access | Party | None = None, **about: Any) -> SimulationError:
-    """A broken rule that is not a race."""
-    return _failure(SimulationError, who, message, site, hazard, mend, before, about)
-
-
-def _failure(error: type[SimulationError], who: Any, message: str, site: Site, hazard: str, mend: str,
-             before: Access | Party | None, about: dict[str, Any]) -> SimulationError:
-    agent = getattr(who, "agent", who)
-    site = site or getattr(who, "site", None) or user_site(sys._getframe(2))
+    agent: Any = getattr(who, "agent", who)
+    site = site or getattr(who, "site", None) or user_site()
     cause = message
     if mend:
         message = f"{message}: {mend}"
@@ -117,6 +107,12 @@ def _failure(error: type[SimulationError], who: Any, message: str, site: Site, h
     text = f"{agent.title}: {message}{context(who.note_, who.wait_)}"
     return failed(error, Report(hazard, text, now, other, cause=cause, mend=mend, kernel=kernel_of(agent.sm)),
                   None if site is None else line_of(site))
+
+
+violation = functools.partial(race, error=SimulationError)
+"""A broken rule that is not a race."""
+illegal = functools.partial(violation, hazard="illegal-instruction")
+"""What no GPU executes."""
 
 
 def one_lane(who: Warpgroup, operation: str) -> None:

@@ -25,7 +25,7 @@ import operator
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from ..arch.hopper import HOPPER
 
@@ -65,55 +65,35 @@ class Costs:
     """from one SM of a cluster to another: a remote arrival, the cluster's barrier"""
 
 
-class Scheduler(Protocol):
-    """One CTA's, or one of those of a cluster."""
-
-    def push(self, time: int, task: Task, owner: object) -> None:
-        """`task` may run from cycle `time` on; `owner` is its warpgroup, or the Unit of an asynchronous operation."""
-
-    def pop(self) -> tuple[int, Task] | None:
-        """The next task, or None if nothing can happen any more."""
-
-    def pause(self) -> int | None:
-        """Shall the running warpgroup, which could go on, give way now? None: no; else the cycles it loses."""
-
-    def defer(self) -> None:
-        """The running warpgroup polls in vain: everybody else goes first."""
-
-    def takes(self, cycles: int) -> int:
-        """What an asynchronous operation takes that the model gives so many cycles."""
-
-    def __len__(self) -> int: ...
-
-
 class InOrder:
-    """Smallest time first; ties in the order of arrival. Warpgroups run on until they wait."""
+    """One CTA's, or one of those of a cluster: smallest time first, ties as they arrived. Warpgroups run until they wait."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Task]] = []
+        self._tasks: list[Any] = []
         self._serial = 0
 
     def push(self, time: int, task: Task, owner: object) -> None:
+        """`task` may run from cycle `time` on; `owner` is its warpgroup, or the Unit of an asynchronous operation."""
         self._serial += 1
-        heapq.heappush(self._heap, (time, self._serial, task))
+        heapq.heappush(self._tasks, (time, self._serial, task))
 
     def pop(self) -> tuple[int, Task] | None:
-        if not self._heap:
+        """The next task, or None if nothing can happen any more."""
+        if not self._tasks:
             return None
-        time, _, task = heapq.heappop(self._heap)
+        time, _, task = heapq.heappop(self._tasks)
         return time, task
 
     def pause(self) -> int | None:
+        """Shall the running warpgroup, which could go on, give way now? None: no; else the cycles it loses."""
         return None
 
     def defer(self) -> None:
-        """A test takes time, so others come first anyway."""
+        """The running warpgroup polls in vain: everybody else goes first. (Here: a test takes time.)"""
 
     def takes(self, cycles: int) -> int:
+        """What an asynchronous operation takes that the model gives so many cycles."""
         return cycles
-
-    def __len__(self) -> int:
-        return len(self._heap)
 
 
 class Jittered(InOrder):
@@ -132,12 +112,12 @@ class Jittered(InOrder):
         return max(1, int(cycles * self._spread ** (2 * self._random() - 1)))
 
 
-class Shuffled:
+class Shuffled(InOrder):
     """Any task next, drawn from a seeded generator; warpgroups give way in a third of their operations."""
 
     def __init__(self, rng: random.Random) -> None:
+        super().__init__()
         self._random = rng.random
-        self._tasks: list[tuple[int, Task]] = []
 
     def push(self, time: int, task: Task, owner: object) -> None:
         self._tasks.append((time, task))
@@ -148,22 +128,14 @@ class Shuffled:
             return None
         i = int(self._random() * len(tasks))
         tasks[i], tasks[-1] = tasks[-1], tasks[i]
-        return tasks.pop()
+        time, task = tasks.pop()
+        return time, task
 
     def pause(self) -> int | None:
         return 0 if self._random() < 0.3 else None
 
-    def defer(self) -> None:
-        """Others are drawn sooner or later."""
 
-    def takes(self, cycles: int) -> int:
-        return cycles
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-
-class Prioritised:
+class Prioritised(InOrder):
     """Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS 2010).
 
     Every warpgroup and every asynchronous operation has a random priority, and the highest that can run runs: at once, and until
@@ -180,6 +152,7 @@ class Prioritised:
     MOST = 1 << 14
 
     def __init__(self, rng: random.Random) -> None:
+        super().__init__()
         self._random = rng.random
         self._shared = rng.random() < 0.5
         changes = (int(math.exp(math.log(self.MOST) * rng.random())) for _ in range(rng.randrange(4)))
@@ -187,8 +160,6 @@ class Prioritised:
         """the moments, the next one last"""
         self._priorities: dict[object, float] = {}
         self._lowest = 0.0
-        self._heap: list[tuple[float, int, int, Task, object]] = []
-        self._serial = 0
         self._steps = 0
         self._running: object = None
 
@@ -199,12 +170,12 @@ class Prioritised:
             known = self._priorities.get(owner)
             priority = self._priorities[owner] = self._random() if known is None else known
         self._serial += 1
-        heapq.heappush(self._heap, (-priority, self._serial, time, task, owner))
+        heapq.heappush(self._tasks, (-priority, self._serial, time, task, owner))
 
     def pop(self) -> tuple[int, Task] | None:
-        if not self._heap:
+        if not self._tasks:
             return None
-        _, _, time, task, self._running = heapq.heappop(self._heap)
+        _, _, time, task, self._running = heapq.heappop(self._tasks)
         return time, task
 
     def pause(self) -> int | None:
@@ -212,21 +183,14 @@ class Prioritised:
         if self._changes and self._steps >= self._changes[-1]:
             self._changes.pop()
             self.defer()
-        heap = self._heap
-        return 0 if heap and -heap[0][0] > self._priorities[self._running] else None
+        return 0 if self._tasks and -self._tasks[0][0] > self._priorities[self._running] else None
 
     def defer(self) -> None:
         self._lowest -= 1.0
         self._priorities[self._running] = self._lowest
 
-    def takes(self, cycles: int) -> int:
-        return cycles
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
-
-_KINDS: tuple[tuple[str, Callable[[random.Random], Scheduler]], ...] = (
+_KINDS: tuple[tuple[str, Callable[[random.Random], InOrder]], ...] = (
     ("shuffled", Shuffled), ("priorities", Prioritised), ("jitter", Jittered))
 
 
@@ -257,6 +221,6 @@ class Schedule:
             self._random.shuffle(others)
         return found[:1] + others
 
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> InOrder:
         """The next cluster's."""
         return InOrder() if self._random is None else self._make(self._random)

@@ -16,8 +16,6 @@ from ..diagnostics.reports import Line
 
 Site: TypeAlias = tuple[CodeType, int] | None
 
-_is_own: dict[str, bool] = {}
-
 
 @functools.cache
 def _own_directories() -> tuple[str, ...]:
@@ -30,12 +28,15 @@ def _own_directories() -> tuple[str, ...]:
     return tuple(place + os.sep for place in places)
 
 
-def is_own(filename: str) -> bool:
-    """Is this a file of numpipe?"""
-    own = _is_own.get(filename)
-    if own is None:
-        own = _is_own[filename] = os.path.abspath(filename).startswith(_own_directories())
-    return own
+class _Own(dict[str, bool]):
+    """Whether a file is numpipe's, by name."""
+
+    def __missing__(self, filename: str) -> bool:
+        own = self[filename] = os.path.abspath(filename).startswith(_own_directories())
+        return own
+
+
+_is_own = _Own()
 
 
 def user_site(frame: FrameType | None = None) -> Site:
@@ -43,10 +44,8 @@ def user_site(frame: FrameType | None = None) -> Site:
     if frame is None:
         frame = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        name = code.co_filename
-        if not (_is_own[name] if name in _is_own else is_own(name)):  # asked for each access, of a dozen frames
-            return code, frame.f_lineno
+        if not _is_own[frame.f_code.co_filename]:  # asked for each access, of a dozen frames
+            return frame.f_code, frame.f_lineno
         frame = frame.f_back
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -52,17 +53,6 @@ class SM(state.SM):
                 cluster.check_reached(self)
 
 
-def close(sm: state.SM) -> None:
-    """End the warpgroups that are left; their ``finally`` clauses run, but cannot wait any more."""
-    sm.closing = True
-    for warpgroup in sm.warpgroups:
-        if not warpgroup.greenlet.dead:
-            try:
-                warpgroup.greenlet.throw(GreenletExit)
-            except Exception:  # the first error is the one that counts
-                continue
-
-
 def run(peers: list[state.SM]) -> None:
     """Run the CTAs of a cluster to their ends; raises what a warpgroup raised, a race, a deadlock or another SimulationError."""
     scheduler = peers[0].scheduler
@@ -78,6 +68,10 @@ def run(peers: list[state.SM]) -> None:
         for sm in peers:
             barriers.unfinished(sm)
             named.unfinished(sm)
-    finally:
+    finally:  # warpgroups that are left end: their ``finally`` clauses run, but cannot wait any more
         for sm in peers:
-            close(sm)
+            sm.closing = True
+            for warpgroup in sm.warpgroups:
+                if not warpgroup.greenlet.dead:
+                    with contextlib.suppress(Exception):  # the first error is the one that counts
+                        warpgroup.greenlet.throw(GreenletExit)

@@ -1,31 +1,27 @@
 """What a CTA's SM and its warpgroups hold, and what is remembered of accesses and mbarriers.
 
-All concepts of the simulator are typed against this file, and it knows none of them: what one concept alone reads is `Any` here,
-and memories are what others ask of them.
+All concepts of the simulator are typed against this file, and it knows none of them: what they hold is `Any` here.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..core.machine import Role, TensorMap
 from ..diagnostics.reports import Party
-from .clocks import Clocks, Need, Vector
+from .clocks import Clocks, Need, Vector, Warps
 from .sites import Site, context, line_of, place, user_site
-from .warps import Warps
 
 if TYPE_CHECKING:
     from ..traces import Trace
     from .boxes import Box
     from .deal import Deal
-    from .schedule import Costs, Scheduler
+    from .schedule import Costs, InOrder
 
 
 class Access:
@@ -143,31 +139,25 @@ class Agent(NamedTuple):
     cta: tuple[int, int, int]
 
 
-class Blocked(Protocol):
-    """Why a warpgroup cannot go on."""
+class Blocked:
+    """Why a warpgroup cannot go on; `kind` is that of a trace's event."""
 
-    kind: str
+    def __init__(self, kind: str, text: str = "") -> None:
+        self.kind = kind
+        self._text = text
 
-    def text(self) -> str: ...
-
-
-class Products(Protocol):
-    """A warpgroup's wgmmas (`mma`), as far as reports ask."""
-
-    left: int
-
-
-class Groups(Protocol):
-    """A warpgroup's TMA stores (`bulk`), as far as reports ask."""
-
-    def groups_since(self, number: int) -> int | None: ...
+    def text(self) -> str:
+        """For reports of deadlocks."""
+        return self._text
 
 
 class Warpgroup(Warps):
     """Who it is, what its warps know, its virtual clock, and what it waits for; its operations are in `port`."""
 
-    products: Products
-    bulk: Groups
+    products: Any
+    """its wgmmas (`mma.Products`)"""
+    bulk: Any
+    """its TMA stores (`bulk.Groups`)"""
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         """`body`: what it runs, called with the warpgroup."""
@@ -179,6 +169,7 @@ class Warpgroup(Warps):
         self.grid = sm.grid
         self.unit = sm.unit
         self.rank = sm.rank
+        self.deal = sm.deal
         self.over = False
         self.remote: list[Any] = []
         """arrivals on other CTAs' mbarriers that are under way (`cluster.Sent`)"""
@@ -196,10 +187,6 @@ class Warpgroup(Warps):
     @property
     def name(self) -> str:
         return f"warpgroup {self.warpgroup} ({self.role})"
-
-    @property
-    def deal(self) -> Deal:
-        return self.sm.deal
 
     @functools.cached_property
     def identity(self) -> Agent:
@@ -266,42 +253,6 @@ class Handed(NamedTuple):
     vector: Vector
 
 
-class Memory(Protocol):
-    """The CTA's shared memory (`memory.SharedMemory`)."""
-
-    bytes: npt.NDArray[np.uint8]
-    chunks: npt.NDArray[np.complex128]
-
-    def check_range(self, who: Warpgroup, lo: int, hi: int, what: str) -> None: ...
-
-    def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool,
-             last: bool = False) -> None: ...
-
-    def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None: ...
-
-    def forget(self, access: Access, lo: int, hi: int) -> None: ...
-
-    def loads(self) -> Iterator[Access]: ...
-
-
-class Global(Protocol):
-    """What is known of global memory (`gmem.GlobalMemory`)."""
-
-    number: int
-    flags: dict[int, Any]
-
-    def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None: ...
-
-    def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None: ...
-
-    def read(self, access: Access, array: npt.NDArray[Any], index: tuple[slice, ...], known: list[int]) -> None: ...
-
-    def write(self, access: Access, array: npt.NDArray[Any], index: tuple[slice, ...], known: list[int],
-              reduction: str = "") -> None: ...
-
-    def await_grid(self, who: Warpgroup) -> None: ...
-
-
 class SM:
     """One CTA on its SM. Nothing outlives it but GMEM, what `gmem` knows of it, and `plans` and `boxes`, derived geometry.
 
@@ -310,15 +261,16 @@ class SM:
 
     poll_limit = 10_000
     """failed tests in a row, with nothing else happening, that count as a deadlock"""
-    memory: Memory
+    memory: Any
+    """`memory.SharedMemory`"""
     meeting: Any
     """of the cluster's first CTA: the use of its barrier that has not come to its end (`cluster.Meeting`)"""
     registers: Any
     """`named.Registers`"""
 
-    def __init__(self, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, unit: Any, scheduler: Scheduler,
+    def __init__(self, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, unit: Any, scheduler: InOrder,
                  clocks: Clocks, peers: list[SM], costs: Costs, trace: Trace | None, context: contextvars.Context,
-                 boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Global, deal: Deal) -> None:
+                 boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: Deal) -> None:
         self.context = context
         self.cta = cta
         self.grid = grid
@@ -330,6 +282,7 @@ class SM:
         self.plans = plans
         """of wgmmas (`mma.Plan`)"""
         self.gmem = gmem
+        """`gmem.GlobalMemory`"""
         self.deal = deal
         self.hub = getcurrent()
         self.closing = False
@@ -389,10 +342,6 @@ class SM:
                 meeting.vector = self.clocks.widen(meeting.vector)
         for mbar in self.mbarriers.values():
             mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
-        for generation in self.generations():
-            generation.vector = self.clocks.widen(generation.vector)
-
-    def generations(self) -> set[Any]:
-        """Uses of named barriers that somebody still has to acquire."""
         blocked: set[Any] = {w.blocked for w in self.warpgroups if w.blocked is not None and w.blocked.kind == "barrier"}
-        return blocked | set(self.named.values())
+        for generation in blocked | set(self.named.values()):  # uses of named barriers that somebody still has to acquire
+            generation.vector = self.clocks.widen(generation.vector)

@@ -21,23 +21,19 @@ def checked(who: Warpgroup, tensor: TensorMap) -> Box:
         return box
     array, shape = tensor.array, tensor.box
     if not 1 <= array.ndim <= 5 or len(shape) != array.ndim:
-        raise report.violation(who, f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the "
-                                    "same rank, 1 … 5", hazard="illegal-instruction")
+        raise report.illegal(who, f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the same rank, 1 … "
+                             "5")
     if any(not 1 <= extent <= 256 for extent in shape):
-        raise report.violation(who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements")
     row = shape[-1] * array.dtype.itemsize
     if row % 16:
-        raise report.violation(who, f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} "
-                                    "bytes; it must be a "
-                               "multiple of 16", hazard="illegal-instruction")
+        raise report.illegal(who, f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} bytes; it must be a "
+                             "multiple of 16")
     if tensor.swizzle not in MODES or 0 < tensor.swizzle < row:
-        raise report.violation(who, f"tensor map {tensor.name}: a box row of {row} bytes with "
-                                    f"swizzle={tensor.swizzle}; the swizzles are "
-                               f"{MODES}, and a row may be at most as wide (0: any)", hazard="illegal-instruction")
+        raise report.illegal(who, f"tensor map {tensor.name}: a box row of {row} bytes with swizzle={tensor.swizzle}; the swizzles "
+                             f"are {MODES}, and a row may be at most as wide (0: any)")
     if tensor.fill == "nan" and not BY_DTYPE[array.dtype].fills_nan:
-        raise report.violation(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with zeros",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with zeros")
     box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)
     return box
 
@@ -46,9 +42,8 @@ def reducible(who: Warpgroup, box: Box, reduction: str) -> None:
     """SimulationError for a reduction that the TMA has not for the elements of the array."""
     dtype = box.tensor.array.dtype
     if dtype.name not in REDUCTIONS.get(reduction, ()):
-        raise report.violation(who, f"tma_store of {box.tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
-                               f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}",
-                               hazard="illegal-instruction")
+        raise report.illegal(who, f"tma_store of {box.tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
+                             f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
 
 
 def whole_chunks(who: Warpgroup, box: Box, coords: tuple[int, ...]) -> None:
@@ -66,15 +61,15 @@ def place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], add
     """(coordinates as ints, chunk index, byte intervals); SimulationError for a wrong rank, alignment or range."""
     name = box.tensor.name
     if len(coords) != len(box.tensor.box):
-        raise report.violation(who, f"{operation} of {name}: coordinates {tuple(coords)} for {len(box.tensor.box)} "
-                                    "dimensions; one for each", hazard="illegal-instruction")
+        raise report.illegal(who, f"{operation} of {name}: coordinates {tuple(coords)} for {len(box.tensor.box)} dimensions; one "
+                             "for each")
     if address % 128:
-        raise report.violation(who, f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and "
-                               "a swizzled tile that wgmma reads one of 8 x swizzle", hazard="illegal-instruction")
+        raise report.illegal(who, f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and a swizzled tile "
+                             "that wgmma reads one of 8 x swizzle")
     inner = int(coords[-1]) * box.tensor.array.dtype.itemsize
     if inner % 16:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION, swizzled or not
-        raise report.violation(who, f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} "
-                                    "bytes into a row; it must be a multiple of 16", hazard="illegal-instruction")
+        raise report.illegal(who, f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} bytes "
+                             "into a row; it must be a multiple of 16")
     index, touched = box.footprint(address)
     who.sm.memory.check_range(who, touched[0][0], touched[-1][1], f"{operation} of {name}")
     return tuple(map(int, coords)), index, touched

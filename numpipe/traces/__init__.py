@@ -3,8 +3,7 @@
 =============  ==================================================================================================
 file           concept
 =============  ==================================================================================================
-``events``     what an event is
-``recording``  the events of a run; ``trace``: all that can be asked of them
+``events``     what an event is, and the events of a run; ``trace``: all that can be asked of them
 ``spans``      what a warpgroup did at every moment, and its tiles and regions
 ``text``       a timeline as text
 ``drawing``    `numpipe.timeline`; ``picture``: as SVG and PNG (matplotlib)

@@ -46,7 +46,7 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
     starts, ends = _each("start", start, len(loaded)), _each("end", end, len(loaded))
     if titles is not None and (isinstance(titles, str) or len(titles) != len(loaded)):
         raise SpecError(f"timeline: titles={titles!r}; a title for each of the {len(loaded)} traces")
-    names = list(titles) if titles is not None else [_title(trace) for trace in loaded]
+    names = list(titles) if titles is not None else ["simulated" if trace.clock == "cycles" else "GPU" for trace in loaded]
     for row in rows or ():
         if row not in ROWS and not (row.startswith("wg") and row[2:].isdigit()):
             raise SpecError(f"timeline: rows: {row!r} is none of {', '.join(ROWS)}, wg0, wg1 …")
@@ -63,10 +63,6 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
         raise SpecError(f"timeline: path={str(file)!r} ends in neither .svg nor .png; without path= the timeline is text")
     draw([Panel(*each) for each in zip(loaded, names, [cta] * len(loaded), starts, ends, strict=True)], wanted, file)
     return str(file)
-
-
-def _title(trace: Trace) -> str:
-    return "simulated" if trace.clock == "cycles" else "GPU"
 
 
 def _each(name: str, value: Any, count: int) -> list[float | None]:

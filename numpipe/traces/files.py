@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from ..diagnostics.errors import SpecError
 from .chrome import Json, plain, trace_events
-from .events import Event, Ring
-from .recording import Recording
+from .events import Event, Recording, Ring
 from .text import timeline
 
 FORMAT = 1

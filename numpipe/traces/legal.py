@@ -23,8 +23,7 @@ from typing import Any
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party, Report
-from .events import Event, Ring, of_ctas, of_warpgroups
-from .recording import Recording
+from .events import Event, Recording, Ring, of_ctas, of_warpgroups
 
 COMPARED = ("fill", "wait", "compute", "release", "store", "tile begin", "region begin", "region end")
 """notes that a GPU and the simulated SM both take"""

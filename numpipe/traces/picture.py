@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics.errors import SpecError
-from .events import UNITS, Event, of_warpgroups
-from .recording import Recording
+from .events import UNITS, Event, Recording, of_warpgroups
 from .spans import MEANS, Span, regions, spans, tiles
 
 # Okabe and Ito's colours; (face, hatch, colour of text on it)

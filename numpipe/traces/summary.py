@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .events import Event, of_ctas, of_warpgroups
-from .recording import Recording
+from .events import Event, Recording, of_ctas, of_warpgroups
 from .spans import MEANS, Span, regions, spans, tiles
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .events import UNITS, of_warpgroups
-from .recording import Recording
+from .events import UNITS, Recording, of_warpgroups
 from .spans import spans
 
 _LETTERS = {

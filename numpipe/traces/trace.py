@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import files, legal, text
-from .recording import Recording
+from .events import Recording
 from .summary import Summary, summarise
 
 __all__ = ["Trace"]
