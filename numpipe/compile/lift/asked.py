@@ -15,6 +15,7 @@ from ...diagnostics.errors import CompileError, Position, SpecError
 from ...language.pipeline.emit import emit_pipeline_warp_specialized
 from .fold import MISSING, Constants, StaticArray, stores
 from .lift import read
+from .nodes import statements
 from .positions import Source
 
 
@@ -94,7 +95,7 @@ class _Search(ast.NodeVisitor):
         if self.scopes:
             self.constants.known = {name: value for name, value in outer.items() if name not in names}
         self.scopes.append(names)
-        for part in node.body if isinstance(node, ast.FunctionDef) else [node.body]:
+        for part in statements(node):
             self.visit(part)
         self.scopes.pop()
         self.constants.known = outer

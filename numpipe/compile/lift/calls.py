@@ -17,7 +17,7 @@ from ...plan import context, specs
 from .arithmetic import added
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import walk
+from .nodes import statements, walk
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, spelled
 
@@ -217,8 +217,8 @@ class Calls(Loops):
             function = places[0] if len(places) == 1 else index_map
         if not isinstance(function, (ast.Lambda, ast.FunctionDef)):
             return None
-        body = function.body if isinstance(function.body, list) else [function.body]
-        read = {n.id for part in body for n in walk(part) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
+        read = {n.id for part in statements(function) for n in walk(part)
+                if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
         return tuple(argument.arg in read for argument in function.args.args)
 
     def _memory_space(self, given: ast.expr) -> ast.expr:

@@ -41,7 +41,8 @@ from .fold import MISSING, Constants, StaticArray, literal_node, stores
 from .functions import Bound
 from .lane_code import LaneCode
 from .nested import ENVIRONMENT
-from .nodes import children, walk
+from .nodes import children, located, walk
+from .nodes import parameters as parameters_of
 from .positions import Positions, Source
 from .reductions import Reductions
 from .rewriter import CONTEXT, Rewriter
@@ -215,7 +216,7 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
     def _signature(self, parameters: list[str]) -> None:
         """Plain parameters, without annotations, defaults and decorators."""
         node = self.tree
-        node.args = ast.arguments([], [ast.copy_location(ast.arg(p), node) for p in parameters], None, [], [], None, [])
+        node.args = located(parameters_of(parameters), node)
         node.decorator_list, node.returns = [], None
 
     def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
