@@ -19,7 +19,7 @@ from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .nodes import statements, walk
 from .rewriter import NOT_MINE
-from .subset import host_only, mismatch, spelled
+from .subset import host_only, mismatch, plain_signature, spelled
 
 
 def plain(function: Any) -> str:
@@ -163,9 +163,8 @@ class Calls(Loops):
                 self.error(node, by_position_only(name))
             return
         names = [argument.arg for argument in places[0].args.args]
-        signature = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
         keywords = {str(k.arg): k.value for k in node.keywords}
-        wrong = mismatch(signature, len(node.args), list(keywords))
+        wrong = mismatch(plain_signature(names), len(node.args), list(keywords))
         if wrong is not None:
             self.error(node, f"{name}({', '.join(names)}): {wrong}")
         node.args, node.keywords = [*node.args, *(keywords[n] for n in names[len(node.args):])], []

@@ -34,13 +34,8 @@ class Loops(PipelineNames, Arithmetic):
             return False
         made = node.func
         if isinstance(made, ast.Name) and made.id in self.local:
-            for _, names in reversed(self.scopes):
-                if made.id in names:
-                    return any(self._binds_pipeline(where) for where in names[made.id])
+            return any(self._bound_by(place, pipelines.pipeline, "__np_make_pipeline") for place in self._binds(made.id))
         return isinstance(made, ast.Call) and self.value(made.func) is pipelines.pipeline
-
-    def _binds_pipeline(self, target: ast.AST) -> bool:
-        return self._bound_by(target, pipelines.pipeline, "__np_make_pipeline")
 
     def _emitted_call(self, node: ast.Call) -> bool:
         """Whether a call, already rewritten, runs an emitted pipeline: made in place or bound to a name."""

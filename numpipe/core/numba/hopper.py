@@ -19,7 +19,7 @@ from ..undisturbed import COMPILES
 from . import quicker
 from .exhausted import LeaveOutBodies
 
-__all__ = ["Typed", "compile_kernel", "compiling_for_hopper", "front_end"]
+__all__ = ["Typed", "compile_kernel", "compiling_for_hopper"]
 
 
 class _Hopper:
@@ -186,8 +186,3 @@ def _print_modules(library: Any) -> None:
         met.update(new)
         libraries += new
     library._llvm_strs = [str(one._module) for one in libraries]
-
-
-def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
-    """The code library of `compile_kernel`."""
-    return compile_kernel(entry, argtypes, threads=threads)._codelibrary
