@@ -42,9 +42,10 @@ def _place(of: str, seen: Seen, lifted: Lifted) -> Position | None:
     """Where a note speaks of: of a print, else the first such, or the first product."""
     if of == "print":
         return blame.written(lifted, _PRINTS)
-    begun, packed = ([place for place, _ in pairs] for pairs in (seen.begun, seen.packed))
-    found = {"widest": [seen.widest[1]], "begun": begun, "packed": [*packed, *seen.from_registers]}.get(of, [])
-    return next((place for place in (*found, *seen.products) if place is not None), None)
+    places: dict[str, list[Position | None]] = {
+        "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
+        "packed": [*(place for place, _ in seen.packed), *seen.from_registers]}
+    return next((place for place in (*places.get(of, ()), *seen.products) if place is not None), None)
 
 
 _CALL = "a function is called while products are in flight, and its code may use their registers"

@@ -10,7 +10,6 @@ numpipe knows of the GPU. It is imported by the first compile, never by ``import
 ``operations``   meanings of functions, operators, attributes, methods
 ``hopper``       Numba's compiler down to LLVM IR for sm_90a, without a GPU
 ``quicker``      what it does for Python that kernels do not have, done in less time
-``exhausted``    bodies of loops that a role never runs, which are typed and left out
 ``code``         LTO-IR, PTX, cubin, SASS
 ``reasons``      why Numba refused a kernel
 ``values``       structures and machine values

@@ -17,7 +17,6 @@ from numba.cuda.cudadrv import nvvm
 from ...arch.hopper import HOPPER
 from ..undisturbed import COMPILES
 from . import quicker
-from .exhausted import LeaveOutBodies
 
 __all__ = ["Typed", "compile_kernel", "compiling_for_hopper"]
 
@@ -73,8 +72,6 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
                 manager.passes = [(one, name) for one, name in manager.passes if one not in self._LEFT_OUT]
                 typed = [one for one, _ in manager.passes].index(typed_passes.NopythonTypeInference)
                 manager.passes.insert(typed + 1, (_Tell, "tell of a typed function"))
-                stripped = [one for one, _ in manager.passes].index(typed_passes.PreLowerStripPhis)
-                manager.passes.insert(stripped + 1, (LeaveOutBodies, "leave out bodies of loops that never run"))
                 manager.finalize()
         return self._managers
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,8 +38,6 @@ __all__ = [
 ]
 
 Typer = Callable[..., Any]
-MEANINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any] | None] = weakref.WeakKeyDictionary()
-"""what numpipe has given Numba a meaning of: of a helper the function that is compiled, of an operation None"""
 
 
 def _in_two(typer: Typer) -> Typer:
@@ -86,7 +83,6 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
             return None if sig is None else sig.replace(pysig=None)
 
         template.generic = generic
-    MEANINGS[key] = None
     return types.Function(template)
 
 
@@ -96,7 +92,6 @@ def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
     def same(*args: Any) -> Any:
         return implementation
 
-    MEANINGS[key] = implementation
     return types.Function(make_overload_template(key, same, {}, False, "never", prefer_literal=True))
 
 
@@ -199,7 +194,6 @@ def method(type_class: type, name: str, function: Any) -> None:
     class Method(AbstractTemplate):  # type: ignore[misc]
         key = f"{type_class.__name__}.{name}"
         prefer_literal = True
-        operation = function
 
         def generic(self, args: Any, kws: Any) -> Any:
             sig = function._numba_type_.get_call_type(self.context, (self.this, *args), kws)
