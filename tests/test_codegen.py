@@ -137,7 +137,7 @@ def test_kernel_uses_the_registers_it_says(name):
     case, kernel = CASES[name], built(name)
     used = kernel.image.resources
     assert used.clean and (used.registers, used.compute_registers, used.memory_registers) == (*case.registers, 40)
-    memory = gate.highest_register(gate.memory_role(sass(name)))
+    memory = gate.highest_register(gate.role_code(sass(name), "memory"))
     assert 0 < memory <= 24, f"the memory role needs {memory} registers: it used to do with 16"
     assert f"USETMAXREG.DEALLOC.CTAPOOL {40:#x}" in sass_text(name)
     assert f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {case.registers[1]:#x}" in sass_text(name)
@@ -146,7 +146,7 @@ def test_kernel_uses_the_registers_it_says(name):
 @each_kernel
 def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     case, code = CASES[name], sass(name)
-    memory, compute = gate.memory_role(code), gate.compute_role(code)
+    memory, compute = gate.role_code(code, "memory"), gate.role_code(code, "compute")
     products = [i for i in compute if i.opcode.startswith("HGMMA")]
     assert {i.opcode for i in products} == {f"HGMMA.{case.products}"}
     assert {" ".join(re.findall("tnsp.", i.text)) for i in products} == {case.transposed}
@@ -286,7 +286,7 @@ def test_a_lane_elected_by_its_number_is_found():
                 mbarrier.arrive_expect_tx(1024 + 8 * step, 8192)
                 cp_async_bulk.load(2048 + 8192 * step, tensor_map, (0, step), 1024 + 8 * step)
 
-    library = nb.front_end(kernel, (nb.types.int64, nb.types.int32), threads=256)
+    library = nb.compile_kernel(kernel, (nb.types.int64, nb.types.int32), threads=256)._codelibrary
     code = gate.Sass(nb.disassemble(nb.link(nb.to_ltoir(library), "by_number")[0]))
     assert code.find("UTMALDG")
     assert any("BRA.U.ANY" in line for line in gate.waterfalls(code))
@@ -381,7 +381,7 @@ helper:
 
 
 def test_reachable_code_follows_branches_and_calls_and_nothing_else():
-    code = gate.memory_role(gate.Sass(FLOW))
+    code = gate.role_code(gate.Sass(FLOW), "memory")
     assert [i.address for i in code] == [0x00, 0x10, 0x20, 0x30, 0x40, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0]
     assert gate.highest_register(code) == 13
 

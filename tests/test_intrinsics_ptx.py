@@ -180,7 +180,7 @@ FLOATS = tuple(f"convert.unpack_{t}_{h}" for t in ("f16", "bf16") for h in ("lo"
 def compiled(source: str, parameters: dict[str, Any], threads: int = 128) -> Any:
     names: dict[str, Any] = dict(FAMILIES)
     exec(f"def kernel({', '.join(parameters)}):\n" + "\n".join(f"    {line}" for line in source.splitlines()), names)
-    return nb.front_end(names["kernel"], tuple(parameters.values()), threads=threads)
+    return nb.compile_kernel(names["kernel"], tuple(parameters.values()), threads=threads)._codelibrary
 
 
 @cache
@@ -388,7 +388,8 @@ def test_kernel_of_the_documentation_compiles(tmp_path: Path) -> None:
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(code, str(file), "exec"), names)
     types = (nb.types.int32[:, ::1], nb.types.int64, nb.types.int32)
-    _, log = nb.link(nb.to_ltoir(nb.front_end(names["tile_words"].py_func, types, threads=128)), "page")
+    library = nb.compile_kernel(names["tile_words"].py_func, types, threads=128)._codelibrary
+    _, log = nb.link(nb.to_ltoir(library), "page")
     assert "0 bytes spill stores" in log
 
 
@@ -396,7 +397,7 @@ def test_a_constant_of_the_module_is_an_immediate() -> None:
     def kernel() -> None:
         setmaxnreg.inc(REGISTERS)
 
-    assert "setmaxnreg.inc.sync.aligned.u32 232;" in nb.to_ptx(nb.front_end(kernel, (), threads=384))
+    assert "setmaxnreg.inc.sync.aligned.u32 232;" in nb.to_ptx(nb.compile_kernel(kernel, (), threads=384)._codelibrary)
 
 
 REGISTERS = 232

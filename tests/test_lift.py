@@ -48,7 +48,7 @@ def lifted(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any
     """The rewritten function of a kernel of arrays (2-D, `dtype`) and Statics, with two compute warpgroups."""
     names = [n for n in inspect.signature(function).parameters if n not in statics]
     unit = Unit(function.__name__, (), ("x",), "wg", 2, 40)
-    return lift(read(function), names, statics, {n: StaticArray(np.dtype(dtype), 2) for n in names}, unit)
+    return lift(read(function), names, statics | {n: StaticArray(np.dtype(dtype), 2) for n in names}, unit)
 
 
 def body(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) -> list[str]:
@@ -430,4 +430,4 @@ def test_a_node_meets_the_rules_of_the_tables_and_no_others() -> None:
     assert not [name for part in parts for name in vars(part) if name.startswith("visit_")]
     for rule in rules:
         assert [part for part in parts if rule.__name__ in vars(part)] == [next(p for p in parts if rule in vars(p).values())]
-    assert len({rule.__qualname__ for rule in rules}) == len(rules)
+    assert len({rule.__qualname__ for rule in rules}) == len(set(rules))

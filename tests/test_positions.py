@@ -139,7 +139,7 @@ def test_of_a_compound_statement_the_header_is_underlined() -> None:
 def lifted(function: Callable[..., Any]) -> Lifted:
     names = list(inspect.signature(function).parameters)
     unit = Unit(function.__name__, (), (), "wg", 1, 40)
-    return lift(read(function), names, {}, {n: StaticArray(np.dtype("f2"), 2) for n in names}, unit)
+    return lift(read(function), names, {n: StaticArray(np.dtype("f2"), 2) for n in names}, unit)
 
 
 def codes(function: Callable[..., Any]) -> list[Any]:

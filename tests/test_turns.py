@@ -346,7 +346,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     assert gate.findings(built) == ()
     assert built.unit.store_slots == cfg.panels and [plan.slots for plan in built.unit.rings.values()] == [cfg.depth]
     assert all(plan.delay == 1 for plan in built.unit.rings.values())
-    compute = gate.compute_role(gate.Sass(built.sass))
+    compute = gate.role_code(gate.Sass(built.sass), "compute")
     order = [i for i in compute if i.opcode.startswith("BAR.") and i.text.endswith("0x100")]
     assert [i.opcode.split(".")[1] for i in order] == ["ARV", "SYNC", "ARV", "SYNC"]  # at entry; take and pass; at the end
     products = [i for i in compute if i.opcode.startswith("HGMMA")]

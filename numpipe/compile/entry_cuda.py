@@ -67,21 +67,18 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
         return nb.grid_constant(builder, value)
 
 
-def _table_typer(_context: Any, table: Any) -> Any:
-    return nb.types.int64(table), lambda context, builder, sig, args: builder.ptrtoint(args[0], nb.i64)
+@entry_operation
+def table_address(_context: Any, table: Any) -> Any:
+    _, builder, args = yield nb.types.int64(table)
+    return builder.ptrtoint(args[0], nb.i64)
 
 
-table_address: Op[..., Any] = entry_operation(_table_typer)
-
-
-def _begin_typer(_context: Any, np_: Any, table: Any) -> Any:
+@entry_operation
+def begin_tickets(_context: Any, np_: Any, table: Any) -> Any:
     _, builder, args = yield nb.types.void(np_, table)
     if np_.unit.tickets is not None:
         word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
         begin_scheduler(builder, args[0], builder.load(word))
-
-
-begin_tickets: Op[..., Any] = entry_operation(_begin_typer)
 
 
 def _start(unit: Unit) -> Op[..., Any]:
@@ -125,14 +122,15 @@ def meet(context: Any, builder: Any, release: bool) -> None:
 
 
 def _is_memory(unit: Unit) -> Op[..., Any]:
-    def typer(_context: Any) -> Any:
+    @entry_operation
+    def is_memory(_context: Any) -> Any:
         _, builder, _ = yield nb.types.boolean()
         if unit.memory_warpgroup == unit.compute_wgs:
             return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
         warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
         return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
 
-    return entry_operation(typer)
+    return is_memory
 
 
 def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:

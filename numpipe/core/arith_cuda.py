@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -131,9 +132,10 @@ def _any(integers: str, floats: str) -> Emit:
     return lambda builder, dtype, a, b: getattr(builder, floats if dtype.kind == "f" else integers)(a, b)
 
 
-def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, integers: bool = False,
-            literal: bool = False) -> None:
-    """The typer of an operator. `integers`: floats have none; `literal`: its code looks at an int literal on the right."""
+def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, rule: Callable[..., np.dtype] = arith.common,
+            result: Any = None, literal: bool = False) -> None:
+    """The typer of an operator. `rule`: the type it is computed in, by the operands' kinds; `result`: its own, where that differs;
+    `literal`: its code looks at an int literal on the right."""
     @cuda_meaning(operation)
     def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
         kinds = kinds_of((a, b), *literals)
@@ -142,12 +144,12 @@ def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, in
             return _with(sig, literals), codegen
         if kinds == [bool, bool] and symbol in "&|^":
             return _with(BOOLEAN(BOOLEAN, BOOLEAN), literals), _emitted(np.dtype(bool), emit)
-        dtype = arith.integer_type(symbol, *kinds) if integers else arith.common(*kinds)
+        dtype = rule(*kinds)
         check_literals((a, b), dtype)
         parameters = taken_as((a, b), dtype)
         if literal and dtype.kind != "f" and isinstance(b, nb.types.IntegerLiteral):
             parameters[1] = b
-        return type_of(dtype)(*parameters, *literals), _emitted(dtype, emit)
+        return (result or type_of(dtype))(*parameters, *literals), _emitted(dtype, emit, compares=result is BOOLEAN)
 
 
 def _power_of_2(value: Any) -> int | None:
@@ -206,22 +208,13 @@ _binary(arith.sub, "-", operator.sub, _any("sub", "fsub"))
 _binary(arith.mul, "*", operator.mul, _any("mul", "fmul"))
 _binary(arith.floordiv, "//", operator.floordiv, lambda *args: _floored(*args)[0], literal=True)
 _binary(arith.mod, "%", operator.mod, lambda *args: _floored(*args)[1], literal=True)
-_binary(arith.and_, "&", operator.and_, _integer("and_"), integers=True)
-_binary(arith.or_, "|", operator.or_, _integer("or_"), integers=True)
-_binary(arith.xor, "^", operator.xor, _integer("xor"), integers=True)
-_binary(arith.lshift, "<<", operator.lshift, _integer("shl"), integers=True)
-_binary(arith.rshift, ">>", operator.rshift, _integer("ashr", "lshr"), integers=True)
-
-
-@cuda_meaning(arith.truediv)
-def _truediv(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-    kinds = kinds_of((a, b), *literals)
-    if any(k is None for k in kinds):
-        sig, codegen = otherwise(typing_context, "/", operator.truediv, (a, b))
-        return _with(sig, literals), codegen
-    dtype = arith.quotient_type(*kinds)
-    return (type_of(dtype)(*taken_as((a, b), dtype), *literals),
-            _emitted(dtype, lambda builder, dtype, x, y: divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)))
+_binary(arith.truediv, "/", operator.truediv, lambda builder, dtype, x, y: (
+    divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)), rule=arith.quotient_type)
+for _operation, _symbol, _python, _names in (
+        (arith.and_, "&", operator.and_, ["and_"]), (arith.or_, "|", operator.or_, ["or_"]),
+        (arith.xor, "^", operator.xor, ["xor"]), (arith.lshift, "<<", operator.lshift, ["shl"]),
+        (arith.rshift, ">>", operator.rshift, ["ashr", "lshr"])):
+    _binary(_operation, _symbol, _python, _integer(*_names), rule=functools.partial(arith.integer_type, _symbol))
 
 
 @cuda_meaning(arith.quotient_remainder)
@@ -301,21 +294,9 @@ def compare(symbol: str) -> Emit:
     return emit
 
 
-def _comparison(operation: Op[..., Any], symbol: str, python: Any) -> None:
-    @cuda_meaning(operation)
-    def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-        kinds = kinds_of((a, b), *literals)
-        if any(k is None for k in kinds):
-            sig, codegen = otherwise(typing_context, symbol, python, (a, b))
-            return _with(sig, literals), codegen
-        dtype = arith.common(*kinds)
-        check_literals((a, b), dtype)
-        return BOOLEAN(*taken_as((a, b), dtype), *literals), _emitted(dtype, compare(symbol), compares=True)
-
-
 for _operation, _symbol, _python in ((arith.lt, "<", operator.lt), (arith.le, "<=", operator.le), (arith.gt, ">", operator.gt),
                                      (arith.ge, ">=", operator.ge), (arith.eq, "==", operator.eq), (arith.ne, "!=", operator.ne)):
-    _comparison(_operation, _symbol, _python)
+    _binary(_operation, _symbol, _python, compare(_symbol), result=BOOLEAN)
 
 
 # ---- of int32 values that are not negative ------------------------------------------------------------------------

@@ -36,8 +36,8 @@ def _stays(*args: Any) -> Any:
         yield inert(*args)
 
 
-def _steers(*args: Any) -> None:
-    """The typer of what steers."""
+def steers(*args: Any) -> None:
+    """The typer of what steers: CompileError for a value that must not."""
     for arg in args:
         if isinstance(arg, tuple(STEERLESS)):
             raise CompileError(f"{getattr(arg, 'what', arg)} {REASON}")
@@ -48,6 +48,6 @@ _ARITHMETIC: tuple[Any, ...] = (
     operator.and_, operator.or_, operator.xor, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
     operator.iadd, operator.isub, operator.imul)
 _STEERING: tuple[Any, ...] = (bool, int, float, range, operator.index, operator.truth, operator.not_)
-for _typer, _functions in ((_stays, _ARITHMETIC), (_steers, _STEERING)):
+for _typer, _functions in ((_stays, _ARITHMETIC), (steers, _STEERING)):
     for _function in _functions:
         nb.binary(_function, _typer)

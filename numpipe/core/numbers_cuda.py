@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..diagnostics.errors import CompileError
 from . import arith, numbers
 from . import numba as nb
 from .arith_cuda import (
@@ -26,8 +24,7 @@ from .arith_cuda import (
     taken_as,
     type_of,
 )
-from .inert import REASON
-from .inert_cuda import STEERLESS, InertType
+from .inert_cuda import InertType, steers
 from .op import Op, cuda_meaning
 
 
@@ -61,18 +58,12 @@ _extreme(numbers.least, "<", min)
 _extreme(numbers.greatest, ">", max)
 
 
-def _refuse_steering(operands: Sequence[Any]) -> None:
-    for ty in operands:
-        if isinstance(ty, tuple(STEERLESS)):
-            raise CompileError(f"{getattr(ty, 'what', ty)} {REASON}")
-
-
 @cuda_meaning(numbers.cast)
 def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     to = np.dtype(nb.literal(dtype))
     of = kind_of(value)
     if of is None:
-        _refuse_steering((value,))
+        steers(value)
         raise numbers.not_a_number(to.name, str(value))
     if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
         raise arith.misfit(value.literal_value, to)
@@ -93,7 +84,7 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
 def _rounded(_context: Any, value: Any) -> Any:
     of = kind_of(value)
     if of is None:
-        _refuse_steering((value,))
+        steers(value)
         raise numbers.not_a_number("round", str(value))
     plain = nb.types.unliteral(value)
     context, builder, args = yield I32(plain)
@@ -107,7 +98,7 @@ def _rounded(_context: Any, value: Any) -> Any:
 
 @cuda_meaning(numbers.counting)
 def _counting(typing_context: Any, *bounds: Any) -> Any:
-    _refuse_steering(bounds)
+    steers(*bounds)
     kinds = kinds_of(bounds)
     if any(k is None for k in kinds):
         raise numbers.not_a_number("range", " and ".join(str(ty) for ty in bounds))

@@ -64,20 +64,6 @@ def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], 
                   barriers=tuple(barriers), cause=first.text.removeprefix("hint: "), mend=first.mend, kernel=kernel)
 
 
-def deadlock_text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint] = ()) -> str:
-    """`deadlock`'s text alone.
-
-    >>> print(deadlock_text("CTA (0, 0, 0): " + WAITS, [Party(blocked_on("full @ k.py:3", 0), 0, "compute")],
-    ...                     [Barrier("full @ k.py:3", 0, 4, 8, 0, waiters=(0,))]))
-    CTA (0, 0, 0): every warpgroup waits and nothing is in flight
-      warpgroup 0 (compute): blocked on full @ k.py:3 phase 0
-      full @ k.py:3: phase 0, 4 of 8 arrivals missing, 0 bytes missing
-      hint: full @ k.py:3 still misses 4 of 8 arrivals in phase 0: a slot was never released, or the count is too high for those \
-who arrive
-    """
-    return deadlock(where, waiting, barriers, hints).text
-
-
 def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint]) -> str:
     lines = [where]
     for party in waiting:

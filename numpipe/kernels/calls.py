@@ -16,14 +16,13 @@ from .. import launch
 from ..diagnostics import log
 from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo
+from ..launch.launcher import bounded
 from ..plan.plans import ArrayArg
 from ..plan.specs import ArrayType, Persistent
 from . import targets
 from .arguments import SCALAR, Call, scalar_dtype, scalar_kind, scalar_value
 from .options import Options
 from .variants import Variants
-
-_REMEMBERED = 512
 
 
 @dataclass
@@ -194,9 +193,7 @@ class Calls(Variants):
                 plan.prepared = self._prepare(unit_key, infos, obstacles)
                 if isinstance(self.options.grid, Persistent) and self.options.grid.ctas is None:
                     plan.grid = plan.prepared.function.fitting(grid, plan.device if infos[0].kind == "host" else infos[0].device)
-            if len(self._plans) >= _REMEMBERED:
-                self._plans.clear()
-            self._plans[key] = plan
+            bounded(self._plans, key, plan)
             if timed:
                 shapes = ", ".join(f"{name} {info.dtype.name}{list(info.shape)}" for name, info in zip(names, infos, strict=True))
                 timed.say(f"{self.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")

@@ -9,11 +9,10 @@ from typing import Any
 from .. import launch
 from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo
+from ..launch.launcher import bounded
 from ..plan.specs import ArrayType, Workspace
 from .arguments import SCALAR, Call, Parameters
 from .options import Options, parameter_names
-
-_REMEMBERED = 512
 
 
 class Results:
@@ -47,9 +46,7 @@ class Results:
         if types is None:
             types = self.asked_types(call)
             self.check_signature(call, infos)
-            if len(self._types) >= _REMEMBERED:
-                self._types.clear()
-            self._types[key] = types
+            bounded(self._types, key, types)
         return types
 
     def asked_types(self, call: Call) -> tuple[ArrayType, ...]:
@@ -88,12 +85,8 @@ class Results:
         said = self.options.workspace
         if callable(said):
             known = {name: _HostView(info) for name, info in zip(names, infos, strict=True)} | statics
-            wanted = parameter_names(said, "workspace")
-            unknown = [name for name in wanted if name not in known]
-            if unknown:
-                raise SpecError(f"kernel {self.kernel}: workspace takes {', '.join(unknown)}, but is given arrays and Statics by "
-                                f"the names of the kernel's parameters: {', '.join(known)}")
-            said = said(**{name: known[name] for name in wanted})
+            said = self._called(said, "workspace", known, "is given arrays and Statics by the names of the kernel's parameters: "
+                                                          + ", ".join(known))
             if not isinstance(said, Workspace):
                 raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {said!r}")
         shape: tuple[int, ...] = said.array(math.prod(grid), infos[-1].shape).shape
@@ -106,12 +99,15 @@ class Results:
         known |= dict(call.statics)
         known = {name: view(launch.describe(value, name, self.kernel)) if is_array(value) else value
                  for name, value in known.items()}
+        shown = [name for name in known if not name.startswith("np__")]  # what numpipe itself passes
+        return self._called(function, what, known, f"the call knows {', '.join(shown)}: it is given the arguments by the names of "
+                                                   "the kernel's parameters")
+
+    def _called(self, function: Callable[..., Any], what: str, known: dict[str, Any], has: str) -> Any:
+        """What a user's function returns for those of the `known` arguments that it takes."""
         wanted = parameter_names(function, what)
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            shown = [name for name in known if not name.startswith("np__")]  # what numpipe itself passes
-            raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but the call knows {', '.join(shown)}: "
-                            "it is given the arguments by the names of the kernel's parameters")
+        if unknown := [name for name in wanted if name not in known]:
+            raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but {has}")
         return function(**{name: known[name] for name in wanted})
 
     def array_names(self, call: Call) -> list[str]:

@@ -66,11 +66,9 @@ class Variants(Definition):
         """The rewritten kernel function for these types and Statics."""
         lifted = self._lifted.get(unit_key)
         if lifted is None:
-            arrays, _, statics = unit_key
-            known = {a.name: StaticArray(a.dtype, a.ndim) for a in arrays}
-            order = [*known, *self._scalar_names(known)]  # as both executions pass them
-            lifted = lift(self._read(), order, dict(statics), known, self.unit(unit_key))
-            self._lifted[unit_key] = lifted
+            arrays = [array.name for array in unit_key[0]]
+            order = [*arrays, *self._scalar_names(arrays)]  # as both executions pass them
+            lifted = self._lifted[unit_key] = lift(self._read(), order, self._known(unit_key), self.unit(unit_key))
         return lifted
 
     # ---- on the GPU

@@ -177,15 +177,6 @@ class GlobalMemory:
         """Ordinary stores, or reductions, by the warps of a warpgroup; `access` says what orders them."""
         self._write(access, self.place(array), Touch(access, self.number, index, False, access.needs, reduction), known)
 
-    def _compare(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """A load, with what has been written there."""
-        self._open(place.region)
-        written = place.written[touch.index]
-        if written.size:
-            self._writes(access, touch, written, known)
-            if place.fresh:
-                self._initialised(access, touch, written)
-
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)

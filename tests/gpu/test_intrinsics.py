@@ -40,7 +40,7 @@ def compile_kernel(kernel: Callable[..., None], argtypes: tuple[str, ...], threa
 
     types = [getattr(nb.types, t.removesuffix("[]"))[::1] if t.endswith("[]") else getattr(nb.types, t)
              for t in argtypes]
-    return nb.link(nb.to_ltoir(nb.front_end(kernel, types, threads=threads)), kernel.__name__)[0]
+    return nb.link(nb.to_ltoir(nb.compile_kernel(kernel, types, threads=threads)._codelibrary), kernel.__name__)[0]
 
 
 class Gpu:

@@ -12,7 +12,6 @@ between a product and its wait (`tile_flow`), or how many registers are live the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...arch.hopper import HOPPER
@@ -26,7 +25,6 @@ from .in_flight import Seen
 COST = "each product would be waited for before the next one begins, at about half of the speed"
 ALLOWED = "; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is"
 _PRINTS = r"\b(debug_print|device_assert)\("
-Place = Callable[[Seen, Lifted], "Position | None"]
 
 
 @dataclass(frozen=True)
@@ -36,28 +34,18 @@ class Advisory:
     code: str
     name: str
     means: str
-    place: Place
+    place: str
     mend: str
 
 
-def _product(seen: Seen, _: Lifted) -> Position | None:
-    return next(iter(seen.products), None)
-
-
-def _packed(seen: Seen, lifted: Lifted) -> Position | None:
-    return next(iter((*(place for place, _ in seen.packed), *seen.from_registers)), _product(seen, lifted))
-
-
-def _begun(seen: Seen, lifted: Lifted) -> Position | None:
-    return next((place for place, _ in seen.begun), _product(seen, lifted))
-
-
-def _widest(seen: Seen, lifted: Lifted) -> Position | None:
-    return seen.widest[1] or _product(seen, lifted)
-
-
-def _print(_: Seen, lifted: Lifted) -> Position | None:
-    return blame.written(lifted, _PRINTS)
+def _place(of: str, seen: Seen, lifted: Lifted) -> Position | None:
+    """Where a note speaks of: of a print, else the first such, or the first product."""
+    if of == "print":
+        return blame.written(lifted, _PRINTS)
+    places: dict[str, list[Position | None]] = {
+        "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
+        "packed": [*(place for place, _ in seen.packed), *seen.from_registers]}
+    return next((place for place in (*places.get(of, ()), *seen.products) if place is not None), None)
 
 
 _CALL = "a function is called while products are in flight, and its code may use their registers"
@@ -69,21 +57,21 @@ _PATHS = "a product is issued, or waited for, on some of the ways through a bran
 _ALL_PATHS = ("put the wgmma and its wgmma_wait on the same side of an 'if', with a condition that is the same in all lanes of the "
               "warpgroup")
 ADVISORIES = {advisory.code: advisory for advisory in (
-    Advisory("C7509", "extern-call", _CALL, _print, _NO_CALL),
-    Advisory("C7510", "function-call", _CALL, _print, _NO_CALL),
-    Advisory("C7511", "register-pressure", _NO_ROOM, _widest, _LESS),
-    Advisory("C7512", "register-pressure", _NO_ROOM, _widest, _LESS),
+    Advisory("C7509", "extern-call", _CALL, "print", _NO_CALL),
+    Advisory("C7510", "function-call", _CALL, "print", _NO_CALL),
+    Advisory("C7511", "register-pressure", _NO_ROOM, "widest", _LESS),
+    Advisory("C7512", "register-pressure", _NO_ROOM, "widest", _LESS),
     Advisory("C7513", "operand-redefined", "an A operand gets its next value in the registers that a product in flight reads",
-             _packed,
+             "packed",
              "write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the product runs"),
-    Advisory("C7514", "accumulator-read", "an accumulator is read while its product is in flight", _product,
+    Advisory("C7514", "accumulator-read", "an accumulator is read while its product is in flight", "product",
              "write acc = numpipe.wgmma_wait(acc) before"),
-    Advisory("C7515", "accumulator-redefined", "registers of an accumulator are written while products are in flight", _begun,
+    Advisory("C7515", "accumulator-redefined", "registers of an accumulator are written while products are in flight", "begun",
              "make the accumulator before the first of them is issued, or let the product begin with None"),
-    Advisory("C7516", "ill-formed-stage", "ptxas does not find which wait belongs to a product", _product,
+    Advisory("C7516", "ill-formed-stage", "ptxas does not find which wait belongs to a product", "product",
              "wait for each product in the function, and in the loop, that issues it"),
-    Advisory("C7518", "divergent-wait", _PATHS, _product, _ALL_PATHS),
-    Advisory("C7519", "divergent-product", _PATHS, _product, _ALL_PATHS),
+    Advisory("C7518", "divergent-wait", _PATHS, "product", _ALL_PATHS),
+    Advisory("C7519", "divergent-product", _PATHS, "product", _ALL_PATHS),
 )}
 """By code. C7503 … C7508 say that setmaxnreg was ignored, C7517 that ptxas added a wait: the gate tells of these."""
 
@@ -92,7 +80,7 @@ def found(log: str) -> list[Advisory]:
     """What a log says of serialised products, each once; a code that nobody knows is told in ptxas' own words."""
     lines = [line for line in resources.notes(log) if "serialized" in line]
     codes = dict.fromkeys((code[0] if (code := re.search(HOPPER.advisories, line)) else "C75xx", _words(line)) for line in lines)
-    return [ADVISORIES.get(code) or Advisory(code, "serialized", words, _product, "see the code in ptxas' documentation")
+    return [ADVISORIES.get(code) or Advisory(code, "serialized", words, "product", "see the code in ptxas' documentation")
             for code, words in codes]
 
 
@@ -123,7 +111,7 @@ def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
 
 def error(unit: Unit, lifted: Lifted, seen: Seen, advisory: Advisory) -> SerializedWgmma:
     """The error for a note, at the statement that it speaks of."""
-    where = advisory.place(seen, lifted) or lifted.sources[0].definition
+    where = _place(advisory.place, seen, lifted) or lifted.sources[0].definition
     rows = [f"  in flight since {since.filename}:{since.line}" for made, since in (*seen.packed, *seen.begun) if made == where][:1]
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 
 from ...arch.dtypes import OPERANDS
 from ...arch.hopper import HOPPER
+from ...core.machine import Role
 from ..built import Built
 
 
@@ -122,14 +123,10 @@ def highest_register(code: list[Instruction]) -> int:
     return max(numbers, default=0)
 
 
-def memory_role(sass: Sass) -> list[Instruction]:
-    """What the memory role runs: from its ``setmaxnreg.dec`` on, to the cluster's barrier if there is one."""
-    return [i for start in sass.find(r"USETMAXREG\.DEALLOC") for i in sass.reachable(start, BEYOND)]
-
-
-def compute_role(sass: Sass) -> list[Instruction]:
-    """What a compute warpgroup runs: from its ``setmaxnreg.inc`` on, to the cluster's barrier if there is one."""
-    return [i for start in sass.find(r"USETMAXREG\.TRY_ALLOC") for i in sass.reachable(start, BEYOND)]
+def role_code(sass: Sass, who: Role) -> list[Instruction]:
+    """What a warpgroup of a role runs: from its ``setmaxnreg`` on, to the cluster's barrier if there is one."""
+    starts = sass.find(r"USETMAXREG\." + ("DEALLOC" if who == "memory" else "TRY_ALLOC"))
+    return [i for start in starts for i in sass.reachable(start, BEYOND)]
 
 
 # ---- rules ------------------------------------------------------------------------------------------------------
@@ -223,7 +220,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     if not built.unit.warp_specialized:
         yield from one_role(built, sass)
         return
-    memory, compute = memory_role(sass), compute_role(sass)
+    memory, compute = role_code(sass, "memory"), role_code(sass, "compute")
     if not memory or not compute:
         yield "the roles are not there: no setmaxnreg in the code"
         return
@@ -231,7 +228,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     if needed > built.unit.memory_registers:
         yield f"the memory role needs {needed} registers, it keeps {built.unit.memory_registers}"
     stores = built.unit.stores
-    shared, private = any_rings(built)
+    rings = [bool(plan.private) for plan in built.unit.load_rings]
+    shared, private = not all(rings), any(rings)
     events = bool(built.unit.params.profile_space)  # by ordinary stores
     tickets = built.unit.tickets is not None  # told by ordinary stores to shared memory
     own = HOPPER.product + r"|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
@@ -249,15 +247,9 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
             yield f"no {opcode} in the {who} role"
 
 
-def any_rings(built: Built) -> tuple[bool, bool]:
-    """Whether there are rings that the memory role fills, and such that warpgroups fill for themselves."""
-    private = [bool(plan.private) for plan in built.unit.load_rings]
-    return not all(private), any(private)
-
-
 def one_role(built: Built, sass: Sass) -> Iterator[str]:
     """Without a memory role: what the rings need, and registers that nobody re-divides."""
-    loads, stores = any_rings(built)[1], built.unit.stores
+    loads, stores = any(plan.private for plan in built.unit.load_rings), built.unit.stores
     for expected, opcode in ((loads, "UTMALDG"), (loads, "SYNCS.PHASECHK"), (stores, "UTMASTG")):
         if expected and not any(i.opcode.startswith(opcode) for i in sass.instructions):
             yield f"no {opcode} in the code"

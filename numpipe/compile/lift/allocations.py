@@ -14,7 +14,7 @@ from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allo
 from .bodies import Bodies
 from .fold import MISSING, literal_node
 from .rewriter import NOT_MINE
-from .subset import mismatch
+from .subset import mismatch, plain_signature
 from .subset import spelled as spelled_signature
 
 
@@ -52,8 +52,7 @@ class Allocations(Bodies):
         if isinstance(value, Function):
             signature = inspect.signature(value.function)
         elif len(places) == 1 and isinstance(places[0], (ast.FunctionDef, ast.Lambda)):
-            signature = inspect.Signature([inspect.Parameter(argument.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-                                           for argument in places[0].args.args])
+            signature = plain_signature(argument.arg for argument in places[0].args.args)
         else:
             return
         wrong = mismatch(signature, count, [])

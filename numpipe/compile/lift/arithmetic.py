@@ -19,8 +19,8 @@ from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
 from ...language.tiles import elementwise, exact, mathematics, reduce, scans  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
-from .fold import MISSING, stores
-from .nodes import walk
+from .fold import MISSING, literal_node, stores
+from .nodes import assign, load, located, walk
 from .rewriter import NOT_MINE, Rewriter
 
 _BINARY: dict[type, Op[..., Any]] = {
@@ -58,7 +58,7 @@ class Arithmetic(Rewriter):
         """A call of an operation, told which of its operands are float literals: Numba would take them for float64."""
         literals = _float_literals(args)
         args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]
-        return self.call(operation, [*args, *([ast.copy_location(ast.Constant(literals), where)] if literals else [])], where)
+        return self.call(operation, [*args, *([literal_node(literals, where)] if literals else [])], where)
 
     # ---- operators
     def binary_operator(self, node: ast.BinOp) -> Any:
@@ -75,9 +75,8 @@ class Arithmetic(Rewriter):
         """``x += y`` is ``x = x + y``: no value of a kernel changes in place."""
         if not isinstance(node.target, ast.Name) or type(node.op) not in _BINARY:
             return self.generic_visit(node)
-        value = ast.copy_location(ast.BinOp(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target), node.op,
-                                            node.value), node)
-        return self.visit(ast.copy_location(ast.Assign([node.target], value), node))
+        value = ast.BinOp(located(load(node.target.id), node.target), node.op, node.value)
+        return self.visit(located(ast.Assign([node.target], value), node))
 
     def comparison(self, node: ast.Compare) -> Any:
         self.generic_visit(node)
@@ -119,14 +118,13 @@ class Arithmetic(Rewriter):
             self.error(node, f"{name}(…) takes {count} argument{'s' * (most > 1)} in a kernel, got {given}")
         args = [self.visit(a) for a in node.args]
         if function in _EXTREMES:
-            mask = ast.copy_location(ast.Constant(_float_literals(args)), node)
-            return self.call(_EXTREMES[function], [mask, *args], node)
+            return self.call(_EXTREMES[function], [literal_node(_float_literals(args), node), *args], node)
         if function is range:
             return self.call(numbers.counting, args, node)
         if function in _BUILTINS:
             return self._compute(_BUILTINS[function][0], args, node)
         dtype = _CASTS[function] if function in _CASTS else np.dtype(function).name
-        return self.call(numbers.cast, [*args, ast.copy_location(ast.Constant(dtype), node)], node)
+        return self.call(numbers.cast, [*args, literal_node(dtype, node)], node)
 
     def meant(self, node: ast.Call, function: Any) -> Op[..., Any] | None:
         """The operation that a call of NumPy's, or of a method of a value of the kernel, means."""
@@ -163,13 +161,9 @@ class Arithmetic(Rewriter):
             node.elts = [self._settled(part, ints=ints) for part in node.elts]
             return node
         if (ints and _constant(node, int)) or (floats and _constant(node, float)):
-            return self._compute_number(node)
+            mask = [literal_node(1, node)] if _constant(node, float) else []
+            return self.call(numbers.number, [node, *mask], node)
         return node
-
-    def _compute_number(self, node: ast.expr) -> ast.expr:
-        literals = _float_literals([node])
-        mask = [ast.copy_location(ast.Constant(literals), node)] if literals else []
-        return self.call(numbers.number, [node, *mask], node)
 
     def tuple_of(self, node: ast.Tuple) -> Any:
         self.generic_visit(node)
@@ -213,8 +207,7 @@ class Arithmetic(Rewriter):
                 for target in statement.targets:
                     statement.value = self._bound(target, statement.value, bound)
         again = [a.arg for a in node.args.args if bound.get(a.arg, 0) > 1]
-        node.body[:0] = [ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), node)], self.call(
-            numbers.number, [ast.copy_location(ast.Name(name, ast.Load()), node)], node)), node) for name in again]
+        node.body[:0] = [located(assign(name, self.call(numbers.number, [load(name)], node)), node) for name in again]
 
     def _bound(self, target: ast.expr, value: ast.expr, bound: dict[str, int]) -> ast.expr:
         """What is bound to a target: a constant is a run-time value where the name is bound again."""

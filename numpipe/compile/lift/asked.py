@@ -15,6 +15,7 @@ from ...diagnostics.errors import CompileError, Position, SpecError
 from ...language.pipeline.emit import emit_pipeline_warp_specialized
 from .fold import MISSING, Constants, StaticArray, stores
 from .lift import read
+from .nodes import statements
 from .positions import Source
 
 
@@ -94,7 +95,7 @@ class _Search(ast.NodeVisitor):
         if self.scopes:
             self.constants.known = {name: value for name, value in outer.items() if name not in names}
         self.scopes.append(names)
-        for part in node.body if isinstance(node, ast.FunctionDef) else [node.body]:
+        for part in statements(node):
             self.visit(part)
         self.scopes.pop()
         self.constants.known = outer
@@ -110,20 +111,17 @@ class _Search(ast.NodeVisitor):
             if value is not MISSING and not isinstance(value, StaticArray):
                 self.constants.known[target.id] = value
 
-    def visit_If(self, node: ast.If) -> None:
+    def branch(self, node: ast.If | ast.IfExp) -> None:
         """Of a branch on constants only the one that is compiled says anything."""
         test = self.value(node.test)
-        if test is MISSING:
-            self.generic_visit(node)
-        for statement in () if test is MISSING else node.body if test else node.orelse:
-            self.visit(statement)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        test = self.value(node.test)
+        taken = node.body if test else node.orelse
         if test is MISSING:
             self.generic_visit(node)
         else:
-            self.visit(node.body if test else node.orelse)
+            for part in taken if isinstance(taken, list) else [taken]:
+                self.visit(part)
+
+    visit_If = visit_IfExp = branch
 
     def visit_Call(self, node: ast.Call) -> None:
         callee = self.value(node.func)
@@ -136,18 +134,15 @@ class _Search(ast.NodeVisitor):
         else:
             self.generic_visit(node)
 
-    def visit_Name(self, node: ast.Name) -> None:
+    def passed(self, node: ast.Name | ast.Attribute) -> None:
         """A function that is passed on is called by somebody."""
-        if isinstance(node.ctx, ast.Load):
-            for function in _functions(self.value(node)):
-                self._follow(function, None)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
         functions = list(_functions(self.value(node)))
         for function in functions:
             self._follow(function, None)
         if not functions:
             self.generic_visit(node)
+
+    visit_Name = visit_Attribute = passed
 
     def _said(self, node: ast.Call) -> None:
         for keyword in node.keywords:

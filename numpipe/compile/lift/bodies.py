@@ -11,7 +11,7 @@ from ...language.pipeline import emit, emit_single, pipelines
 from ...language.pipeline.barriers import MANUAL
 from .calls import Calls
 from .fold import literal_node
-from .nodes import children, walk
+from .nodes import children, load, located, walk
 from .rewriter import NOT_MINE
 
 
@@ -71,27 +71,13 @@ class Bodies(Calls):
         raise NotImplementedError
 
 
-def own_yields(function: ast.FunctionDef) -> list[ast.Yield]:
-    """The `yield`s of a function, those of functions in it not."""
-    found: list[ast.Yield] = []
-    todo: list[ast.AST] = list(function.body)
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Yield):
-            found.append(node)
-        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            todo.extend(children(node))
-    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
-
-
 class _Yield(ast.NodeTransformer):
     def __init__(self, parameter: str) -> None:
         self.parameter = parameter
 
     def visit_Yield(self, node: ast.Yield) -> ast.Call:
         assert node.value is not None
-        function = ast.copy_location(ast.Name(self.parameter, ast.Load()), node)
-        return ast.copy_location(ast.Call(function, [node.value], []), node)
+        return located(ast.Call(load(self.parameter), [node.value], []), node)
 
 
 def without_yield(function: ast.FunctionDef, parameter: str) -> None:

@@ -17,9 +17,9 @@ from ...plan import context, specs
 from .arithmetic import added
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import walk
+from .nodes import statements, walk
 from .rewriter import NOT_MINE
-from .subset import host_only, mismatch, spelled
+from .subset import host_only, mismatch, plain_signature, spelled
 
 
 def plain(function: Any) -> str:
@@ -163,9 +163,8 @@ class Calls(Loops):
                 self.error(node, by_position_only(name))
             return
         names = [argument.arg for argument in places[0].args.args]
-        signature = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
         keywords = {str(k.arg): k.value for k in node.keywords}
-        wrong = mismatch(signature, len(node.args), list(keywords))
+        wrong = mismatch(plain_signature(names), len(node.args), list(keywords))
         if wrong is not None:
             self.error(node, f"{name}({', '.join(names)}): {wrong}")
         node.args, node.keywords = [*node.args, *(keywords[n] for n in names[len(node.args):])], []
@@ -218,8 +217,8 @@ class Calls(Loops):
             function = places[0] if len(places) == 1 else index_map
         if not isinstance(function, (ast.Lambda, ast.FunctionDef)):
             return None
-        body = function.body if isinstance(function.body, list) else [function.body]
-        read = {n.id for part in body for n in walk(part) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
+        read = {n.id for part in statements(function) for n in walk(part)
+                if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
         return tuple(argument.arg in read for argument in function.args.args)
 
     def _memory_space(self, given: ast.expr) -> ast.expr:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ...language.grid import tile_scheduler
 from ...plan import profiling
 from .fold import MISSING, literal_node
+from .nodes import assign, load, located
 from .orders import Walk
 from .turns import Turns, leaves, pipeline_in, with_skips
 
@@ -27,7 +28,7 @@ class DynamicTiles(Turns):
         if self.over_tiles:
             self.error(node.iter, "numpipe.tiles: dynamic=True in another loop over tiles: CTAs have other tiles of that one, and "
                                   "would not agree on this one's; give numpipe.tiles the counts of both")
-        for word, left in leaves(node.body):
+        for word, left in leaves(node.body, ast.Break):
             self.error(left, f"'{word}' leaves the loop over tiles of line {node.lineno}, which takes them from a counter "
                              "(dynamic=True): those that the CTA has taken would be nobody's; run all tiles, or leave dynamic out")
         return True
@@ -38,33 +39,21 @@ class DynamicTiles(Turns):
         not the walk alone."""
         assert isinstance(node.iter, ast.Call)
 
-        def name(of: str) -> ast.Name:
-            return ast.Name(of, ast.Load())
-
         t, end, ring = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
         site = literal_node(self.session.site(self.source, node.iter), node)
-        setup += [ast.Assign([ast.Name(end, ast.Store())], self.call(tile_scheduler.none_or_more, [total], node)),
-                  ast.Assign([ast.Name(ring, ast.Store())], self.call(tile_scheduler.scheduler, [site], node)),
-                  ast.Assign([ast.Name(t, ast.Store())],
-                             self.call(tile_scheduler.first_tile, [name(ring), name(end)], node))]
-        top = [ast.Expr(self.call(profiling.mark_tile, [name(t)], node)),
+        setup += [assign(end, self.call(tile_scheduler.none_or_more, [total], node)),
+                  assign(ring, self.call(tile_scheduler.scheduler, [site], node)),
+                  assign(t, self.call(tile_scheduler.first_tile, [load(ring), load(end)], node))]
+        top = [ast.Expr(self.call(profiling.mark_tile, [load(t)], node)),
                ast.Expr(self.call(tile_scheduler.fetch_ahead, [], node)),
-               *(placed(name(t)) if placed else [ast.Assign([node.target], walk.place(name(t), name(end)))])]
-        read = ast.Expr(self.call(tile_scheduler.next_ticket, [name(ring)], node))
-        go_on = ast.Assign([ast.Name(t, ast.Store())], self.call(tile_scheduler.next_tile, [name(ring)], node))
-        self.over_tiles += 1
-        body, ordered = self.in_turns(self._block(node.body), node) if in_turns else (self._block(node.body), False)
-        self.over_tiles -= 1
-        test = self.call(tile_scheduler.is_tile, [name(t), name(end)], node)
-        loop = ast.copy_location(ast.While(test, [*top, *_going_on(body, read, go_on)],
-                                           self._block(node.orelse) if node.orelse else []), node)
-        loop.over_tiles = True  # type: ignore[attr-defined]
+               *(placed(load(t)) if placed else [ast.Assign([node.target], walk.place(load(t), load(end)))])]
+        read = located(ast.Expr(self.call(tile_scheduler.next_ticket, [load(ring)], node)), node)
+        go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(ring)], node)), node)
+        body, ordered = self.tile_body(node, in_turns)
+        test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
+        loop = self.tile_loop(node, test, [*top, *_going_on(body, read, go_on)])
         behind = ast.Expr(self.call(tile_scheduler.end_tiles, [literal_node(int(ordered), node)], node))
-        for new in (*setup, test, *top, read, go_on, behind):
-            for part in ast.walk(new):
-                if not hasattr(part, "lineno"):
-                    ast.copy_location(part, node)
-        return [*setup, loop, behind]
+        return [located(statement, node) for statement in (*setup, loop, behind)]
 
 
 def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:

@@ -19,7 +19,7 @@ import numpy as np
 from ...core import arith
 from ...core.functions import Function
 from ...plan import context, specs
-from .nodes import children, walk
+from .nodes import own, statements, walk
 
 MISSING = object()
 
@@ -208,13 +208,9 @@ def _called(function: Any, args: list[Any], named: dict[str, Any]) -> Any:
 def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
     """Names a function binds itself (nested functions: their own name only), with the node that binds."""
     found: list[tuple[str, ast.AST]] = [(a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)]
-    todo: list[ast.AST] = list(function.body) if isinstance(function, ast.FunctionDef) else [function.body]
-    while todo:
-        node = todo.pop()
+    for node in own(statements(function)):
         if isinstance(node, ast.FunctionDef):
             found.append((node.name, node))
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.append((node.id, node))
-        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            todo.extend(children(node))
     return found

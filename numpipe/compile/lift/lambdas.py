@@ -13,7 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ...diagnostics.errors import SpecError
-from .nodes import walk
+from .nodes import definition, parameters, walk
 
 
 def find(function: FunctionType, what: str) -> ast.Lambda:
@@ -37,10 +37,7 @@ def _lambdas(text: str) -> tuple[ast.Lambda, ...]:
 
 def _compiled(node: ast.Lambda, like: CodeType) -> CodeType:
     """The code of a lambda that finds its free variables where `like` does: in a function around it, or not."""
-    free = [ast.arg(name) for name in like.co_freevars]
-    outer = ast.FunctionDef("outer", ast.arguments([], free, None, [], [], None, []), [ast.Return(node)], [], None)
-    if hasattr(ast.FunctionDef, "type_params") or "type_params" in ast.FunctionDef._fields:  # Python 3.12
-        setattr(outer, "type_params", [])  # noqa: B010
+    outer = definition("outer", parameters(like.co_freevars), [ast.Return(node)])
     module = ast.fix_missing_locations(ast.Module([ast.copy_location(outer, node)], []))
     code = compile(module, like.co_filename, "exec")
     made: list[CodeType] = [part for part in code.co_consts if isinstance(part, CodeType)]

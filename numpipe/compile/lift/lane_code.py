@@ -27,21 +27,14 @@ SUPPORTED = f"threadIdx.x, laneid, {', '.join(_CALLS)}"
 class LaneCode(Calls):
     """``cuda.threadIdx.x``, ``cuda.laneid``, ``cuda.shfl_sync(…)``, ``cuda.syncwarp()``; and `lane_index`."""
 
-    def lane_attribute(self, node: ast.Attribute) -> Any:
-        written = self._of_cuda(node)
-        if written in _VALUES:
-            self._lane_only(node, f"cuda.{written}")
-            return self.call(_VALUES[written], [], node)
-        if written is not None and written.partition(".")[0] not in _CALLS:
-            self._unsupported(node, written)
-        return NOT_MINE
-
-    def lane_name(self, node: ast.Name) -> Any:
+    def lane_value(self, node: ast.Attribute | ast.Name) -> Any:
         """``from numba.cuda import threadIdx`` is as good."""
         written = self._of_cuda(node)
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
             return self.call(_VALUES[written], [], node)
+        if isinstance(node, ast.Attribute) and written is not None and written.partition(".")[0] not in _CALLS:
+            self._unsupported(node, written)
         return NOT_MINE
 
     def lane_call(self, node: ast.Call, function: Any) -> Any:

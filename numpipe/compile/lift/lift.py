@@ -41,7 +41,8 @@ from .fold import MISSING, Constants, StaticArray, literal_node, stores
 from .functions import Bound
 from .lane_code import LaneCode
 from .nested import ENVIRONMENT
-from .nodes import children, walk
+from .nodes import located, own
+from .nodes import parameters as parameters_of
 from .positions import Positions, Source
 from .reductions import Reductions
 from .rewriter import CONTEXT, Rewriter
@@ -106,11 +107,10 @@ def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
     return namespace
 
 
-def lift(source: Source, parameters: list[str], statics: dict[str, Any], arrays: dict[str, StaticArray],
-         unit: Unit) -> Lifted:
-    """The kernel function rewritten for these Statics and array types and the options of `unit`."""
+def lift(source: Source, parameters: list[str], known: dict[str, Any], unit: Unit) -> Lifted:
+    """The kernel function rewritten for what is `known` of its Statics and arrays and the options of `unit`."""
     begin = time.perf_counter()
-    constants = Constants(source.namespace, {**statics, **arrays}, unit.wg_axis, unit.sizes)
+    constants = Constants(source.namespace, known, unit.wg_axis, unit.sizes)
     lifted = _Lift(source, constants, Session(unit)).kernel(parameters)
     return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
 
@@ -139,8 +139,8 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
     )
     of_type: ClassVar = {
         ast.Call: (Rewriter.called,),
-        ast.Name: (LaneCode.lane_name, Rewriter.name),
-        ast.Attribute: (LaneCode.lane_attribute, Rewriter.missing_attribute),
+        ast.Name: (LaneCode.lane_value, Rewriter.name),
+        ast.Attribute: (LaneCode.lane_value, Rewriter.missing_attribute),
         ast.Subscript: (Calls.view, Arithmetic.subscript),  # slices first: their parts are visited by the second
         ast.Tuple: (Arithmetic.tuple_of,),
         ast.BinOp: (Arithmetic.binary_operator,),
@@ -168,8 +168,8 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
 
     def kernel(self, parameters: list[str]) -> Lifted:
         node = self.tree
-        for inner in walk(node):
-            if isinstance(inner, ast.Return) and inner.value is not None and self._owner(node, inner) is node:
+        for inner in reversed(list(own(node.body))):
+            if isinstance(inner, ast.Return) and inner.value is not None:
                 self.error(inner, "a kernel returns nothing: store results through its output references")
         for name, where in stores(node):
             if name in self.constants.known and not isinstance(where, ast.arg):
@@ -215,7 +215,7 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
     def _signature(self, parameters: list[str]) -> None:
         """Plain parameters, without annotations, defaults and decorators."""
         node = self.tree
-        node.args = ast.arguments([], [ast.copy_location(ast.arg(p), node) for p in parameters], None, [], [], None, [])
+        node.args = located(parameters_of(parameters), node)
         node.decorator_list, node.returns = [], None
 
     def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -236,17 +236,3 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
             namespace[f"__np_bind_{lifted}"] = binder(namespace[lifted])
         function: Callable[..., Any] = namespace[name]
         return function
-
-    @staticmethod
-    def _owner(root: ast.FunctionDef, target: ast.AST) -> ast.AST:
-        """The function a statement belongs to."""
-        owner: ast.AST = root
-        todo: list[tuple[ast.AST, ast.AST]] = [(root, root)]
-        while todo:
-            node, function = todo.pop()
-            if node is target:
-                owner = function
-            for child in children(node):
-                inner = child if isinstance(child, (ast.FunctionDef, ast.Lambda)) else function
-                todo.append((child, inner))
-        return owner

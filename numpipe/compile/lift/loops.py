@@ -14,10 +14,11 @@ from ...language.tiles import mma
 from ...plan import profiling
 from .arithmetic import Arithmetic
 from .fold import MISSING, literal_node
-from .nodes import children, walk
+from .nodes import assign, children, load, located, walk
 from .order_tokens import sure_turns
 from .pipeline_names import PipelineNames
 from .rewriter import NOT_MINE
+from .turns import leaves
 from .waits import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
@@ -33,13 +34,8 @@ class Loops(PipelineNames, Arithmetic):
             return False
         made = node.func
         if isinstance(made, ast.Name) and made.id in self.local:
-            for _, names in reversed(self.scopes):
-                if made.id in names:
-                    return any(self._binds_pipeline(where) for where in names[made.id])
+            return any(self._bound_by(place, pipelines.pipeline, "__np_make_pipeline") for place in self._binds(made.id))
         return isinstance(made, ast.Call) and self.value(made.func) is pipelines.pipeline
-
-    def _binds_pipeline(self, target: ast.AST) -> bool:
-        return self._bound_by(target, pipelines.pipeline, "__np_make_pipeline")
 
     def _emitted_call(self, node: ast.Call) -> bool:
         """Whether a call, already rewritten, runs an emitted pipeline: made in place or bound to a name."""
@@ -97,14 +93,8 @@ class Loops(PipelineNames, Arithmetic):
         return isinstance(node.iter, ast.Call) and 2 <= len(pair) <= 4 and all(isinstance(p, ast.Tuple) for p in pair)
 
     def plain_loop(self, node: ast.For) -> ast.For:
-        loop = self._plain_loop(node)
-        loop.iter = self._settled(loop.iter, ints=True)
-        return loop
-
-    def _plain_loop(self, node: ast.For) -> ast.For:
-        node.iter = self.visit(node.iter)
-        node.body = self._block(node.body)
-        node.orelse = self._block(node.orelse) if node.orelse else []
+        node.iter = self._settled(self.visit(node.iter), ints=True)
+        node.body, node.orelse = self._block(node.body), self._block(node.orelse)
         return node
 
     def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
@@ -121,13 +111,11 @@ class Loops(PipelineNames, Arithmetic):
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
         facts: list[ast.expr] = [literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)]
         made = node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
-        loop = self._plain_loop(node)
+        loop = self.plain_loop(node)
         nested.value, groups.value = int(self._holds_pipeline(loop.body)), self._groups(loop.body)
         made.args[-2] = literal_node(sure_turns(loop.body), made)
-        waits = [ast.copy_location(ast.Assign(
-            [ast.Name(name, ast.Store())],
-            self.call(mma.wgmma_wait, [ast.Name(name, ast.Load()), literal_node(0, node)], node)), node) for name in carried]
-        return [loop, *waits]
+        return [loop, *(located(assign(name, self.call(mma.wgmma_wait, [load(name), literal_node(0, node)], node)), node)
+                        for name in carried)]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
         """``for (indices), (tiles)``: a pair, with a tile for each array; behind it groups of barriers: how many names each has."""
@@ -205,20 +193,11 @@ class Loops(PipelineNames, Arithmetic):
 
     def _stays_inside(self, node: ast.For) -> None:
         """`break` and `return` would leave slots that the memory role still fills."""
-        def visit(parent: ast.AST, inner_loop: bool) -> None:
-            for child in children(parent):
-                if isinstance(child, (ast.FunctionDef, ast.Lambda)):
-                    continue
-                if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not inner_loop):
-                    word = "return" if isinstance(child, ast.Return) else "break"
-                    harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
-                            "the next steps are being loaded, and nobody would wait for them")
-                    self.error(child, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make "
-                                      "the grid smaller")
-                visit(child, inner_loop or isinstance(child, (ast.For, ast.While)))
-
-        for statement in node.body:
-            visit(ast.Module([statement], []), False)
+        for word, left in leaves(node.body, ast.Break):
+            harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
+                    "the next steps are being loaded, and nobody would wait for them")
+            self.error(left, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
+                             "smaller")
         if node.orelse:
             self.error(node.orelse[0], "a pipeline loop has no 'else'")
 
@@ -311,12 +290,12 @@ class Loops(PipelineNames, Arithmetic):
         if not split:
             self._check_tiles_loop(node, counts, options)
         names = [self.temporary("count") for _ in counts]
-        setup: list[ast.stmt] = [ast.Assign([ast.Name(n, ast.Store())], self.visit(c)) for n, c in zip(names, counts, strict=True)]
-        loads: list[ast.expr] = [ast.Name(n, ast.Load()) for n in names]
-        setup += [ast.Expr(self.call(tile_loop.check_count, [literal_node(number, count), load], count))
-                  for number, (count, load) in enumerate(zip(counts, loads, strict=True))]
+        setup: list[ast.stmt] = [assign(n, self.visit(c)) for n, c in zip(names, counts, strict=True)]
+        loads: list[ast.expr] = [load(n) for n in names]
+        setup += [ast.Expr(self.call(tile_loop.check_count, [literal_node(number, count), loaded], count))
+                  for number, (count, loaded) in enumerate(zip(counts, loads, strict=True))]
         t = self.temporary("tile")
-        index = ast.Name(t, ast.Load())
+        index = load(t)
         plane = [literal_node(1, node)] if len(counts) == 3 and self.value(counts[0]) == 1 else loads[:1]
         way = self.walk(node, options, [*plane, *loads[1:]], any_rank)
         setup += way.setup
@@ -338,37 +317,27 @@ class Loops(PipelineNames, Arithmetic):
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:
             cta = self.temporary("cta")
-            setup.append(ast.Assign([ast.Name(cta, ast.Store())], own))
+            setup.append(assign(cta, own))
             before, own = self.own_tiles(node, before, cta)
-        step = [index, ast.Name(stride, ast.Load())]
+        step = [index, load(stride)]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
-        setup += [ast.Assign([ast.Name(stride, ast.Store())], own),
-                  ast.Assign([ast.Name(end, ast.Store())], total),
-                  ast.Assign([ast.Name(t, ast.Store())], before)]
-        advance = [ast.Assign([ast.Name(t, ast.Store())], self.call(arith.add, list(step), node)),
-                   ast.Expr(self.call(profiling.mark_tile, [index], node))]
+        setup += [assign(stride, own), assign(end, total), assign(t, before)]
+        advance: list[ast.stmt] = [assign(t, self.call(arith.add, list(step), node)),
+                                   ast.Expr(self.call(profiling.mark_tile, [index], node))]
         if parts is not None:
             advance += parts.placed(index)
         elif way.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
-            first, again = (ast.Assign([ast.Name(entry, ast.Store())], way.place(
-                self.call(arith.add, list(step), node), ast.Name(end, ast.Load()))) for _ in range(2))
+            first, again = (assign(entry, way.place(self.call(arith.add, list(step), node), load(end))) for _ in range(2))
             setup.append(first)
-            advance += [ast.Assign([node.target], ast.Name(entry, ast.Load())), again]
+            advance += [ast.Assign([node.target], load(entry)), again]
         else:
-            advance.append(ast.Assign([node.target], way.place(index, ast.Name(end, ast.Load()))))
-        test = self.call(arith.lt, [self.call(arith.add, list(step), node), ast.Name(end, ast.Load())], node)
-        self.over_tiles += 1
-        body, ordered = self.in_turns(self._block(node.body), node) if in_turns else (self._block(node.body), False)
-        self.over_tiles -= 1
-        loop = ast.copy_location(ast.While(test, [*advance, *body], self._block(node.orelse) if node.orelse else []), node)
-        loop.over_tiles = True  # type: ignore[attr-defined]
+            advance.append(ast.Assign([node.target], way.place(index, load(end))))
+        test = self.call(arith.lt, [self.call(arith.add, list(step), node), load(end)], node)
+        body, ordered = self.tile_body(node, in_turns)
+        loop = self.tile_loop(node, test, [*advance, *body])
         behind = [self.end_of_turns(node, t, cta, end)] if ordered else []
-        for new in (*setup, test, *advance, *behind):
-            for part in walk(new):
-                if not hasattr(part, "lineno"):
-                    ast.copy_location(part, node)
-        return [*setup, loop, *behind]
+        return [located(statement, node) for statement in (*setup, loop, *behind)]
 
     def _check_tiles_loop(self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]) -> None:
         if set(options) - {"order", "group", "dynamic"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:

@@ -8,10 +8,10 @@ from typing import Any
 from ...core.facts import Facts
 from ...core.functions import function
 from ...language.pipeline import emit
-from .bodies import misuse, own_yields, without_yield
+from .bodies import misuse, without_yield
 from .fold import stores
 from .loops import Loops
-from .nodes import walk
+from .nodes import assign, definition, load, located, own, parameters, walk
 from .order_tokens import holds_turns
 from .rewriter import CONTEXT
 
@@ -26,13 +26,10 @@ class Nested(Loops):
         for decorator in node.decorator_list:
             if self.value(decorator) is not function:
                 self.error(decorator, f"nested function '{node.name}': decorators are not supported in a kernel")
-        bound = self._nested(node, node.name)
-        return ast.copy_location(ast.Assign([ast.copy_location(ast.Name(node.name, ast.Store()), node)], bound), node)
+        return located(assign(node.name, self._nested(node, node.name)), node)
 
     def nested_lambda(self, node: ast.Lambda) -> Any:
-        returned = ast.copy_location(ast.Return(node.body), node)
-        function = ast.copy_location(ast.FunctionDef("lambda_", node.args, [returned], [], None), node)
-        return self._nested(function, "lambda_")
+        return self._nested(located(definition("lambda_", node.args, [ast.Return(node.body)]), node), "lambda_")
 
     def _nested(self, node: ast.FunctionDef, name: str) -> ast.expr:
         arguments = node.args
@@ -59,25 +56,17 @@ class Nested(Loops):
         enclosing = self.local | {CONTEXT}
         captures = sorted(n for n in used - own if n in enclosing)
         self._by_value(node, name, captures)
-        unpack: list[ast.stmt] = [ast.Assign([ast.Name(c, ast.Store())], ast.Subscript(
-            ast.Name("__env", ast.Load()), ast.Constant(i), ast.Load())) for i, c in enumerate(captures)]
-        for statement in unpack:
-            for part in walk(statement):
-                ast.copy_location(part, node)
-        function = ast.FunctionDef(lifted, ast.arguments([], [ast.arg("__env"), *arguments.args], None, [], [], None, []),
-                                   [*unpack, *node.body], [], None)
-        if hasattr(node, "type_params"):  # Python 3.12
-            setattr(function, "type_params", [])  # noqa: B010
-        self.out.append(ast.copy_location(function, node))
-        captured: list[ast.expr] = [ast.Name(c, ast.Load()) for c in captures] or [ast.Constant(0)]
-        call = ast.Call(ast.Name(f"__np_bind_{lifted}", ast.Load()), [ast.Tuple(captured, ast.Load())], [])
-        for part in walk(call):
-            ast.copy_location(part, node)
-        return call
+        unpack = [located(assign(c, ast.Subscript(load(ENVIRONMENT), ast.Constant(i), ast.Load())), node)
+                  for i, c in enumerate(captures)]
+        given = parameters([ENVIRONMENT])
+        given.args += arguments.args
+        self.out.append(ast.copy_location(definition(lifted, given, [*unpack, *node.body]), node))
+        captured: list[ast.expr] = [load(c) for c in captures] or [ast.Constant(0)]
+        return located(ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple(captured, ast.Load())], []), node)
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
         """Whether a function was a carry_coroutine; it is the compute context it stands for now."""
-        yields = own_yields(node)
+        yields = sorted((part for part in own(node.body) if isinstance(part, ast.Yield)), key=lambda y: (y.lineno, y.col_offset))
         if not yields or not (always or self._carries(node.name)):
             return False
         if len(yields) > 1 or yields[0].value is None:
@@ -101,10 +90,10 @@ class Nested(Loops):
 
     def _facts(self, node: ast.FunctionDef, name: str, coroutine: bool) -> Facts:
         """What callers may know of a function, which has been rewritten."""
-        parameters = len(node.args.args)
-        why = misuse(node, "yields to" if coroutine else "calls")[0] if parameters == 1 else ""
+        count = len(node.args.args)
+        why = misuse(node, "yields to" if coroutine else "calls")[0] if count == 1 else ""
         returned = [n.value for s in node.body for n in walk(s) if isinstance(n, ast.Return)]
-        return Facts(name if name != "lambda_" else "lambda", parameters, self._groups(node.body), self._holds_pipeline(node.body),
+        return Facts(name if name != "lambda_" else "lambda", count, self._groups(node.body), self._holds_pipeline(node.body),
                      any(not (value is None or (isinstance(value, ast.Constant) and value.value is None)) for value in returned),
                      coroutine, why, holds_turns(node.body))
 

@@ -1,14 +1,18 @@
-"""The nodes of a syntax tree, as `ast.walk` and `ast.iter_child_nodes` give them, at a third of their time: without operators
-and contexts (`ast.Add`, `ast.Load`), which say something only with the expression they belong to.
+"""Nodes of a syntax tree, and new ones.
 
-Rewriting a kernel goes through its tree some hundred times.
+`walk` and `children` give nodes as `ast.walk` and `ast.iter_child_nodes` do, at a third of their time: without operators and
+contexts (`ast.Add`, `ast.Load`), which say something only with the expression they belong to. Rewriting a kernel goes through its
+tree some hundred times.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
+Function = ast.FunctionDef | ast.Lambda
+_Node = TypeVar("_Node", bound=ast.AST)
 _NO_NODES = frozenset({"id", "attr", "name", "arg", "ctx", "op", "ops", "kind", "type_comment"})
 _fields: dict[type, tuple[str, ...]] = {ast.Constant: ()}
 """of a class of nodes: those that hold nodes"""
@@ -44,3 +48,48 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
     for one in todo:
         todo += children(one)
         yield one
+
+
+def statements(function: Function) -> Sequence[ast.AST]:
+    """What a function runs; of a lambda its expression."""
+    return function.body if isinstance(function, ast.FunctionDef) else [function.body]
+
+
+def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes of a function's body: of functions in it themselves, and not what is in them."""
+    todo = list(body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, Function):
+            todo += children(node)
+
+
+# ---- new ones
+def load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def assign(name: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def parameters(names: Iterable[str]) -> ast.arguments:
+    """Plain positional parameters."""
+    return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+
+
+def definition(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+    """``def name(arguments): body``"""
+    made = ast.FunctionDef(name, arguments, body, [], None)
+    if "type_params" in ast.FunctionDef._fields:  # Python 3.12
+        setattr(made, "type_params", [])  # noqa: B010
+    return made
+
+
+def located(new: _Node, where: ast.AST) -> _Node:
+    """A new node; what of it stands nowhere stands where `where` does."""
+    for part in walk(new):
+        if not hasattr(part, "lineno"):
+            ast.copy_location(part, where)
+    return new

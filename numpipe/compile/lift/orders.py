@@ -14,6 +14,7 @@ from ...language.grid import tile_loop
 from ...language.grid.orders import NAMES, Order, Row, Table, places
 from ...language.pipeline import ring
 from .fold import MISSING, StaticArray, literal_node
+from .nodes import assign, load
 from .rewriter import Rewriter
 
 
@@ -65,8 +66,8 @@ class TileOrders(Rewriter):
 
         def before(what: str, value: ast.expr) -> ast.expr:
             name = self.temporary(what)
-            setup.append(ast.Assign([ast.Name(name, ast.Store())], value))
-            return ast.Name(name, ast.Load())
+            setup.append(assign(name, value))
+            return load(name)
 
         begun = before("begun", self.call(kind.begin, [*counts[-2:], *parameters], node))
         if len(counts) == 2:

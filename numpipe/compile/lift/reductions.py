@@ -17,7 +17,7 @@ from ...core.op import Op
 from ...language.tiles import reduce
 from .fold import MISSING, literal_node
 from .functions import Functions
-from .nodes import walk
+from .nodes import assign, load, located, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
 
@@ -64,9 +64,8 @@ class Reductions(Functions):
             return new
         self._loads_nothing(written, new)
         new.test = self.call(reduce.chosen, [new.test], node)
-        return [new, *[ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), node)], self.call(
-            reduce.behind_choice, [ast.copy_location(ast.Name(name, ast.Load()), node)], node)), node)
-            for name in self._changed(new)]]
+        return [new, *[located(assign(name, self.call(reduce.behind_choice, [load(name)], node)), node)
+                       for name in self._changed(new)]]
 
     def _voted(self, test: ast.expr) -> bool:
         """Whether an expression, not rewritten yet, is made of a vote or of a reduction to a number."""

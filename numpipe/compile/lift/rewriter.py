@@ -14,6 +14,7 @@ from ...core.op import Op
 from ...diagnostics.errors import CompileError
 from ...plan import specs
 from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores
+from .nodes import load, located
 from .positions import Source
 from .session import Session
 from .subset import refusal
@@ -72,7 +73,7 @@ class Rewriter(ast.NodeTransformer):
     def named(self, name: str, value: Any, where: ast.AST) -> ast.Name:
         """A reference to an object the pass adds to the kernel's namespace."""
         self.added[f"__np_{name}"] = value
-        return ast.copy_location(ast.Name(f"__np_{name}", ast.Load()), where)
+        return located(load(f"__np_{name}"), where)
 
     def call(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
         """A call of an operation, with the hidden arguments that it asks for."""
@@ -88,7 +89,7 @@ class Rewriter(ast.NodeTransformer):
         return context + ([literal_node(self.session.site(self.source, where), where)] if operation.site else [])
 
     def context_name(self, where: ast.AST) -> ast.Name:
-        return ast.copy_location(ast.Name(CONTEXT, ast.Load()), where)
+        return located(load(CONTEXT), where)
 
     def temporary(self, what: str) -> str:
         self.temporaries += 1
@@ -137,7 +138,7 @@ class Rewriter(ast.NodeTransformer):
         for statement in body:
             new = self.visit(statement)
             result.extend(new if isinstance(new, list) else [] if new is None else [new])
-        return result or [ast.copy_location(ast.Pass(), body[0])]
+        return result or [ast.copy_location(ast.Pass(), statement) for statement in body[:1]]
 
     # ---- constants
     def constant(self, node: ast.AST) -> Any:
@@ -239,10 +240,9 @@ class Rewriter(ast.NodeTransformer):
         test = self.value(node.test)
         if test is MISSING:
             return NOT_MINE
-        return self._block(node.body) if test else self._block(node.orelse) if node.orelse else None
+        return self._block(node.body if test else node.orelse)
 
     def branch(self, node: ast.If) -> ast.If:
         node.test = self.visit(node.test)
-        node.body = self._block(node.body)
-        node.orelse = self._block(node.orelse) if node.orelse else []
+        node.body, node.orelse = self._block(node.body), self._block(node.orelse)
         return node

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...language.grid import reduce_scatter, splits
 from ...plan import context
 from .fold import MISSING, literal_node
+from .nodes import assign, load
 from .orders import TileOrders, Walk
 
 _OPTIONS = {"steps", "split", "order", "group", "dynamic"}
@@ -55,12 +56,11 @@ class SplitLoops(TileOrders):
             return [ast.Assign([ast.copy_location(ast.Tuple(indices, ast.Store()), node.target)], walk.place(tile, total)),
                     ast.Assign([part], made)]
 
-        split = options.get("split", ast.copy_location(ast.Constant(splits.STREAM), node))
+        split = options.get("split", literal_node(splits.STREAM, node))
         known, steps = self.value(split), self.visit(options["steps"])
         if known is None:
             name = self.temporary("steps")
-            return Parts([ast.Assign([ast.Name(name, ast.Store())], steps)], None, lambda index: bind(
-                index, self.call(splits.whole_tile, [ast.Name(name, ast.Load())], node)))
+            return Parts([assign(name, steps)], None, lambda index: bind(index, self.call(splits.whole_tile, [load(name)], node)))
         stream = known == splits.STREAM
         if isinstance(known, str) and not stream:
             return self._by_ctas_of_a_cluster(node, split, known, steps, bind)
@@ -70,18 +70,17 @@ class SplitLoops(TileOrders):
         if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
             self.error(split, splits.no_split(repr(known)))
         begin, place = ((splits.begin_stream, splits.place_stream) if stream else (splits.begin_split, splits.place_split))
-        parts = ast.copy_location(ast.Constant(1), split) if stream else self.visit(split)
+        parts = literal_node(1, split) if stream else self.visit(split)
         begun, found = self.temporary("parts"), self.temporary("part")
         at_run_time = not stream and known is MISSING
         setup: list[ast.stmt] = [ast.Expr(self.call(splits.check_split, [parts], split))] if at_run_time else []
-        setup.append(ast.Assign([ast.Name(begun, ast.Store())], self.call(begin, [total, steps, parts], node)))
+        setup.append(assign(begun, self.call(begin, [total, steps, parts], node)))
 
         def item(of: str, number: int) -> ast.expr:
-            return ast.Subscript(ast.Name(of, ast.Load()), ast.Constant(number), ast.Load())
+            return ast.Subscript(load(of), ast.Constant(number), ast.Load())
 
         def placed(index: ast.expr) -> list[ast.stmt]:
-            return [ast.Assign([ast.Name(found, ast.Store())], self.call(place, [index, ast.Name(begun, ast.Load())], node)),
-                    *bind(item(found, 0), item(found, 1))]
+            return [assign(found, self.call(place, [index, load(begun)], node)), *bind(item(found, 0), item(found, 1))]
 
         return Parts(setup, item(begun, 0), placed)
 
@@ -89,12 +88,9 @@ class SplitLoops(TileOrders):
                               bind: Callable[[ast.expr, ast.expr], list[ast.stmt]]) -> Parts:
         """A part of each tile for each CTA along an axis of the cluster: its tiles are those of the cluster."""
         self._check_axis(split, "split_tiles: split", axis)
-        name, part, here = self.temporary("steps"), self.temporary("part"), self.call(
-            context.axis_index, [literal_node(axis, node)], node)
-        setup: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], steps), ast.Assign(
-            [ast.Name(part, ast.Store())], self.call(splits.cluster_part, [
-                ast.Name(name, ast.Load()), here, literal_node(self.unit.sizes[axis], node)], node))]
-        return Parts(setup, None, lambda index: bind(index, ast.Name(part, ast.Load())))
+        part, here = self.temporary("part"), self.call(context.axis_index, [literal_node(axis, node)], node)
+        made = self.call(splits.cluster_part, [steps, here, literal_node(self.unit.sizes[axis], node)], node)
+        return Parts([assign(part, made)], None, lambda index: bind(index, load(part)))
 
     def _check_axis(self, node: ast.expr, what: str, axis: object) -> None:
         """Refuse what is no axis of the cluster."""

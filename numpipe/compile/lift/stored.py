@@ -16,7 +16,8 @@ from ...language.pipeline import emit, emit_single, pipelines
 from ...language.tiles import atomics
 from .fold import Constants, named_tuple, stores
 from .lift import read
-from .nodes import children
+from .nodes import Function as Node
+from .nodes import own, statements
 from .positions import Source
 
 
@@ -28,7 +29,6 @@ def stored(source: Source, *, surely: bool = False) -> set[str]:
     return _Stores(source, surely).of(source.tree, {}, ())  # type: ignore[arg-type]
 
 
-Node = ast.FunctionDef | ast.Lambda
 TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
 """functions that change a view of an array, by the place of the argument `dst`"""
 MAKERS = pipelines.pipeline, emit.emit_pipeline_warp_specialized, emit_single.emit_pipeline
@@ -47,7 +47,9 @@ class _Stores:
         `outer` are the functions that it sees, by name (None: one that is passed to it); `active` those
         whose stores are being looked for.
         """
-        nodes, inner = own_nodes(function)
+        every = list(own(statements(function)))
+        inner = [node for node in every if isinstance(node, Node)]
+        nodes = [node for node in every if not isinstance(node, Node)]
         local = {name for name, _ in stores(function)}
         nested = {name: f for name, f in outer.items() if name not in local}
         nested |= {f.name: f for f in inner if isinstance(f, ast.FunctionDef)}
@@ -96,18 +98,7 @@ class _Stores:
             return set()
         if callee is None and here:  # a function that was passed on
             return set() if self.surely else {name for names in passed.values() for name in names}
-        if isinstance(callee, Function):
-            try:
-                source = read(callee.function)
-            except CompileError:
-                return set()  # said where it is rewritten
-            function: Node = source.tree  # type: ignore[assignment]
-            found = _Stores(source, self.surely).of(function, {}, (*active, callee))
-        elif isinstance(callee, Node):
-            function, found = callee, self.of(callee, nested, (*active, callee))
-        else:
-            return set()
-        parameters = _parameters(function)
+        parameters, found = self._callee(callee, nested, active)
         return {name for where, names in passed.items() for name in names
                 if (parameters[where] if isinstance(where, int) and where < len(parameters) else where) in found}
 
@@ -146,20 +137,23 @@ class _Stores:
         body = made.args[0] if made.args else None
         name = body.id if isinstance(body, ast.Name) else ""
         function = nested.get(name) if name in nested else self.constants.evaluate(body, local) if body is not None else None
+        parameters, found = self._callee(function, nested, active)
+        return {name for value, parameter in zip(call.args, parameters[1:], strict=False) if parameter in found
+                for name in _names(value)}
+
+    def _callee(self, function: Any, nested: dict[str, Any], active: tuple[Any, ...]) -> tuple[list[str], set[str]]:
+        """The parameters of a function that is called, and the names that it stores to; none of one that is not seen."""
+        if function in active:
+            return [], set()
+        stores, seen = self, nested
+        node = function
         if isinstance(function, Function):
             try:
                 source = read(function.function)
             except CompileError:
-                return set()  # said where it is rewritten
-            node: Any = source.tree
-            found = _Stores(source, self.surely).of(node, {}, (*active, function))
-        elif isinstance(function, Node) and function not in active:
-            found, node = self.of(function, nested, (*active, function)), function
-        else:
-            return set()
-        parameters = _parameters(node)[1:]
-        return {name for value, parameter in zip(call.args, parameters, strict=False) if parameter in found
-                for name in _names(value)}
+                return [], set()  # said where it is rewritten
+            node, stores, seen = source.tree, _Stores(source, self.surely), {}
+        return (_parameters(node), stores.of(node, seen, (*active, function))) if isinstance(node, Node) else ([], set())
 
 
 def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
@@ -182,21 +176,6 @@ def _array_names(value: ast.AST) -> set[str]:
 
 def _parameters(function: Node) -> list[str]:
     return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-
-
-def own_nodes(function: Node) -> tuple[list[ast.AST], list[Node]]:
-    """The nodes of a function, without those of functions in it; and these functions."""
-    nodes: list[ast.AST] = []
-    inner: list[Node] = []
-    todo: list[ast.AST] = [*function.body] if isinstance(function, ast.FunctionDef) else [function.body]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Node):
-            inner.append(node)
-        else:
-            nodes.append(node)
-            todo.extend(children(node))
-    return nodes, inner
 
 
 def _root(node: ast.AST) -> str:

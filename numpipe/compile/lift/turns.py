@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ...core.facts import Facts
 from ...language.pipeline import turns
-from .nodes import children, walk
+from .nodes import children, load, walk
 from .rewriter import Rewriter
 
 WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
@@ -50,16 +50,15 @@ class Turns(Rewriter):
         if self.over_tiles:
             self.error(node.iter, f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share "
                                   "out; give numpipe.tiles the counts of both, or use schedule='cooperative'")
-        for word, left in leaves(node.body):
+        for word, left in leaves(node.body, ast.Break):
             self.error(left, f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of the other warpgroups "
                              "come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller")
         return True
 
     def own_tiles(self, node: ast.For, before: ast.expr, cta: str) -> tuple[ast.expr, ast.expr]:
         """The index before a warpgroup's first tile, and from one of its tiles to the next; those of the CTA: `before`, `cta`."""
-        stride = ast.Name(cta, ast.Load())
-        return (self.call(turns.before_own, [before, stride], node),
-                self.call(turns.own_stride, [stride], node))
+        stride = load(cta)
+        return self.call(turns.before_own, [before, stride], node), self.call(turns.own_stride, [stride], node)
 
     def in_turns(self, body: list[ast.stmt], node: ast.For) -> tuple[list[ast.stmt], bool]:
         """The body of a loop over tiles, rewritten already, with its turns; whether it has any."""
@@ -78,10 +77,22 @@ class Turns(Rewriter):
                 placed.append(give)
         return placed, True
 
+    def tile_body(self, node: ast.For, in_turns: bool) -> tuple[list[ast.stmt], bool]:
+        """The body of a loop over tiles, rewritten, and whether it has turns."""
+        self.over_tiles += 1
+        body = self._block(node.body)
+        self.over_tiles -= 1
+        return self.in_turns(body, node) if in_turns else (body, False)
+
+    def tile_loop(self, node: ast.For, test: ast.expr, body: list[ast.stmt]) -> ast.While:
+        """A loop over tiles, which are counted in `body`."""
+        loop = ast.copy_location(ast.While(test, body, self._block(node.orelse)), node)
+        loop.over_tiles = True  # type: ignore[attr-defined]
+        return loop
+
     def end_of_turns(self, node: ast.For, last: str, cta: str, end: str) -> ast.stmt:
         """Behind a loop whose tiles were taken in turns."""
-        names: list[ast.expr] = [ast.Name(name, ast.Load()) for name in (last, cta, end)]
-        return ast.Expr(self.call(turns.end_turns, names, node))
+        return ast.Expr(self.call(turns.end_turns, [load(name) for name in (last, cta, end)], node))
 
     def check_turns(self, node: ast.FunctionDef) -> None:
         """In a kernel function that has been rewritten: pipelines stand in loops over tiles, of which there is one."""
@@ -111,13 +122,11 @@ def _passes(statement: ast.stmt) -> bool:
     return True
 
 
-def leaves(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    """`break` and `return` that leave a loop with this body."""
+def leaves(body: list[ast.stmt], *of_loops: type[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """`return` that leaves a block with this body, and those of `of_loops` (`break`, `continue`) whose loop is not in it."""
     def below(node: ast.AST, inner: bool) -> Iterator[tuple[str, ast.stmt]]:
-        if isinstance(node, ast.Return):
-            yield "return", node
-        if isinstance(node, ast.Break) and not inner:
-            yield "break", node
+        if isinstance(node, ast.Return) or (isinstance(node, of_loops) and not inner):
+            yield type(node).__name__.lower(), node
         if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
             for child in children(node):
                 yield from below(child, inner or isinstance(node, (ast.For, ast.While)))

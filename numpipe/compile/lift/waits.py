@@ -16,12 +16,12 @@ wait is longer and never too short::
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ...language.tiles import mma
 from .fold import MISSING, stores
-from .nodes import children, walk
+from .nodes import own, walk
 from .rewriter import Rewriter
 
 MOST = 7
@@ -48,8 +48,8 @@ class Waits(Rewriter):
             value = self.constants.evaluate(test, names)
             return None if value is MISSING else bool(value)
 
-        dropped = {id(part.value) for part in _own(node.body) if isinstance(part, ast.Expr)}  # an error, told as that
-        for call in _own(node.body):
+        dropped = {id(part.value) for part in own(node.body) if isinstance(part, ast.Expr)}  # an error, told as that
+        for call in own(node.body):
             if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords and id(call) not in dropped and (
                     self.value(call.func) is mma.wgmma_wait):
                 name = call.args[0].id if isinstance(call.args[0], ast.Name) else ""
@@ -59,15 +59,6 @@ class Waits(Rewriter):
 
     def _issues(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Call) and self.value(node.func) is mma.wgmma
-
-
-def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes of a function, without those of functions in it."""
-    todo: list[ast.AST] = list(body)
-    while todo:
-        node = todo.pop()
-        yield node
-        todo += [] if isinstance(node, (ast.FunctionDef, ast.Lambda)) else children(node)
 
 
 def pending(function: ast.FunctionDef, wait: ast.AST, name: str, asked: Asked) -> int:
@@ -114,7 +105,7 @@ def _before(way: list[Step], name: str, asked: Asked) -> int:
     if not outer:
         return 0  # made by nobody here: it is a parameter
     if isinstance(owner, ast.For) and field == "body":  # from the step before, or from before the loop
-        if any(isinstance(node, (ast.Continue, ast.Break)) for node in _own(body)):
+        if any(isinstance(node, (ast.Continue, ast.Break)) for node in own(body)):
             return 0  # a step may end before it issues what stands behind
         again = 0
         for statement in reversed(body[position:]):

@@ -10,6 +10,7 @@ from ...plan import profiling
 from .calls import Calls
 from .fold import literal_node
 from .subset import WITH
+from .turns import leaves
 
 LEFT = {"region": "the region without ending it", "turn": "the turn without passing it"}
 
@@ -30,7 +31,8 @@ class WithBlocks(Calls):
         what = function.__name__
         if len(node.items) > 1 or item.optional_vars is not None:
             self.error(node, f"a {what} stands alone: with numpipe.{what}(\"name\"):")
-        self._stays_in(what, node.body, False)
+        for word, left in leaves(node.body, ast.Break, ast.Continue):
+            self.error(left, f"'{word}' leaves {LEFT[what]}: put it behind the 'with'")
         argument, = self.bind(function, call)
         name = self.value(argument)
         if name is None and function is order_tokens.turn:
@@ -50,17 +52,6 @@ class WithBlocks(Calls):
         begin, end = (ast.copy_location(ast.Expr(self.call(operation, [argument], node)), node)
                       for operation in (enter, leave))
         return [begin, *self._block(node.body), end]
-
-    def _stays_in(self, what: str, body: list[ast.stmt], in_loop: bool) -> None:
-        for statement in body:
-            if isinstance(statement, ast.Return) or (isinstance(statement, (ast.Break, ast.Continue)) and not in_loop):
-                word = type(statement).__name__.lower()
-                self.error(statement, f"'{word}' leaves {LEFT[what]}: put it behind the 'with'")
-            if isinstance(statement, (ast.FunctionDef, ast.Lambda)):
-                continue
-            inner = in_loop or isinstance(statement, (ast.For, ast.While))
-            for part in ("body", "orelse"):
-                self._stays_in(what, getattr(statement, part, []), inner)
 
     def _token(self, node: ast.With, name: str) -> int:
         """The number of an order token among the kernel's; refuses blocks that could only wait for ever."""

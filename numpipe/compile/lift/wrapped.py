@@ -33,9 +33,8 @@ from ...plan.specs import BlockSpec
 from . import lambdas
 from .fold import Constants, stores
 from .lift import read
-from .nodes import walk
+from .nodes import assign, definition, load, located, own, parameters, walk
 from .positions import Source
-from .stored import own_nodes
 
 INDICES = "np__indices"
 STEPS = "np__steps_{}"
@@ -91,23 +90,18 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
     constants = Constants(source.namespace, {})
 
     def wrap(node: ast.FunctionDef) -> ast.FunctionDef:
-        for part in own_nodes(node)[0]:
+        for part in own(node.body):
             if isinstance(part, ast.Return) and part.value is not None:
                 raise CompileError(source.position(part).stamp(f"kernel {source.name}: a kernel returns nothing: store results to "
                                                                "its output tiles"))
-        parameters = {part.arg for part in walk(node.args) if isinstance(part, ast.arg)}
-        name = f"{node.name}_" if node.name in parameters else node.name
-        body = ast.FunctionDef(name, _arguments([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s)
-                                                                         for s in node.body], [], None)
-        if "type_params" in ast.FunctionDef._fields:  # Python 3.12
-            setattr(body, "type_params", [])  # noqa: B010
-        places: list[ast.stmt] = [ast.Assign([ast.Name(_index(d), ast.Store())], _call("np__program_id", ast.Constant(d)))
-                                  for d in range(grid.parallel)]
+        given = {part.arg for part in walk(node.args) if isinstance(part, ast.arg)}
+        name = f"{node.name}_" if node.name in given else node.name
+        body = definition(name, parameters([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s) for s in node.body])
+        places = [assign(_index(d), _call("np__program_id", ast.Constant(d))) for d in range(grid.parallel)]
         keywords = [ast.keyword("grid", ast.Tuple([_size(grid, d) for d in grid.sequential] or [ast.Constant(1)], ast.Load()))]
         keywords += [ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
                      for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)]
-        emitted = ast.Call(ast.Name("np__emit", ast.Load()), [ast.Name(name, ast.Load())], keywords)
-        run = ast.Expr(ast.Call(emitted, [ast.Name(tile, ast.Load()) for tile in tiles], []))
+        run = ast.Expr(ast.Call(ast.Call(load("np__emit"), [load(name)], keywords), [load(tile) for tile in tiles], []))
         inner = {id(part) for statement in body.body for part in walk(statement)}
         node.body = [*places, body, run]
         for statement in node.body:
@@ -127,15 +121,11 @@ def _index(dimension: int) -> str:
 
 def _size(grid: Grid, dimension: int) -> ast.expr:
     """How many steps a sequential dimension has."""
-    return ast.Name(STEPS.format(dimension), ast.Load()) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
+    return load(STEPS.format(dimension)) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
 
 
 def _call(function: str, *args: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(function, ast.Load()), list(args), [])
-
-
-def _arguments(names: Sequence[str]) -> ast.arguments:
-    return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+    return ast.Call(load(function), list(args), [])
 
 
 # ---- blocks ------------------------------------------------------------------------------------------------------
@@ -144,9 +134,9 @@ def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique:
     keywords = []
     for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy"):
         names[f"np__{unique}_{option}"] = getattr(spec, option)
-        keywords.append(ast.keyword(option, ast.Name(f"np__{unique}_{option}", ast.Load())))
+        keywords.append(ast.keyword(option, load(f"np__{unique}_{option}")))
     keywords.append(ast.keyword("index_map", _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)))
-    return ast.Call(ast.Name("np__BlockSpec", ast.Load()), [], keywords)
+    return ast.Call(load("np__BlockSpec"), [], keywords)
 
 
 def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
@@ -161,15 +151,14 @@ def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], uniq
         defaults = ", some with defaults" if plain.__defaults__ else ""
         raise SpecError(f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} dimensions: it takes one "
                         "index of each")
-    own = [_index(d) for d in grid.sequential] or ["np__step"]
+    steps = [_index(d) for d in grid.sequential] or ["np__step"]
     if plain.__name__ == "<lambda>":
         body = _inlined(plain, lambdas.find(plain, what), names, unique)
     else:
         names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
         used = _read(names[f"np__{unique}_map"])
-        body = _call(f"np__{unique}_map", *(ast.Name(_index(d), ast.Load()) if reads else ast.Constant(0)
-                                            for d, reads in enumerate(used)))
-    return ast.Lambda(_arguments(own), body)
+        body = _call(f"np__{unique}_map", *(load(_index(d)) if reads else ast.Constant(0) for d, reads in enumerate(used)))
+    return ast.Lambda(parameters(steps), body)
 
 
 def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], unique: str) -> ast.expr:
@@ -212,8 +201,5 @@ class _Programs(ast.NodeTransformer):
         axis = self.constants.evaluate(given[0], self.local) if len(given) == 1 else None
         if not isinstance(axis, int) or not self.grid.parallel <= axis < self.grid.rank:
             return node  # a dimension of CTAs, or misused
-        step = ast.Subscript(ast.Name(INDICES, ast.Load()), ast.Constant(axis - self.grid.parallel), ast.Load())
-        found = step if function is programs.program_id else _size(self.grid, axis)
-        for part in walk(found):
-            ast.copy_location(part, node)
-        return found
+        step = ast.Subscript(load(INDICES), ast.Constant(axis - self.grid.parallel), ast.Load())
+        return located(step if function is programs.program_id else _size(self.grid, axis), node)

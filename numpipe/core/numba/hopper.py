@@ -18,7 +18,7 @@ from ...arch.hopper import HOPPER
 from ..undisturbed import COMPILES
 from . import quicker
 
-__all__ = ["Typed", "compile_kernel", "compiling_for_hopper", "front_end"]
+__all__ = ["Typed", "compile_kernel", "compiling_for_hopper"]
 
 
 class _Hopper:
@@ -183,8 +183,3 @@ def _print_modules(library: Any) -> None:
         met.update(new)
         libraries += new
     library._llvm_strs = [str(one._module) for one in libraries]
-
-
-def front_end(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int) -> Any:
-    """The code library of `compile_kernel`."""
-    return compile_kernel(entry, argtypes, threads=threads)._codelibrary

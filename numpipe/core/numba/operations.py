@@ -34,8 +34,7 @@ from .values import fields
 
 __all__ = [
     "Typer", "attribute", "binary", "call", "call_value", "constant_attribute", "constant_attributes", "field_attributes",
-    "helper_type", "immediate", "literal", "method", "no_code", "operation_type", "overload", "returns", "tuple_of",
-    "unliteral",
+    "helper_type", "immediate", "literal", "method", "no_code", "operation_type", "overload", "returns", "tuple_of", "unliteral",
 ]
 
 Typer = Callable[..., Any]
@@ -137,15 +136,20 @@ def returns(typing_context: Any, function: Any, argtypes: Sequence[Any]) -> Any:
     return fnty.get_call_type(typing_context, tuple(argtypes), {}).return_type
 
 
-def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
-              codegen: Callable[[Any, Any, Any, Any], Any]) -> None:
-    """Attribute `name` of values of `type_class`: `typer(type) -> type`, `codegen(context, builder, type, value)`."""
+def _resolved(type_class: type, name: str, typer: Callable[[Any], Any]) -> None:
+    """The type of attribute `name` of values of `type_class`: ``typer(type)``."""
 
     @typing_registry.register_attr
     class Attribute(AttributeTemplate):  # type: ignore[misc]
         key = type_class
 
     setattr(Attribute, f"resolve_{name}", lambda self, ty: typer(ty))
+
+
+def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
+              codegen: Callable[[Any, Any, Any, Any], Any]) -> None:
+    """Attribute `name` of values of `type_class`: `typer(type) -> type`, `codegen(context, builder, type, value)`."""
+    _resolved(type_class, name, typer)
     lowering_registry.lower_getattr(type_class, name)(codegen)
 
 
@@ -195,14 +199,7 @@ def method(type_class: type, name: str, function: Any) -> None:
             sig = function._numba_type_.get_call_type(self.context, (self.this, *args), kws)
             return None if sig is None else signature(sig.return_type, *sig.args[1:], recvr=self.this)
 
-    def resolve(self: Any, ty: Any) -> Any:
-        return types.BoundFunction(Method, ty)
-
-    @typing_registry.register_attr
-    class Attribute(AttributeTemplate):  # type: ignore[misc]
-        key = type_class
-
-    setattr(Attribute, f"resolve_{name}", resolve)
+    _resolved(type_class, name, lambda ty: types.BoundFunction(Method, ty))
 
     @lowering_registry.lower(Method.key, type_class, types.VarArg(types.Any))
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -14,22 +14,12 @@ __all__ = ["fields", "machine_model", "struct", "struct_model"]
 
 def struct_model(type_class: type, fields: Callable[[Any], Sequence[tuple[str, Any]]]) -> None:
     """Values of `type_class` are structures; ``fields(type)``: (name, Numba type) of each field."""
-
-    class Model(models.StructModel):  # type: ignore[misc]
-        def __init__(self, manager: Any, fe_type: Any) -> None:
-            super().__init__(manager, fe_type, fields(fe_type))
-
-    register_model(type_class)(Model)
+    register_model(type_class)(lambda manager, ty: models.StructModel(manager, ty, fields(ty)))
 
 
 def machine_model(type_class: type, machine: Callable[[Any], Any]) -> None:
     """Values of `type_class` are values of the LLVM type ``machine(type)``."""
-
-    class Model(models.PrimitiveModel):  # type: ignore[misc]
-        def __init__(self, manager: Any, fe_type: Any) -> None:
-            super().__init__(manager, fe_type, machine(fe_type))
-
-    register_model(type_class)(Model)
+    register_model(type_class)(lambda manager, ty: models.PrimitiveModel(manager, ty, machine(ty)))
 
 
 def fields(context: Any, builder: Any, ty: Any, value: Any) -> Any:

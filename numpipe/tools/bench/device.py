@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .driver import api, call
+
 _PACKAGES = ("numpipe", "numpy", "numba", "numba-cuda", "cuda-bindings", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm",
              "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12", "cupy-cuda12x", "cupy-cuda13x", "jax")
 
@@ -18,14 +20,8 @@ Sensors = Callable[[], dict[str, float]]
 
 def describe() -> dict[str, Any]:
     """Device, driver, host and package versions, ready for JSON. Needs a GPU."""
-    from cuda.bindings import driver
-
-    def call(result: tuple[Any, ...]) -> Any:
-        if int(result[0]):
-            raise RuntimeError(f"the CUDA driver reported {result[0]!r} when asked about the device")
-        return result[1]
-
-    call((*driver.cuInit(0), None))
+    driver = api()
+    call(driver.cuInit(0))
     device = call(driver.cuDeviceGet(0))
 
     def attribute(name: str) -> int:
@@ -51,8 +47,7 @@ def describe() -> dict[str, Any]:
 
 def cards() -> list[str]:
     """The UUIDs of all GPUs that this process sees, in CUDA's order; none where there is no driver."""
-    from cuda.bindings import driver
-
+    driver = api()
     status = driver.cuInit(0)[0]
     count = driver.cuDeviceGetCount()[1] if int(status) == 0 else 0
     return [_uuid(driver.cuDeviceGetUuid(number)[1].bytes) for number in range(count)]
@@ -94,10 +89,9 @@ def _uuid(raw: bytes) -> str:
 def _nvml() -> Sensors | None:
     try:
         import pynvml as nvml
-        from cuda.bindings import driver
 
         nvml.nvmlInit()
-        status, uuid = driver.cuDeviceGetUuid(0)
+        status, uuid = api().cuDeviceGetUuid(0)
         # CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's
         handle = nvml.nvmlDeviceGetHandleByUUID(_uuid(uuid.bytes)) if int(status) == 0 else \
             nvml.nvmlDeviceGetHandleByIndex(0)

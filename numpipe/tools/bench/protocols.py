@@ -146,27 +146,24 @@ class _Session:
         self.count = 0
         self.calls = 1
 
-    def measure(self, name: str) -> Any:
-        return self._measure(name, self.calls)
-
-    def _measure(self, name: str, calls: int) -> Any:
-        handle = self.timer.measure(self.functions[name], calls, self.count)
+    def measure(self, name: str, calls: int | None = None) -> Any:
+        calls = calls or self.calls
         self.count += calls
-        return handle
+        return self.timer.measure(self.functions[name], calls, self.count - calls)
+
+    def launch(self, name: str) -> None:
+        launch(self.functions[name], self.count, 4 * self.calls)
+        self.count += 4 * self.calls
 
     def warm_up(self) -> None:
         """First calls (compiles, plans) outside all measurements; then how many calls make `plan.work` of GPU time."""
         for name in self.turns:
-            self.timer.seconds(self._measure(name, 3))
-        each = [self.timer.seconds(self._measure(name, 3)) for name in self.turns]
+            self.timer.seconds(self.measure(name, 3))
+        each = [self.timer.seconds(self.measure(name, 3)) for name in self.turns]
         self.calls = max(1, round(self.plan.work / max(statistics.fmean(each), 1e-7)))
         for name in self.turns:  # who makes a program of many calls compiles it now, not under the load
-            launch(self.functions[name], self.count, 4 * self.calls)
-            self.count += 4 * self.calls
+            self.launch(name)
             self.timer.seconds(self.measure(name))
-
-    def sample(self, protocol: Protocol, times: dict[str, list[float]], read: dict[str, dict[str, float]]) -> Sample:
-        return Sample(protocol, self.reference, self.calls, times, read)
 
     def taken(self, name: str, handles: list[Any], times: dict[str, list[float]], read: dict[str, dict[str, float]]) -> None:
         """Note the times of a competitor's measurements, and the clock in them."""
@@ -180,8 +177,7 @@ class _Session:
         end = self.timer.now() + seconds
         while self.timer.now() < end:
             for name in names:
-                launch(self.functions[name], self.count, 4 * self.calls)
-                self.count += 4 * self.calls
+                self.launch(name)
             self.timer.synchronize()
 
     def burst(self) -> Sample:
@@ -203,7 +199,7 @@ class _Session:
             handles = [self.measure(name) for _ in range(count)]
             read[name] = self.sensors()
             self.taken(name, handles, times, read)
-        return self.sample(protocol, times, read)
+        return Sample(protocol, self.reference, self.calls, times, read)
 
     def interleaved(self) -> Sample:
         self.load(self.turns, self.plan.load)
@@ -216,4 +212,4 @@ class _Session:
         read = {"all": self.sensors()}
         for name in self.turns:
             self.taken(name, handles[name], times, read)
-        return self.sample("interleaved", times, read)
+        return Sample("interleaved", self.reference, self.calls, times, read)

@@ -13,7 +13,7 @@ import io
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -77,61 +77,15 @@ class Counter:
         finally:
             self.lanes = outer
 
-    # ---- what never blocks
-    def mbar_init(self, address: int, count: int, name: str = "") -> None: ...
-
-    def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None: ...
-
-    def mbar_inval(self, address: int) -> None: ...
-
-    def mbar_arrive(self, address: int, count: int = 1) -> None: ...
-
-    def mbar_arrive_remote(self, address: int) -> None: ...
-
-    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None: ...
-
+    # ---- what is answered, and costs nothing; operations that answer nothing stand behind this class
     def map_shared(self, address: int, rank: int) -> int:
         return address
-
-    def cluster_arrive(self) -> None: ...
-
-    def cluster_wait(self) -> None: ...
-
-    def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None: ...
-
-    def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None: ...
 
     def mbar_test(self, address: int, parity: int) -> bool:
         return True
 
-    def mbar_wait(self, address: int, phase: int, step: int = -1) -> None: ...
-
-    def fence_mbarrier_init(self) -> None: ...
-
-    def fence_proxy_async(self) -> None: ...
-
-    def grid_dependency_wait(self) -> None: ...
-
-    def collective(self, operation: str) -> None: ...
-
-    def bar_sync(self, barrier: int, threads: int) -> None: ...
-
-    def bar_arrive(self, barrier: int, threads: int) -> None: ...
-
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
         return bool(values.any() if operation == "any" else values.all())
-
-    def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None: ...
-
-    def bulk_commit(self) -> None: ...
-
-    def bulk_wait(self, pending: int, *, read: bool) -> None: ...
-
-    def wgmma_fence(self) -> None: ...
-
-    def wgmma_commit(self) -> None: ...
-
-    def wgmma_wait(self, pending: int) -> None: ...
 
     # ---- what is counted
     def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
@@ -181,8 +135,6 @@ class Counter:
         self.work["written", self.warpgroup] += values.nbytes
         self.work["sent", self.warpgroup] += 1
 
-    def store_word(self, address: int, value: int) -> None: ...
-
     def load_word(self, address: int) -> int:
         """0, or the next ticket: CTAs are taken to be equally fast."""
         plan = self.unit.tickets
@@ -212,11 +164,12 @@ class Counter:
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Lane 0 stands for all of them."""
         lane: Any = Lane(self)
+        warpgroup: Any = self
         _machine.enter(lane)
         try:
             return [function(*arguments[0])] * len(arguments)
         finally:
-            _machine.enter(self)
+            _machine.enter(warpgroup)
 
     def note(self, event: str, **details: Any) -> None:
         if event == "compute":
@@ -226,6 +179,15 @@ class Counter:
         elif event == "tile begin" and (self.role == "compute" if self.unit.turns > 1 else
                                         self.warpgroup == self.unit.first_compute):
             self.work["tiles",] += 1
+
+
+def _over(*_: Any, **__: Any) -> None:
+    """An operation of a machine that is over at once and counts for nothing: a wait, an arrival, a fence, a commit."""
+
+
+for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
+    if not _operation.startswith("_"):
+        setattr(Counter, _operation, _over)
 
 
 class Lane:

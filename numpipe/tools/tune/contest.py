@@ -74,12 +74,6 @@ def _copy(arg: Any) -> Any:
                     "pass a NumPy array, or one of PyTorch, CuPy or JAX")
 
 
-def competitors(candidates: list[Candidate], given: Buffers) -> dict[str, Callable[[int], Any]]:
-    """The calls by candidate."""
-    return {one.name: lambda number, kernel=one.kernel: given.call(kernel, number)  # type: ignore[misc]
-            for one in candidates}
-
-
 def tried(candidates: list[Candidate], given: Buffers) -> tuple[list[Candidate], dict[str, Refused]]:
     """Call each candidate once on every set: those that can run, and why others cannot. A failed launch ends everything."""
     found, refused = [], {}

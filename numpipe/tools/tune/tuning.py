@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -121,7 +122,7 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     if not chosen:
         raise SpecError("autotune: none of the candidates can run:\n" + "\n".join(f"    {n}: {why}" for n, why in skipped.items()))
 
-    calls = contest.competitors(chosen, given)
+    calls = {one.name: functools.partial(given.call, one.kernel) for one in chosen}
     times = measure(calls) if measure is not None else contest.interleaved(calls, plan)
     seconds = _checked(times, calls)
     name = min(seconds, key=lambda candidate: seconds[candidate])
