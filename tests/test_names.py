@@ -28,7 +28,7 @@ A, C = ArrayType((64, 128), np.float16), ArrayType((64, 64), np.float32)
 
 def entries(compiled: Any) -> list[str]:
     """The symbols that a launch may ask the machine code for."""
-    return re.findall(r"\.visible \.entry (\S+)\(", compiled.inspect("ptx"))
+    return re.findall(r"\.visible \.entry (\S+)\(", compiled.ptx)
 
 
 # ---- names in other scripts ------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_names_of_other_scripts_are_simulated_and_compiled() -> None:
     assert (c == 3).all()
     compiled = größe.compiled(A, ArrayType((128, 64), np.float32), 1, np.float32(0.5))
     (entry,) = entries(compiled)
-    assert compiled.name == "größe" and compiled.entry == entry and entry.isascii() and "gr_c3_b6_c3_9fe" in entry
+    assert compiled.image.name == "größe" and compiled.image.entry == entry and entry.isascii() and "gr_c3_b6_c3_9fe" in entry
 
 
 def test_errors_say_the_names_as_they_are_written() -> None:
@@ -94,13 +94,13 @@ def test_a_kernel_may_have_any_name(name: str) -> None:
     kernel = called(name)
     compiled = kernel.compiled(A, C)
     (entry,) = entries(compiled)
-    assert compiled.name == kernel.name == name and compiled.entry == entry and entry.isascii()
+    assert compiled.image.name == kernel.name == name and compiled.image.entry == entry and entry.isascii()
 
 
 def test_text_in_a_name_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_NAME", "is data")
     name = "f(*_):\n    pass\n__import__('os').environ.update(NUMPIPE_NAME='was executed')\ndef f"
-    assert called(name).compiled(A, C).name == name
+    assert called(name).compiled(A, C).image.name == name
     assert os.environ["NUMPIPE_NAME"] == "is data"
 
 
@@ -123,8 +123,8 @@ def test_a_profile_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.Mo
     saved: list[Path] = []
     monkeypatch.setattr(driver, "get", lambda: types.SimpleNamespace(synchronize=lambda *_: None, copy_out=lambda *_: None))
     monkeypatch.setattr(profiles, "told", lambda *_: types.SimpleNamespace(save=saved.append))
-    unit = types.SimpleNamespace(kernel="../größe", params=types.SimpleNamespace(profile_dir=str(tmp_path)))
-    recorded = profiles.Recorded(types.SimpleNamespace(unit=unit), 0, 0, 8)
+    image = types.SimpleNamespace(name="../größe", recording=types.SimpleNamespace(directory=str(tmp_path)))
+    recorded = profiles.Recorded(image, 0, 0, 8)  # type: ignore[arg-type]
     recorded.pending, recorded.launches = ((1, 1, 1), 0), 1
     profiles._fetched(recorded)
     assert saved == [tmp_path / "_2e_2e_2fgr_c3_b6_c3_9fe_0.json"]
@@ -145,7 +145,7 @@ def test_axes_may_have_any_name() -> None:
         rows = numpipe.axis_index("Zeile 1") * 128 + numpipe.axis_index("größe") * 64 + numpipe.axis_index("$c3")
         c[ds(rows, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    ptx = by_axes.compiled(A, C).inspect("ptx")
+    ptx = by_axes.compiled(A, C).ptx
     assert "%ctaid.x" in ptx and "%ctaid.y" in ptx and "np_axis" not in ptx
 
 

@@ -62,7 +62,7 @@ try:
     zeros.compiled(A, C)
 except KeyboardInterrupt:
     print("interrupted")
-print(zeros.compiled(A, C).name)
+print(zeros.compiled(A, C).image.name)
 """, tmp_path) == "interrupted\nzeros\n"
 
 

@@ -318,7 +318,7 @@ def test_elements_that_stand_for_many_are_copied_once_and_all_keep_their_place()
     assert copies[0][2, 3] == copies[1][2, 1] == 9
 
 
-@pytest.mark.parametrize("name", ["verification", "testing", "_fresh", "sim.schedule"])
+@pytest.mark.parametrize("name", ["tools.verify.verification", "testing", "tools.verify.fresh", "sim.schedule"])
 def test_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     failed, ran = doctest.testmod(importlib.import_module(f"numpipe.{name}"))

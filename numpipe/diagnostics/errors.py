@@ -139,3 +139,7 @@ def _code_length(text: str) -> int:
     except (tokenize.TokenError, SyntaxError):  # a bracket or a string that another line closes
         pass
     return len(text.rstrip().removesuffix("\\").rstrip())
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "numpipe.errors"  # where users find them, and what tracebacks show

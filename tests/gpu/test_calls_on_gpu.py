@@ -57,7 +57,7 @@ def test_other_scalars_of_the_same_types_do_not_compile_again() -> None:
     for x in range(5):
         made(a, c, x, y=2 * x)
         assert (c.copy_to_host() == -x).all()
-    assert len(made._built) == len(made._plans) == 1
+    assert len(made._images) == len(made._plans) == 1
 
 
 @shared.every_factory
