@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import numba as nb
-from ..core.division_cuda import define_division
+from ..core.approximate_cuda import define_approximation
 from ..core.lanes import one_lane
 from ..core.lanes_cuda import elected
 from ..core.op import Helper, Op, entry_operation
@@ -35,7 +35,6 @@ from ..language.tiles.order_cuda import define_order
 from ..language.tiles.reduce_cuda import define_exchange
 from ..language.tiles.refs_cuda import new_ref
 from ..language.tiles.store_ring import drain_stores
-from ..plan.approximate_cuda import define_approximation
 from ..plan.context_cuda import define_axes, new_context
 from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
 from ..plan.unit import Unit
@@ -87,8 +86,7 @@ def _start(unit: Unit) -> Op[..., Any]:
     def typer(_context: Any) -> Any:
         context, builder, _ = yield nb.types.void()
         define_axes(builder.module, unit)
-        define_division(builder.module, unit.params.approx_math)
-        define_approximation(builder.module, unit)
+        define_approximation(builder.module, unit.params.approx_math)
         define_order(builder.module, unit)
         if unit.exchange_bytes:
             define_exchange(builder.module, unit)

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import arith
 from . import numba as nb
-from .division_cuda import divide
+from .approximate_cuda import divide
 from .inert_cuda import InertType
 from .op import Op, cuda_meaning
 

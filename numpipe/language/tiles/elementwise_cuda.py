@@ -11,9 +11,9 @@ import numpy as np
 from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32
 from ...core import arith
 from ...core import numba as nb
+from ...core.approximate_cuda import divide
 from ...core.arith_cuda import compare, convert, kind_of, kinds_of, libdevice, type_of
 from ...core.arith_cuda import operand as number_in
-from ...core.division_cuda import divide
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning, immediate
 from . import elementwise as source

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...core import numba as nb
+from ...core.approximate_cuda import approximate
 from ...core.arith_cuda import libdevice
 from ...core.op import cuda_meaning
-from ...plan.approximate_cuda import approximate
 from . import mathematics as source
 from .elementwise_cuda import evaluated
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...core import numba as nb
+from ...core.approximate_cuda import divide
 from ...core.arith_cuda import compare, convert, type_of
-from ...core.division_cuda import divide
 from ...core.inert import REASON
 from ...core.inert_cuda import STEERLESS, InertType
 from ...core.op import cuda_meaning

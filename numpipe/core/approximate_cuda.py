@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core import numba as nb
-from .unit import Unit
+from . import numba as nb
 
 SYMBOL = "np_approximate"
 Body = Callable[..., Any]
@@ -34,7 +33,16 @@ def approximate(builder: Any, name: str, values: Sequence[Any], exact: Body, app
     return builder.call(function, list(values))
 
 
-def define_approximation(module: Any, unit: Unit) -> None:
-    """The symbol's definition for this kernel, in its entry module."""
+def divide(builder: Any, a: Any, b: Any) -> Any:
+    """``a / b`` of float32 values: rounded correctly, or approximately.
+
+    ``div.approx.f32`` is a reciprocal and a product (PTX ISA, "div": at most 2 ulp for divisors of 2^-126 to 2^126).
+    """
+    return approximate(builder, "divide", (a, b), lambda inner, x, y: inner.fdiv(x, y),
+                       lambda inner, x, y: nb.external(inner, "llvm.nvvm.div.approx.f", nb.f32, (x, y)))
+
+
+def define_approximation(module: Any, chosen: bool) -> None:
+    """The symbol's definition for a kernel, in its entry module: whether it asks for approximations."""
     with nb.define(module, SYMBOL, nb.i1) as (builder, _):
-        builder.ret(nb.const(int(unit.params.approx_math), nb.i1))
+        builder.ret(nb.const(int(chosen), nb.i1))
