@@ -9,7 +9,6 @@ import itertools
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 
 from numpipe import launch
 from numpipe.errors import LaunchError
+from numpipe.plan.resources import Resources
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -27,19 +27,10 @@ ALONE = True  # it orders streams against each other, and exhausts what a launch
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n"
 
 
-@dataclass(frozen=True)
-class Kernel:
-    cubin: bytes
-    arrays: tuple[str, ...]
-    majors: tuple[str, ...]
-    maps: tuple[launch.MapRequest, ...] = ()
-    name: str = "probe"
-    entry: str = "probe"
-    threads: int = 128
-    smem_bytes: int = 0
-    debug: bool = False
-    profiled: bool = False
-    dynamic: bool = False
+def probe(cubin: bytes, arrays: tuple[str, ...], majors: tuple[Any, ...], maps: tuple[launch.MapRequest, ...] = (),
+          smem_bytes: int = 0) -> launch.Image:
+    """The image of a kernel in PTX; what it uses is nobody's question here."""
+    return launch.Image("probe", "probe", cubin, 128, smem_bytes, arrays, majors, maps, Resources(32, 0, 0, 0, 128, 0, 0, ()))
 
 
 def box_ptx(rank: int, nbytes: int) -> bytes:
@@ -106,7 +97,7 @@ def load_box(array: np.ndarray[Any, Any], box: tuple[int, ...], at: tuple[int, .
     nbytes = int(np.prod(box)) * 2
     c = np.zeros(nbytes // 2, np.uint16)
     major = launch.major_order(info)
-    kernel = Kernel(box_ptx(array.ndim, nbytes), ("a", "c"), (major, "row"), (launch.MapRequest(0, box, swizzle),),
+    kernel = probe(box_ptx(array.ndim, nbytes), ("a", "c"), (major, "row"), (launch.MapRequest(0, box, swizzle),),
                     smem_bytes=nbytes + 16)
     infos = [info, launch.describe(c, "c")]
     launch.run(launch.Prepared(kernel, infos, [np.int32] * array.ndim), (1, 1, 1), infos, at, outputs=1)
@@ -155,7 +146,7 @@ def test_tma_reads_the_box_that_the_map_describes(array: Any, box: tuple[int, ..
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)], ids=str)
 def test_a_kernel_with_a_map_of_an_array_without_elements_runs(shape: tuple[int, int]) -> None:
     infos = [launch.describe(numbers(*shape), "a"), launch.describe(numbers(*shape), "c")]
-    kernel = Kernel(copy_ptx(2), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (4, 64), 128),))
+    kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (4, 64), 128),))
     prepared = launch.Prepared(kernel, infos)
     launch.run(prepared, (1, 1, 1), infos, outputs=1)
     assert all(launched.buffer[:128] != bytes(128) for launched in prepared._launches.values()) and prepared._launches
@@ -177,7 +168,7 @@ def test_strides_of_a_permuted_view_need_no_order() -> None:
     assert a.stride() == (16, 96, 1)
     c = torch.zeros(2 * 2 * 16, dtype=torch.int16, device="cuda")
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
-    kernel = Kernel(box_ptx(3, 128), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (2, 2, 16), 0),), smem_bytes=144)
+    kernel = probe(box_ptx(3, 128), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (2, 2, 16), 0),), smem_bytes=144)
     stream = launch.current_stream(infos)
     launch.run(launch.Prepared(kernel, infos, [np.int32] * 3), (1, 1, 1), infos, (4, 1, 0), stream, outputs=1)
     assert torch.equal(c.reshape(2, 2, 16), a[4:6, 1:3])
@@ -194,7 +185,7 @@ def test_host_arrays_go_through_a_kernel_and_back(shape: tuple[int, int], order:
     a = {"C": values, "F": np.asfortranarray(values), "sliced": wide[::2, ::3]}[order]
     c = np.zeros_like(a)
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
-    kernel = Kernel(copy_ptx(np.dtype(dtype).itemsize), ("a", "c"), tuple(map(launch.major_order, infos)))
+    kernel = probe(copy_ptx(np.dtype(dtype).itemsize), ("a", "c"), tuple(map(launch.major_order, infos)))
     launch.run(launch.Prepared(kernel, infos), (1, 1, 1), infos, outputs=1, fresh=1)
     np.testing.assert_array_equal(c, values)
 
@@ -207,7 +198,7 @@ def test_a_thread_that_never_touched_the_gpu_may_launch() -> None:
             test_host_arrays_go_through_a_kernel_and_back((3, 5), "C", np.float16)
             like = launch.describe(launch.DeviceArray((3, 5), np.float16), "a")
             c = launch.describe(launch.DeviceArray((3, 5), np.float16), "c")
-            kernel = Kernel(copy_ptx(2), ("a", "c"), ("row", "row"))
+            kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"))
             launch.run(launch.Prepared(kernel, [like, c]), (1, 1, 1), [like, c], outputs=1)
         except BaseException as error:
             failures.append(error)
@@ -223,7 +214,7 @@ def copied(a: Any) -> Any:
     info = launch.describe(a, "a")
     c = launch.empty_like_kind(info, info.shape, info.dtype)
     infos = [info, launch.describe(c, "c")]
-    kernel = Kernel(copy_ptx(info.dtype.itemsize), ("a", "c"), tuple(map(launch.major_order, infos)))
+    kernel = probe(copy_ptx(info.dtype.itemsize), ("a", "c"), tuple(map(launch.major_order, infos)))
     launch.run(launch.Prepared(kernel, infos), (1, 1, 1), infos, stream=launch.current_stream(infos), outputs=1)
     return c
 
@@ -275,7 +266,7 @@ def test_the_device_arrays_of_numpipe_are_read_by_others() -> None:
 CHILD = """
 import numpy as np, sys
 sys.path.insert(0, sys.argv[1])
-from test_launch_gpu import HEAD, Kernel, load_box, numbers
+from test_launch_gpu import HEAD, probe, load_box, numbers
 from numpipe import launch
 from numpipe.errors import LaunchError
 """
@@ -283,7 +274,7 @@ POISON = """
 ptx = HEAD + ".visible .entry probe(.param .align 64 .b8 t[128], .param .u64 a, .param .u64 b, .param .u64 c) { trap; }"
 c = np.zeros(4, np.float32)
 infos = [launch.describe(c, "c")]
-prepared = launch.Prepared(Kernel((ptx + chr(0)).encode(), ("c",), ("row",)), infos)
+prepared = launch.Prepared(probe((ptx + chr(0)).encode(), ("c",), ("row",)), infos)
 for attempt in range(2):
     try:
         launch.run(prepared, (1, 1, 1), infos, outputs=1)
@@ -323,7 +314,7 @@ def test_an_innermost_coordinate_must_be_a_multiple_of_16_bytes() -> None:
 
 def test_too_much_shared_memory_is_refused() -> None:
     c = launch.describe(launch.DeviceArray((3, 5), np.float16), "c")
-    kernel = Kernel(copy_ptx(2), ("a", "c"), ("row", "row"), smem_bytes=300_000)
+    kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"), smem_bytes=300_000)
     with pytest.raises(LaunchError, match="kernel 'probe' .*300000 bytes of shared memory"):
         launch.run(launch.Prepared(kernel, [c, c]), (1, 1, 1), [c, c], outputs=1)
 
@@ -331,7 +322,7 @@ def test_too_much_shared_memory_is_refused() -> None:
 def test_a_parameter_list_that_differs_is_refused() -> None:
     c = launch.describe(launch.DeviceArray((4,), np.float16), "c")
     with pytest.raises(LaunchError, match="takes parameters of"):
-        launch.run(launch.Prepared(Kernel(copy_ptx(2), ("c",), ("row",)), [c], [np.int32]), (1, 1, 1), [c], (1,), outputs=1)
+        launch.run(launch.Prepared(probe(copy_ptx(2), ("c",), ("row",)), [c], [np.int32]), (1, 1, 1), [c], (1,), outputs=1)
 
 
 def test_the_gpu_is_found() -> None:
