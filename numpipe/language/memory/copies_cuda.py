@@ -9,13 +9,11 @@ from ...core.lanes import one_lane
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import SpecError
 from ...intrinsics import cp_async_bulk
-from ...plan.context_cuda import ContextType
 from ..tiles.order import before_async
 from ..tiles.refs_cuda import SmemType, gmem_value
 from ..tiles.views_cuda import ViewType
 from . import copies as source
-from .boxes import Boxes, cut_prefetch
-from .shared import one_barrier
+from .boxes import Boxes
 from .shared_cuda import BarriersType, barrier_address
 
 I32, I64, BOOL = nb.types.int32, nb.types.int64, nb.types.boolean
@@ -78,10 +76,6 @@ def _predicate(operation: str, ty: Any) -> None:
         raise SpecError(f"{operation}: predicate must be a bool, got {_said(ty)}")
 
 
-def _checked(operation: str, np_: ContextType, view: ViewType, tile: SmemType) -> Boxes:
-    return source.check(operation, np_.unit, view.ref.index, view.axes, view.sizes, tile.layout, tile.dtype, tile.writable)
-
-
 def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
     if isinstance(ty, nb.types.BooleanLiteral):
         return nb.const(int(ty.literal_value), nb.i1)
@@ -95,15 +89,11 @@ def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: 
 
 @cuda_meaning(source.copy_gmem_to_smem)
 def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> Any:
-    if not isinstance(src, ViewType):
-        raise SpecError(source.not_a_view(source.LOAD, "src", _said(src)))
-    if not isinstance(dst, SmemType):
-        raise SpecError(source.not_a_tile(source.LOAD, "dst", _said(dst)))
-    if not isinstance(barrier, BarriersType):
-        raise SpecError(source.not_a_barrier(getattr(barrier, "what", _said(barrier))))
-    one_barrier(source.LOAD, barrier.shape)
-    source.check_barrier(barrier.plan)
-    transfer = TransferType(_checked(source.LOAD, np_, src, dst), src, barrier)
+    source.check_kinds(
+        source.LOAD, src=(isinstance(src, ViewType), source.A_VIEW, _said(src)),
+        dst=(isinstance(dst, SmemType), source.A_TILE, _said(dst)),
+        barrier=(isinstance(barrier, BarriersType), source.A_BARRIER, getattr(barrier, "what", _said(barrier))))
+    transfer = TransferType(source.check_load(np_.unit, src, dst, barrier), src, barrier)
     memory = np_.role == "memory"
     if not memory:
         _predicate(source.LOAD, predicate)
@@ -118,13 +108,11 @@ def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, pr
 
 @cuda_meaning(source.copy_smem_to_gmem)
 def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any, commit_group: Any, reduction_op: Any) -> Any:
-    if not isinstance(src, SmemType):
-        raise SpecError(source.not_a_tile(source.STORE, "src", _said(src)))
-    if not isinstance(dst, ViewType):
-        raise SpecError(source.not_a_view(source.STORE, "dst", _said(dst)))
+    source.check_kinds(source.STORE, src=(isinstance(src, SmemType), source.A_TILE, _said(src)),
+                       dst=(isinstance(dst, ViewType), source.A_VIEW, _said(dst)))
     commit = source.check_flag(source.STORE, "commit_group", immediate(source.STORE, "commit_group", commit_group))
     reduction = source.check_reduction(immediate(source.STORE, "reduction_op", reduction_op), dst.ref.arg.dtype)
-    transfer = TransferType(_checked(source.STORE, np_, dst, src), dst, None, reduction)
+    transfer = TransferType(source.check(source.STORE, np_.unit, dst, src), dst, None, reduction)
     memory = np_.role == "memory"
     argtypes = (transfer, BOOL, BOOL)
     if not memory:
@@ -141,11 +129,8 @@ def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any,
 
 @cuda_meaning(source.async_prefetch)
 def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
-    if not isinstance(src, ViewType):
-        raise SpecError(source.not_a_view(source.PREFETCH, "src", _said(src)))
-    source.rows_and_columns(source.PREFETCH, src.ref.arg, src.axes)
-    source.reachable(source.PREFETCH, np_.unit, src.ref.index)
-    transfer = TransferType(cut_prefetch(src.ref.arg, src.ref.index, src.axes, src.sizes), src)
+    source.check_kinds(source.PREFETCH, src=(isinstance(src, ViewType), source.A_VIEW, _said(src)))
+    transfer = TransferType(source.check_prefetch(np_.unit, src), src)
     memory = np_.role == "memory"
     if not memory:
         nb.returns(typing_context, source.prefetch_by_one, (transfer,))

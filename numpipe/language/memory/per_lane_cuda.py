@@ -20,8 +20,7 @@ from ..tiles.shared_cuda import Value as Int
 from ..tiles.shared_cuda import converge
 from . import per_lane as source
 from .shared import NO_SLOTS
-from .shared_cuda import SlotsType
-from .shared_cuda import _slot as slot
+from .shared_cuda import AtType, SlotsType, slot, with_at
 
 I32, F32 = nb.types.int32, nb.types.float32
 
@@ -34,45 +33,18 @@ class LaneTileType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"lane({tile})")
 
 
-class LaneAtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, tile: SmemType) -> None:
-        self.tile = tile
-        super().__init__(name=f"lane at({tile})")
-
-
-for _type in (LaneTileType, LaneAtType):
-    nb.machine_model(_type, lambda ty: nb.i32)
-
-
 class LaneSlotsType(nb.types.Type):  # type: ignore[misc]
     def __init__(self, slots: SlotsType) -> None:
         self.slots = slots
         super().__init__(name=f"lane({slots})")
 
 
-class LaneSlotsAtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, slots: SlotsType) -> None:
-        self.slots = slots
-        super().__init__(name=f"lane at({slots})")
-
-
+nb.machine_model(LaneTileType, lambda ty: nb.i32)
 nb.struct_model(LaneSlotsType, lambda ty: [("address", I32)])
-nb.struct_model(LaneSlotsAtType, lambda ty: [("address", I32)])
-nb.attribute(LaneSlotsType, "at", lambda ty: LaneSlotsAtType(ty.slots), lambda c, b, ty, value: value)
+with_at(LaneTileType)
+with_at(LaneSlotsType)
 nb.constant_attribute(LaneSlotsType, "shape", lambda ty: ty.slots.plan.kind.shape)
-
-
-def _slot(target: Any, index: Any) -> Any:
-    if isinstance(target, LaneSlotsType):
-        raise SpecError(NO_SLOTS)
-    if not isinstance(target, LaneSlotsAtType):
-        return None
-    return slot(target, index, LaneTileType)
-
-
-nb.binary(operator.getitem, _slot)
 nb.attribute(LaneTileType, "T", lambda ty: LaneTileType(ty.tile.of(ty.tile.layout.T)), lambda c, b, ty, value: value)
-nb.attribute(LaneTileType, "at", lambda ty: LaneAtType(ty.tile), lambda c, b, ty, value: value)
 nb.constant_attribute(LaneTileType, "shape", lambda ty: ty.tile.layout.shape)
 nb.constant_attribute(LaneTileType, "dtype", lambda ty: ty.tile.dtype.name)
 
@@ -212,10 +184,15 @@ def _registers(dtype: np.dtype) -> tuple[Any, str]:
 
 
 def _get_item(target: Any, index: Any) -> Any:
-    if isinstance(target, LaneAtType):
-        part, address = view(target.tile, index)
-        _, builder, args = yield LaneTileType(part)(target, index)
-        return address(builder, *args)
+    if isinstance(target, LaneSlotsType):
+        raise SpecError(NO_SLOTS)
+    of = target.of if isinstance(target, AtType) else None
+    if isinstance(of, LaneSlotsType):
+        return (yield from slot(target, of.slots, index, LaneTileType))
+    if isinstance(of, LaneTileType):
+        part, address = view(of.tile, index)
+        context, builder, args = yield LaneTileType(part)(target, index)
+        return address(builder, nb.fields(context, builder, target, args[0]).of, args[1])
     if not isinstance(target, LaneTileType):
         return None
     _check_index(index)
@@ -240,4 +217,4 @@ nb.binary(operator.getitem, _get_item)
 nb.binary(operator.setitem, _set_item)
 
 
-__all__ = ["LaneAtType", "LaneTileType", "as_lane", "converge"]
+__all__ = ["LaneTileType", "as_lane", "converge"]

@@ -25,11 +25,11 @@ The same operations are those of the barriers that a kernel allocates itself (`n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...core.op import constant, op
+from ...core.op import constant, helper, op
 from ...diagnostics.errors import CompileError, SpecError
 from ..memory import phases
 from ..memory.shared import BarrierRef, one_barrier
@@ -138,12 +138,26 @@ def wanted(operation: str, kind: str, given: str) -> str:
     return f"{operation} takes {what(kind)}{mend}, got {given}"
 
 
-def _check(operation: str, kind: str, given: Any) -> None:
-    if not isinstance(given, Barrier) or given.kind != kind:
-        raise SpecError(wanted(operation, kind, repr(given) if isinstance(given, Barrier) else type(given).__name__))
-
-
 # ---- the operations
+def apply(operation: str, kind: str, barrier: Any, own: Callable[[BarrierRef], None], function: Callable[..., None]) -> None:
+    """In the compute role: ``own(barrier)`` for one that the kernel allocates, else ``function(ring, part, k)``."""
+    if isinstance(barrier, BarrierRef):
+        one_barrier(operation, barrier.shape)
+        if not barrier.np.memory:
+            own(barrier)
+        return
+    if not isinstance(barrier, Barrier) or barrier.kind != kind:
+        raise SpecError(wanted(operation, kind, repr(barrier) if isinstance(barrier, Barrier) else type(barrier).__name__))
+    if not barrier.ring.np.memory:
+        function(barrier.ring, barrier.part, barrier.k)
+
+
+@helper
+def await_step(ring, part, k):  # type: ignore[no-untyped-def]
+    """Wait for what the pipeline's step k uses."""
+    await_ready(ring, part, step_of(ring, k, 0))
+
+
 @op
 def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
@@ -158,14 +172,7 @@ def barrier_wait(barrier: Any) -> None:
 
     Raises SpecError for anything but a ready barrier, or one of a `numpipe.Barrier`.
     """
-    if isinstance(barrier, BarrierRef):
-        one_barrier("barrier_wait", barrier.shape)
-        if not barrier.np.memory:
-            phases.wait(barrier)
-        return
-    _check("barrier_wait", "ready", barrier)
-    if not barrier.ring.np.memory:
-        await_ready(barrier.ring, barrier.part, step_of(barrier.ring, barrier.k, 0))
+    apply("barrier_wait", "ready", barrier, phases.wait, await_step)
 
 
 @op
@@ -190,14 +197,7 @@ def barrier_arrive(barrier: Any) -> None:
 
     Raises SpecError for anything but a consumed barrier, or one of a `numpipe.Barrier`.
     """
-    if isinstance(barrier, BarrierRef):
-        one_barrier("barrier_arrive", barrier.shape)
-        if not barrier.np.memory:
-            phases.arrive(barrier)
-        return
-    _check("barrier_arrive", "consumed", barrier)
-    if not barrier.ring.np.memory:
-        release_delayed(barrier.ring, barrier.part, barrier.k)
+    apply("barrier_arrive", "consumed", barrier, phases.arrive, release_delayed)
 
 
 @op
