@@ -222,21 +222,6 @@ def store(transfer, predicate, commit):  # type: ignore[no-untyped-def]
 
 
 @helper
-def load_by_one(transfer, predicate):  # type: ignore[no-untyped-def]
-    one_lane(load, transfer, predicate)
-
-
-@helper
-def store_by_one(transfer, predicate, commit):  # type: ignore[no-untyped-def]
-    one_lane(store, transfer, predicate, commit)
-
-
-@helper
-def prefetch_by_one(transfer):  # type: ignore[no-untyped-def]
-    one_lane(issue_prefetches, transfer)
-
-
-@helper
 def fence_and_meet():  # type: ignore[no-untyped-def]
     fence.proxy_async()  # by every writer, before the barrier: the TMA and wgmma read through the async proxy
     meet()
@@ -271,7 +256,7 @@ def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predica
     if not np_.memory:
         check_predicate(LOAD, predicate)
         before_async(dst)
-        load_by_one(Transfer(boxes, src, dst.address, barrier), bool(predicate))
+        one_lane(load, Transfer(boxes, src, dst.address, barrier), bool(predicate))
 
 
 @op(context=True)
@@ -304,7 +289,7 @@ def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True
         check_predicate(STORE, predicate)
         np_.unit.copies_out = True
         before_async(src)
-        store_by_one(Transfer(boxes, dst, src.address, reduction=reduction), bool(predicate), commit)
+        one_lane(store, Transfer(boxes, dst, src.address, reduction=reduction), bool(predicate), commit)
 
 
 @op(context=True)
@@ -355,4 +340,4 @@ def async_prefetch(np_: Context, src: Any) -> None:
     check_kinds(PREFETCH, src=(isinstance(src, GmemView), A_VIEW, type(src).__name__))
     boxes = check_prefetch(np_.unit, src)
     if not np_.memory:
-        prefetch_by_one(Transfer(boxes, src, 0))
+        one_lane(issue_prefetches, Transfer(boxes, src, 0))

@@ -97,13 +97,13 @@ def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, pr
     memory = np_.role == "memory"
     if not memory:
         _predicate(source.LOAD, predicate)
-        nb.returns(typing_context, source.load_by_one, (transfer, BOOL))
+        nb.returns(typing_context, one_lane, (source.load._numba_type_, transfer, BOOL))
     context, builder, args = yield nb.types.void(np_, src, dst, barrier, predicate)
     if not memory:
         nb.call(context, builder, before_async, (dst,), args[2:3])
         value = _transfer(context, builder, transfer, args[1], args[2], barrier_address(context, builder, barrier, args[3]))
         chosen = _truth(context, builder, predicate, args[4])
-        nb.call(context, builder, source.load_by_one, (transfer, BOOL), (value, chosen))
+        _by_one(context, builder, source.load, (transfer, BOOL), (value, chosen))
 
 
 @cuda_meaning(source.copy_smem_to_gmem)
@@ -114,17 +114,16 @@ def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any,
     reduction = source.check_reduction(immediate(source.STORE, "reduction_op", reduction_op), dst.ref.arg.dtype)
     transfer = TransferType(source.check(source.STORE, np_.unit, dst, src), dst, None, reduction)
     memory = np_.role == "memory"
-    argtypes = (transfer, BOOL, BOOL)
     if not memory:
         _predicate(source.STORE, predicate)
         np_.unit.copies_out = True
-        nb.returns(typing_context, source.store_by_one, argtypes)
+        nb.returns(typing_context, one_lane, (source.store._numba_type_, transfer, BOOL, BOOL))
     context, builder, args = yield nb.types.void(np_, src, dst, predicate, commit_group, reduction_op)
     if not memory:
         nb.call(context, builder, before_async, (src,), args[1:2])
         value = _transfer(context, builder, transfer, args[2], args[1])
         chosen = _truth(context, builder, predicate, args[3])
-        nb.call(context, builder, source.store_by_one, argtypes, (value, chosen, nb.const(int(commit), nb.i1)))
+        _by_one(context, builder, source.store, (transfer, BOOL, BOOL), (value, chosen, nb.const(int(commit), nb.i1)))
 
 
 @cuda_meaning(source.async_prefetch)
@@ -133,10 +132,14 @@ def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
     transfer = TransferType(source.check_prefetch(np_.unit, src), src)
     memory = np_.role == "memory"
     if not memory:
-        nb.returns(typing_context, source.prefetch_by_one, (transfer,))
+        nb.returns(typing_context, one_lane, (source.issue_prefetches._numba_type_, transfer))
     context, builder, args = yield nb.types.void(np_, src)
     if not memory:
-        nb.call(context, builder, source.prefetch_by_one, (transfer,), (_transfer(context, builder, transfer, args[1]),))
+        _by_one(context, builder, source.issue_prefetches, (transfer,), (_transfer(context, builder, transfer, args[1]),))
+
+
+def _by_one(context: Any, builder: Any, function: Any, argtypes: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    nb.call(context, builder, one_lane, (function._numba_type_, *argtypes), (nb.nothing(context), *values))
 
 
 def _plain(operation: Any, function: Any, *args: Any) -> None:
@@ -167,5 +170,5 @@ def _wait_stores(typing_context: Any, np_: Any, n: Any, wait_read_only: Any) -> 
     memory = np_.role == "memory"
     context, builder, _ = yield nb.types.void(np_, n, wait_read_only)
     if not memory:
-        nb.call(context, builder, one_lane, (wait._numba_type_, kind), (nb.nothing(context), number))
+        _by_one(context, builder, wait, (kind,), (number,))
         nb.call(context, builder, source.meet, (), ())

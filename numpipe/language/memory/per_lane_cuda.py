@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from ...core.arith_cuda import convert, kind_of, type_of
 from ...core.closure_cuda import BoundType, bound_type
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
+from ...plan.trees_cuda import leaves, made, tree_of
 from ..tiles.refs import READ_ONLY
 from ..tiles.refs_cuda import SmemType, view
 from ..tiles.shared_cuda import Value as Int
-from ..tiles.shared_cuda import converge
 from . import per_lane as source
 from .shared import NO_SLOTS
 from .shared_cuda import AtType, SlotsType, slot, with_at
@@ -56,10 +57,13 @@ def as_lane(ty: Any) -> Any:
     if isinstance(ty, SlotsType):
         return LaneSlotsType(ty)
     if isinstance(ty, nb.types.BaseTuple):
-        return nb.tuple_of(ty, [as_lane(part) for part in ty])
-    if isinstance(ty, BoundType):
-        return bound_type(ty.function, as_lane(ty.captures))
-    return ty
+        return mapped(as_lane, ty)
+    return bound_type(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty
+
+
+def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
+    """`per_lane.mapped`, of types."""
+    return tree_of(ty).build(map(function, leaves(ty)), made)
 
 
 # ---- who am I
@@ -215,6 +219,3 @@ def _set_item(target: Any, index: Any, value: Any) -> Any:
 
 nb.binary(operator.getitem, _get_item)
 nb.binary(operator.setitem, _set_item)
-
-
-__all__ = ["LaneTileType", "as_lane", "converge"]

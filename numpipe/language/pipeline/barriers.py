@@ -34,7 +34,7 @@ from ...diagnostics.errors import CompileError, SpecError
 from ..memory import phases
 from ..memory.shared import BarrierRef, one_barrier
 from .ring import Ring, await_ready, note, release_delayed, step_of
-from .steps import Loop, Place, Written
+from .steps import Loop, Place
 
 __all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
 
@@ -64,10 +64,10 @@ class Barrier:
     __bool__ = __int__ = __index__ = __float__ = _value
 
 
-def kinds(manual: tuple[bool, bool], places: tuple[Place | Written | None, ...]) -> list[tuple[str, Place]]:
+def kinds(manual: tuple[bool, bool], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
     """The barriers that a body is given: of which kind, and where its operand is."""
     return [(kind, place) for kind, asked in zip(("ready", "consumed"), manual, strict=True) if asked
-            for place in places if isinstance(place, Place)]
+            for place in places if place is not None and not place.written]
 
 
 @op

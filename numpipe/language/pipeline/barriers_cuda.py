@@ -52,6 +52,7 @@ def _of_a_barrier(operation: Any, name: str, kind: str, own: Any, function: Any)
 
     @cuda_meaning(operation)
     def typer(typing_context: Any, barrier: Any) -> Any:
+        argtypes: tuple[Any, ...]
         if isinstance(barrier, BarriersType):
             one_barrier(name, barrier.shape)
             called, argtypes, memory = own, (barrier,), barrier.memory

@@ -14,8 +14,9 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ..memory.per_lane import check_lane_carry
-from ..memory.per_lane_cuda import as_lane, converge
+from ..memory.per_lane_cuda import as_lane, mapped
 from ..tiles.layouts import ACCUMULATOR, said
+from ..tiles.shared_cuda import converge
 from ..tiles.tile_cuda import InFlightType, TileType
 from . import emit as source
 from .chains import check_shared, running
@@ -155,11 +156,11 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
             kind = joined
         return kind
 
-    given = _strong(carry)
+    given = mapped(_strong, carry)
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _said(given))
     try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
-        kind = fixed(_in_flight(given, emitted.pipe.context.role) if emitted.facts.products else given)
+        kind = fixed(mapped(lambda part: _in_flight(part, emitted.pipe.context.role), given) if emitted.facts.products else given)
     except CompileError:
         kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
     context, builder, args = yield kind(emitted, refs, carry)
@@ -177,18 +178,12 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
 
 # ---- types of carries
 def _strong(carry: Any) -> Any:
-    """The type of an initial carry: Python's numbers become int32 and float32."""
-    if isinstance(carry, nb.types.BaseTuple):
-        return nb.tuple_of(carry, [_strong(part) for part in carry])
-    if isinstance(carry, nb.types.IntegerLiteral):
-        return I32
-    return nb.unliteral(carry)
+    """The type of a part of an initial carry: Python's numbers become int32 and float32."""
+    return I32 if isinstance(carry, nb.types.IntegerLiteral) else nb.unliteral(carry)
 
 
 def _in_flight(carry: Any, role: str) -> Any:
-    """The type of a carry whose tiles may be in flight."""
-    if isinstance(carry, nb.types.BaseTuple):
-        return nb.tuple_of(carry, [_in_flight(part, role) for part in carry])
+    """The type of a part of a carry, where a tile may be in flight."""
     accumulator = isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
     return InFlightType(carry, role) if accumulator else carry
 

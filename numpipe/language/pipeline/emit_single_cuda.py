@@ -10,6 +10,7 @@ from ...core.inert import REASON
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
+from ..memory.per_lane_cuda import mapped
 from ..tiles.tile_cuda import InFlightType, TileType
 from . import emit_single as source
 from .emit import check_body, run_carry, run_steps
@@ -38,7 +39,7 @@ def _emitted_alone(_context: Any, pipe: Any, body: Any, init_carry: Any) -> Any:
 def _run_alone(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
     carry = emitted.carry
     if emitted.pipe.context.role == "memory" and not emitted.mirrored:
-        inert = _inert(carry)
+        inert = mapped(_inert, carry)
         context, builder, _ = yield inert(emitted, *refs)
         return _no_value(context, builder, inert)
     if emitted.pipe.inert_grid is not None:
@@ -58,9 +59,7 @@ def _run_alone(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
 
 
 def _inert(carry: Any) -> Any:
-    """The type of a final carry in the memory role."""
-    if isinstance(carry, nb.types.BaseTuple):
-        return nb.tuple_of(carry, [_inert(part) for part in carry])
+    """The type of a part of a final carry in the memory role."""
     if isinstance(carry, InFlightType):
         return carry.tile
     return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)

@@ -166,8 +166,9 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
     if steps_of is not None:
         check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
     facts = planned(np_.unit, site, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
-                    known_grid(known, len(grid)), constant(where, "max_concurrent_steps", max_concurrent_steps),
-                    constant(where, "delay_release", delay_release), default, steps_of is not None, manual, single)
+                    known if len(known) == len(grid) else (None,) * len(grid),  # none of a grid that is not written in place
+                    constant(where, "max_concurrent_steps", max_concurrent_steps), constant(where, "delay_release", delay_release),
+                    default, steps_of is not None, manual, single)
     try:
         sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
@@ -177,11 +178,6 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
 
 
 # ---- what both executions check
-def known_grid(known: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
-    """The constants in a grid; nothing is known of one that is not written in place."""
-    return known if len(known) == rank else (None,) * rank
-
-
 def planned(unit: Unit, site: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
             known: tuple[int | None, ...], said: int | None, delay: int | None, default: int, unequal: bool,
             manual: tuple[bool, bool], single: bool) -> PipelineFacts:

@@ -90,7 +90,7 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
     if unequal:
         source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)),
                               len(out_specs) > 0)
-    sizes = source.known_grid(nb.literal(known), len(grid))
+    sizes = nb.literal(known) if len(known) == len(grid) else (None,) * len(grid)  # none of a grid that is not written in place
     facts = source.planned(np_.unit, place, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)), sizes,
                            immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay), default,
                            unequal, manual, single)
