@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...core.op import constant, helper, op
+from ...core.op import helper, op
 from ...diagnostics.errors import CompileError, SpecError
 from ..memory import phases
 from ..memory.shared import BarrierRef, one_barrier
@@ -86,13 +86,8 @@ def by_kind(manual: tuple[bool, bool], barriers: Sequence[Any]) -> list[Sequence
 
 
 # ---- what both executions check
-def asked_for(where: str, *given: Any) -> tuple[bool, bool]:
-    """The two options of a pipeline that ask for barriers; SpecError for what is no compile-time bool."""
-    return check_manual(where, *(constant(where, name, value) for name, value in zip(MANUAL, given, strict=True)))
-
-
 def check_manual(where: str, *given: Any) -> tuple[bool, bool]:
-    """The same, of values known when the kernel is compiled."""
+    """The two options of a pipeline that ask for barriers; SpecError for what is no bool."""
     for name, value in zip(MANUAL, given, strict=True):
         if not isinstance(value, bool):
             raise SpecError(f"{where}: {name} must be True or False, got {value!r}")

@@ -32,7 +32,7 @@ from ...plan.specs import BlockSpec
 from ...plan.trees import Tree, leaves, mismatch, tree_of
 from ...plan.unit import Unit
 from ..tiles.refs import GmemRef
-from .barriers import asked_for, barriers_of, by_kind, check_groups, check_shared_loads
+from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, check_shared_loads
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
@@ -139,7 +139,8 @@ def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_co
                   delay_release: int | None, steps_of: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
                   known: tuple[int | None, ...], site: str) -> Pipeline:
     """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source."""
-    manual = asked_for(f"kernel {np_.unit.kernel}, pipeline at {site}", manual_ready_barriers, manual_consumed_barriers)
+    where, barriers = f"kernel {np_.unit.kernel}, pipeline at {site}", (manual_ready_barriers, manual_consumed_barriers)
+    manual = check_manual(where, *(constant(where, name, value) for name, value in zip(MANUAL, barriers, strict=True)))
     return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site, manual)
 
 
