@@ -98,9 +98,9 @@ def test_more_ctas_than_tiles_have_one_each_or_none() -> None:
 WAIT_FREE = "mbarrier.wait(consumed(ring, slot, 0), phase_of(ring, step) - 1, step)"
 TOLD = "mbarrier.arrive(ready(ring, slot, 0))"
 WAIT_TOLD = "mbarrier.wait(ready(ring, slot, 0), phase_of(ring, step), step)"
-READ = "number = uniform(memory.load_word(number_at(ring, slot)))"
+READ = "number = uniform(memory.load_word(stage_of(ring, slot)))"
 FREE = "each_warp(mbarrier.arrive, consumed(ring, slot, 0))"
-STORE = "store_number(number_at(ring, slot), number)"
+STORE = "store_number(stage_of(ring, slot), number)"
 BUGS = {
     "told before it is free": Bug(number_ring.put_number, WAIT_FREE, "pass", SimulationError, "store_word|nothing orders this"),
     "never told": Bug(number_ring.put_number, TOLD, "pass", PipelineDeadlock, r"ready\[0\] of tile numbers @ dynamic_"),

@@ -47,7 +47,8 @@ OPERATIONS = (
     wgmma.wait_group, wgmma.wait)
 """The intrinsics that synchronise."""
 PASSED_ON = (
-    "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait", "memory.copies.commit_smem",
+    "pipeline.barriers.await_step", "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait",
+    "memory.copies.commit_smem",
     "memory.copies.commit_smem_to_gmem_group", "memory.copies.fence_and_meet", "memory.copies.meet",
     "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access",
     "tiles.order.before_async", "pipeline.multicast.arrive_at_peers", "pipeline.order_tokens.await_token",
@@ -59,9 +60,10 @@ PASSED_ON = (
     "pipeline.steps.await_released", "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
 """Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = (
-    "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.order_tokens.if_several", "pipeline.order_tokens.over_tokens",
-    "pipeline.outputs.first_lane", "tiles.load._read", "tiles.shared._load_part", "tiles.shared._store_part",
-    "tiles.store._write", "pipeline.ring.each", "pipeline.steps.only_if", "pipeline.steps.over", "pipeline.steps.over_outputs")
+    "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.barriers.apply", "pipeline.order_tokens.if_several",
+    "pipeline.order_tokens.over_tokens", "pipeline.outputs.first_lane", "tiles.load._read", "tiles.shared._load_part",
+    "tiles.shared._store_part", "tiles.store._write", "pipeline.ring.each", "pipeline.steps.only_if", "pipeline.steps.over",
+    "pipeline.steps.over_outputs")
 """Functions that only call what they are given."""
 ELSEWHERE = "compile", "intrinsics", "launch", "sim", "tools"
 """rooms of numpipe without protocol"""

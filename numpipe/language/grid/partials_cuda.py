@@ -28,17 +28,14 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
         raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {acc}")
     tile = settled(acc, "numpipe.combine")
     only_accumulator(tile.form, "numpipe.combine")
-    if isinstance(work, nb.types.NoneType):
-        _, _, args = yield tile(acc, part, work)
-        return args[0]
-    of_kernel = isinstance(work, GmemType)
-    source.check(work.unit if of_kernel else None, work.index if of_kernel else -1, tile.dtype)
-    if work.role == "memory":
-        _, _, args = yield tile(acc, part, work)
-        return args[0]
-    nb.returns(typing_context, source.combined, (work, tile, part))
+    of_kernel, adds = isinstance(work, GmemType), False
+    if not isinstance(work, nb.types.NoneType):
+        source.check(work.unit if of_kernel else None, work.index if of_kernel else -1, tile.dtype)
+        adds = work.role != "memory"
+    if adds:
+        nb.returns(typing_context, source.combined, (work, tile, part))
     context, builder, args = yield tile(acc, part, work)
-    return nb.call(context, builder, source.combined, (work, tile, part), (args[2], args[0], args[1]))[1]
+    return nb.call(context, builder, source.combined, (work, tile, part), (args[2], *args[:2]))[1] if adds else args[0]
 
 
 def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:

@@ -19,7 +19,7 @@ def _own_index(_context: Any) -> Any:
 
 
 @cuda_meaning(source.cta_count)
-def _cta_count(_context: Any) -> Any:
+def cta_count(_context: Any) -> Any:
     _, builder, _ = yield I32()
     x, y, z = nb.grid_size(builder)
     return builder.mul(x, builder.mul(y, z))

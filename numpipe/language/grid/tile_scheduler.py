@@ -35,6 +35,7 @@ from ...plan.plans import SCHEDULER
 from ..pipeline.number_ring import put_number, take_number, uniform
 from ..pipeline.ring import Ring
 from ..pipeline.turns import if_turns
+from .splits import own_index
 
 # words of a warpgroup's state
 TICKET, BASE, END, AWAY = (SCHEDULER + word for word in range(4))
@@ -55,20 +56,13 @@ def scheduler(np_: Context, site: str) -> Ring:
         raise SpecError(clustered(np_.unit.kernel, site))
     if np_.tickets is None:
         np_.tickets = Ring(np_, np_.unit.plan_tickets(site), (), (), (np.int32(1),), np.int32(0))
-        np_.state[TICKET] = cta_number()
+        np_.state[TICKET] = int(own_index())
     if np_.dealing is not None:
         raise SpecError(f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of {np_.dealing}: CTAs have "
                         "other tiles of that one, and would not agree on this one's; give numpipe.tiles the counts of both")
     np_.dealing = site
     ring: Ring = np_.tickets
     return ring
-
-
-def cta_number() -> int:
-    """Number of this CTA in the grid."""
-    machine = current()
-    x, y, z = machine.cta
-    return int(x + machine.grid[0] * (y + machine.grid[1] * z))
 
 
 def unreachable(kernel: str, site: str) -> str:
@@ -112,7 +106,7 @@ def if_sharing(np_: Context, function: Callable[..., None], *args: Any) -> None:
 @ptx("{ .reg .pred np_scheduler; atom.relaxed.gpu.global.add.u32 $ret, [$address], 1; }", returns="r", address="l")
 def draw(address: int) -> int:
     """Take the next number of a launch's counter."""
-    return current().deal.draw(cta_number())
+    return current().deal.draw(int(own_index()))
 
 
 @op
@@ -262,7 +256,7 @@ def close(np_: Context, in_turns: int) -> None:
     if in_turns:
         np_.turn = (np_.unit.number(current().warpgroup) - np_.state[AWAY]) % np_.unit.turns
     if deals(np_):
-        _agree(np_, current().deal.ended(cta_number(), f"{np_.state[END]} tiles in the loop of {site}"))
+        _agree(np_, current().deal.ended(int(own_index()), f"{np_.state[END]} tiles in the loop of {site}"))
 
 
 # ---- the kernel's end
@@ -270,7 +264,7 @@ def close(np_: Context, in_turns: int) -> None:
 def end_scheduler(np_: Context) -> None:
     """After the kernel function, by who fetched tickets: a CTA less; the last one sets the counter back."""
     if np_.tickets is not None and deals(np_):
-        _agree(np_, current().deal.ended(cta_number(), ""))
+        _agree(np_, current().deal.ended(int(own_index()), ""))
 
 
 def _agree(np_: Context, other: str | None) -> None:

@@ -12,18 +12,15 @@ from ...plan.context_cuda import by_those, compute_warpgroup, counter_pointer, o
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
+from . import splits
 from . import tile_scheduler as source
+from .splits_cuda import cta_count
 
 I32, I64 = nb.types.int32, nb.types.int64
 # $0 the counter, $1 CTAs but one: behind that the number of ended CTAs wraps, and sets itself back. Acquire and release: all
 # tickets have been fetched before the last CTA sets their number back (not by an ordinary store: the memory role has none).
 _ENDED = ("{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u32 ended, [$0+4], $1; "
           "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }")
-
-
-def _ctas(builder: Any) -> Any:
-    x, y, z = nb.grid_size(builder)
-    return builder.mul(x, builder.mul(y, z))
 
 
 @cuda_meaning(source.scheduler)
@@ -83,11 +80,7 @@ of_context(source.away_first, I32, _away_first)
 of_context(source.pass_owner, nb.types.void, _pass_owner)
 
 
-@cuda_meaning(source.begun_with)
-def _begun_with(_context: Any) -> Any:
-    return I32(), lambda context, builder, sig, args: _ctas(builder)
-
-
+cuda_meaning(source.begun_with)(cta_count)
 @cuda_meaning(source.later)
 def _later(_context: Any, ticket: Any, last: Any) -> Any:
     _, builder, args = yield I32(I32, I32)
@@ -125,9 +118,9 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 @cuda_meaning(source.end_scheduler)
 def _end_scheduler(_context: Any, np_: Any) -> Any:
     unit: Unit = np_.unit
-    _, builder, args = yield nb.types.void(np_)
+    context, builder, args = yield nb.types.void(np_)
     if unit.tickets is None or (unit.warp_specialized and np_.role != "memory"):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
-        others = builder.sub(_ctas(builder), nb.const(1))
+        others = builder.sub(nb.call(context, builder, splits.cta_count, (), ())[1], nb.const(1))
         nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")

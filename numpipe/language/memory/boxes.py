@@ -7,6 +7,7 @@ A TMA instruction moves one box of the array, of at most 256 elements a side, to
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,15 +42,21 @@ def cut(array: ArrayArg, index: int, axes: tuple[int, ...], layout: Layout, writ
     """The boxes of a tile of this layout: a panel each, or a part of one where it has more rows than a box may have."""
     inner, outer = layout.inner, 1 - layout.inner
     rows = _side(layout.shape[outer], 8)
-    sides = [1] * array.ndim
-    sides[axes[inner]], sides[axes[outer]] = layout.per_panel, rows
     places = []
     for panel in range(layout.panels):
         for row in range(0, layout.shape[outer], rows):
             start = (row, panel * layout.per_panel) if inner else (panel * layout.per_panel, row)
             places.append((panel * layout.panel_stride + row * layout.width, *start))
-    box = tuple(sides) if array.order == "row" else tuple(reversed(sides))
-    return Boxes(MapRequest(index, box, layout.swizzle, written=written), tuple(places), axes, array.order != "row", layout.nbytes)
+    sides = (rows, layout.per_panel) if inner else (layout.per_panel, rows)
+    return Boxes(_request(array, index, axes, sides, layout.swizzle, written), tuple(places), axes, array.order != "row",
+                 layout.nbytes)
+
+
+def _request(array: ArrayArg, index: int, axes: tuple[int, ...], sides: Sequence[int], swizzle: int, written: bool) -> MapRequest:
+    """The tensor map of boxes that have these sides along two of the array's dimensions."""
+    box = [1] * array.ndim
+    box[axes[0]], box[axes[1]] = sides
+    return MapRequest(index, tuple(box if array.order == "row" else reversed(box)), swizzle, written=written)
 
 
 def cut_prefetch(array: ArrayArg, index: int, axes: tuple[int, ...], sizes: tuple[int, ...]) -> Boxes:
@@ -64,11 +71,9 @@ def cut_prefetch(array: ArrayArg, index: int, axes: tuple[int, ...], sizes: tupl
                         f"contiguous: the TMA moves multiples of 16 B, {unit} elements")
     box_sides = [0, 0]
     box_sides[inner], box_sides[1 - inner] = _side(sizes[inner], unit), _side(sizes[1 - inner], 1)
-    sides = [1] * array.ndim
-    sides[axes[0]], sides[axes[1]] = box_sides
     places = [(0, row, column) for row in range(0, sizes[0], box_sides[0]) for column in range(0, sizes[1], box_sides[1])]
-    box = tuple(sides) if array.order == "row" else tuple(reversed(sides))
-    return Boxes(MapRequest(index, box, 0), tuple(places), axes, array.order != "row", math.prod(sizes) * array.dtype.itemsize)
+    return Boxes(_request(array, index, axes, box_sides, 0, False), tuple(places), axes, array.order != "row",
+                 math.prod(sizes) * array.dtype.itemsize)
 
 
 def _side(size: int, unit: int) -> int:

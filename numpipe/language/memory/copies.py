@@ -26,9 +26,8 @@ from ...core.op import constant, helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
 from ...intrinsics import cp_async_bulk, fence, mbarrier, special
-from ...plan.allocations import ARRIVALS_A_WARPGROUP, BarrierPlan, ClusterBarrier
+from ...plan.allocations import ARRIVALS_A_WARPGROUP, ClusterBarrier
 from ...plan.context import Context
-from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from ...plan.unit import Unit
 from ..tiles.order import before_async
@@ -45,25 +44,42 @@ __all__ = [
 LOAD, STORE, PREFETCH = "copy_gmem_to_smem", "copy_smem_to_gmem", "async_prefetch"
 
 
-def not_a_view(operation: str, which: str, got: object) -> str:
-    return f"{operation}: {which} must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {got}"
+A_VIEW = "a view of an array, array.at[ds(i, 64), ds(j, 64)]"
+A_TILE = ("a tile in shared memory that the kernel has allocated, as numpipe.scratch gives it (buffer.at[slot] where it has "
+          "slots)")
+A_BARRIER = "one of a numpipe.Barrier(…) that the kernel has allocated"
 
 
-def not_a_tile(operation: str, which: str, got: object) -> str:
-    return (f"{operation}: {which} must be a tile in shared memory that the kernel has allocated, as numpipe.scratch gives it "
-            f"(buffer.at[slot] where it has slots), got {got}")
+def check_kinds(operation: str, **given: tuple[bool, str, str]) -> None:
+    """SpecError for a parameter that is none of its kind: whether it is, what it must be, and how messages call what it is."""
+    for name, (fits, kind, got) in given.items():
+        if not fits:
+            raise SpecError(f"{operation}: {name} must be {kind}, got {got}")
 
 
-def not_a_barrier(got: object) -> str:
-    return f"{LOAD}: barrier must be one of a numpipe.Barrier(…) that the kernel has allocated, got {got}"
+def check_load(unit: Unit, src: Any, dst: Any, barrier: Any) -> Boxes:
+    """The boxes of a copy to a tile; SpecError for a barrier that is not its CTA's own."""
+    one_barrier(LOAD, barrier.shape)
+    if isinstance(barrier.plan.kind, ClusterBarrier):
+        raise SpecError(f"{LOAD}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives "
+                        "in its own only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is over")
+    return check(LOAD, unit, src, dst)
 
 
-def check(operation: str, unit: Unit, index: int, axes: tuple[int, ...], sizes: tuple[int, ...], layout: Layout,
-          dtype: np.dtype, writable: bool) -> Boxes:
+def check_prefetch(unit: Unit, view: Any) -> Boxes:
+    """The boxes of a prefetch."""
+    array = unit.arrays[view.ref.index]
+    rows_and_columns(PREFETCH, array, view.axes)
+    reachable(PREFETCH, unit, view.ref.index)
+    return cut_prefetch(array, view.ref.index, view.axes, view.sizes)
+
+
+def check(operation: str, unit: Unit, view: Any, tile: Any) -> Boxes:
     """The boxes of a copy between a view and a tile; SpecError where the two differ, or the TMA cannot do it."""
+    index, axes, sizes, layout, dtype = view.ref.index, view.axes, view.sizes, tile.layout, tile.dtype
     array, store = unit.arrays[index], operation == STORE
     rows_and_columns(operation, array, axes)
-    if not store and not writable:
+    if not store and not tile.writable:
         raise SpecError(f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
                         "own, numpipe.scratch(numpipe.SMEM(…))")
     reachable(operation, unit, index)
@@ -111,13 +127,6 @@ def check_reduction(reduction: Any, dtype: np.dtype) -> str:
         raise SpecError(f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}"
                         + mend * same)
     return str(reduction)
-
-
-def check_barrier(plan: BarrierPlan) -> None:
-    """A copy's barrier is its CTA's own."""
-    if isinstance(plan.kind, ClusterBarrier):
-        raise SpecError(f"{LOAD}: barrier is {plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives in its "
-                        "own only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is over")
 
 
 def check_flag(operation: str, name: str, value: Any) -> bool:
@@ -213,21 +222,6 @@ def store(transfer, predicate, commit):  # type: ignore[no-untyped-def]
 
 
 @helper
-def load_by_one(transfer, predicate):  # type: ignore[no-untyped-def]
-    one_lane(load, transfer, predicate)
-
-
-@helper
-def store_by_one(transfer, predicate, commit):  # type: ignore[no-untyped-def]
-    one_lane(store, transfer, predicate, commit)
-
-
-@helper
-def prefetch_by_one(transfer):  # type: ignore[no-untyped-def]
-    one_lane(issue_prefetches, transfer)
-
-
-@helper
 def fence_and_meet():  # type: ignore[no-untyped-def]
     fence.proxy_async()  # by every writer, before the barrier: the TMA and wgmma read through the async proxy
     meet()
@@ -255,19 +249,14 @@ def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predica
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises SpecError where shapes or types
     differ, for arrays that the TMA cannot address, and for what is no barrier.
     """
-    if not isinstance(src, GmemView):
-        raise SpecError(not_a_view(LOAD, "src", type(src).__name__))
-    if not isinstance(dst, SmemTile):
-        raise SpecError(not_a_tile(LOAD, "dst", type(dst).__name__))
-    if not isinstance(barrier, BarrierRef):
-        raise SpecError(not_a_barrier(type(barrier).__name__))
-    one_barrier(LOAD, barrier.shape)
-    check_barrier(barrier.plan)
-    boxes = check(LOAD, np_.unit, src.ref.index, src.axes, src.sizes, dst.layout, dst.dtype, dst.writable)
+    check_kinds(LOAD, src=(isinstance(src, GmemView), A_VIEW, type(src).__name__),
+                dst=(isinstance(dst, SmemTile), A_TILE, type(dst).__name__),
+                barrier=(isinstance(barrier, BarrierRef), A_BARRIER, type(barrier).__name__))
+    boxes = check_load(np_.unit, src, dst, barrier)
     if not np_.memory:
         check_predicate(LOAD, predicate)
         before_async(dst)
-        load_by_one(Transfer(boxes, src, dst.address, barrier), bool(predicate))
+        one_lane(load, Transfer(boxes, src, dst.address, barrier), bool(predicate))
 
 
 @op(context=True)
@@ -291,18 +280,16 @@ def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True
     waits for all groups before it ends. Raises SpecError where shapes or types differ, for inputs, and for arrays that the TMA
     cannot write.
     """
-    if not isinstance(src, SmemTile):
-        raise SpecError(not_a_tile(STORE, "src", type(src).__name__))
-    if not isinstance(dst, GmemView):
-        raise SpecError(not_a_view(STORE, "dst", type(dst).__name__))
+    check_kinds(STORE, src=(isinstance(src, SmemTile), A_TILE, type(src).__name__),
+                dst=(isinstance(dst, GmemView), A_VIEW, type(dst).__name__))
     commit = check_flag(STORE, "commit_group", constant(STORE, "commit_group", commit_group))
     reduction = check_reduction(constant(STORE, "reduction_op", reduction_op), dst.dtype)
-    boxes = check(STORE, np_.unit, dst.ref.index, dst.axes, dst.sizes, src.layout, src.dtype, src.writable)
+    boxes = check(STORE, np_.unit, dst, src)
     if not np_.memory:
         check_predicate(STORE, predicate)
         np_.unit.copies_out = True
         before_async(src)
-        store_by_one(Transfer(boxes, dst, src.address, reduction=reduction), bool(predicate), commit)
+        one_lane(store, Transfer(boxes, dst, src.address, reduction=reduction), bool(predicate), commit)
 
 
 @op(context=True)
@@ -350,10 +337,7 @@ def async_prefetch(np_: Context, src: Any) -> None:
     Nothing waits for it. By all lanes of a warpgroup; one issues (PTX ISA, "cp.async.bulk.prefetch.tensor"). Raises SpecError for
     arrays that the TMA cannot address.
     """
-    if not isinstance(src, GmemView):
-        raise SpecError(not_a_view(PREFETCH, "src", type(src).__name__))
-    rows_and_columns(PREFETCH, np_.unit.arrays[src.ref.index], src.axes)
-    reachable(PREFETCH, np_.unit, src.ref.index)
-    boxes = cut_prefetch(np_.unit.arrays[src.ref.index], src.ref.index, src.axes, src.sizes)
+    check_kinds(PREFETCH, src=(isinstance(src, GmemView), A_VIEW, type(src).__name__))
+    boxes = check_prefetch(np_.unit, src)
     if not np_.memory:
-        prefetch_by_one(Transfer(boxes, src, 0))
+        one_lane(issue_prefetches, Transfer(boxes, src, 0))

@@ -9,13 +9,11 @@ from ...core.lanes import one_lane
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import SpecError
 from ...intrinsics import cp_async_bulk
-from ...plan.context_cuda import ContextType
 from ..tiles.order import before_async
 from ..tiles.refs_cuda import SmemType, gmem_value
 from ..tiles.views_cuda import ViewType
 from . import copies as source
-from .boxes import Boxes, cut_prefetch
-from .shared import one_barrier
+from .boxes import Boxes
 from .shared_cuda import BarriersType, barrier_address
 
 I32, I64, BOOL = nb.types.int32, nb.types.int64, nb.types.boolean
@@ -78,10 +76,6 @@ def _predicate(operation: str, ty: Any) -> None:
         raise SpecError(f"{operation}: predicate must be a bool, got {_said(ty)}")
 
 
-def _checked(operation: str, np_: ContextType, view: ViewType, tile: SmemType) -> Boxes:
-    return source.check(operation, np_.unit, view.ref.index, view.axes, view.sizes, tile.layout, tile.dtype, tile.writable)
-
-
 def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
     if isinstance(ty, nb.types.BooleanLiteral):
         return nb.const(int(ty.literal_value), nb.i1)
@@ -95,63 +89,57 @@ def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: 
 
 @cuda_meaning(source.copy_gmem_to_smem)
 def _copy_in(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> Any:
-    if not isinstance(src, ViewType):
-        raise SpecError(source.not_a_view(source.LOAD, "src", _said(src)))
-    if not isinstance(dst, SmemType):
-        raise SpecError(source.not_a_tile(source.LOAD, "dst", _said(dst)))
-    if not isinstance(barrier, BarriersType):
-        raise SpecError(source.not_a_barrier(getattr(barrier, "what", _said(barrier))))
-    one_barrier(source.LOAD, barrier.shape)
-    source.check_barrier(barrier.plan)
-    transfer = TransferType(_checked(source.LOAD, np_, src, dst), src, barrier)
+    source.check_kinds(
+        source.LOAD, src=(isinstance(src, ViewType), source.A_VIEW, _said(src)),
+        dst=(isinstance(dst, SmemType), source.A_TILE, _said(dst)),
+        barrier=(isinstance(barrier, BarriersType), source.A_BARRIER, getattr(barrier, "what", _said(barrier))))
+    transfer = TransferType(source.check_load(np_.unit, src, dst, barrier), src, barrier)
     memory = np_.role == "memory"
     if not memory:
         _predicate(source.LOAD, predicate)
-        nb.returns(typing_context, source.load_by_one, (transfer, BOOL))
+        nb.returns(typing_context, one_lane, (source.load._numba_type_, transfer, BOOL))
     context, builder, args = yield nb.types.void(np_, src, dst, barrier, predicate)
     if not memory:
         nb.call(context, builder, before_async, (dst,), args[2:3])
         value = _transfer(context, builder, transfer, args[1], args[2], barrier_address(context, builder, barrier, args[3]))
         chosen = _truth(context, builder, predicate, args[4])
-        nb.call(context, builder, source.load_by_one, (transfer, BOOL), (value, chosen))
+        _by_one(context, builder, source.load, (transfer, BOOL), (value, chosen))
 
 
 @cuda_meaning(source.copy_smem_to_gmem)
 def _copy_out(typing_context: Any, np_: Any, src: Any, dst: Any, predicate: Any, commit_group: Any, reduction_op: Any) -> Any:
-    if not isinstance(src, SmemType):
-        raise SpecError(source.not_a_tile(source.STORE, "src", _said(src)))
-    if not isinstance(dst, ViewType):
-        raise SpecError(source.not_a_view(source.STORE, "dst", _said(dst)))
+    source.check_kinds(source.STORE, src=(isinstance(src, SmemType), source.A_TILE, _said(src)),
+                       dst=(isinstance(dst, ViewType), source.A_VIEW, _said(dst)))
     commit = source.check_flag(source.STORE, "commit_group", immediate(source.STORE, "commit_group", commit_group))
     reduction = source.check_reduction(immediate(source.STORE, "reduction_op", reduction_op), dst.ref.arg.dtype)
-    transfer = TransferType(_checked(source.STORE, np_, dst, src), dst, None, reduction)
+    transfer = TransferType(source.check(source.STORE, np_.unit, dst, src), dst, None, reduction)
     memory = np_.role == "memory"
-    argtypes = (transfer, BOOL, BOOL)
     if not memory:
         _predicate(source.STORE, predicate)
         np_.unit.copies_out = True
-        nb.returns(typing_context, source.store_by_one, argtypes)
+        nb.returns(typing_context, one_lane, (source.store._numba_type_, transfer, BOOL, BOOL))
     context, builder, args = yield nb.types.void(np_, src, dst, predicate, commit_group, reduction_op)
     if not memory:
         nb.call(context, builder, before_async, (src,), args[1:2])
         value = _transfer(context, builder, transfer, args[2], args[1])
         chosen = _truth(context, builder, predicate, args[3])
-        nb.call(context, builder, source.store_by_one, argtypes, (value, chosen, nb.const(int(commit), nb.i1)))
+        _by_one(context, builder, source.store, (transfer, BOOL, BOOL), (value, chosen, nb.const(int(commit), nb.i1)))
 
 
 @cuda_meaning(source.async_prefetch)
 def _prefetch(typing_context: Any, np_: Any, src: Any) -> Any:
-    if not isinstance(src, ViewType):
-        raise SpecError(source.not_a_view(source.PREFETCH, "src", _said(src)))
-    source.rows_and_columns(source.PREFETCH, src.ref.arg, src.axes)
-    source.reachable(source.PREFETCH, np_.unit, src.ref.index)
-    transfer = TransferType(cut_prefetch(src.ref.arg, src.ref.index, src.axes, src.sizes), src)
+    source.check_kinds(source.PREFETCH, src=(isinstance(src, ViewType), source.A_VIEW, _said(src)))
+    transfer = TransferType(source.check_prefetch(np_.unit, src), src)
     memory = np_.role == "memory"
     if not memory:
-        nb.returns(typing_context, source.prefetch_by_one, (transfer,))
+        nb.returns(typing_context, one_lane, (source.issue_prefetches._numba_type_, transfer))
     context, builder, args = yield nb.types.void(np_, src)
     if not memory:
-        nb.call(context, builder, source.prefetch_by_one, (transfer,), (_transfer(context, builder, transfer, args[1]),))
+        _by_one(context, builder, source.issue_prefetches, (transfer,), (_transfer(context, builder, transfer, args[1]),))
+
+
+def _by_one(context: Any, builder: Any, function: Any, argtypes: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    nb.call(context, builder, one_lane, (function._numba_type_, *argtypes), (nb.nothing(context), *values))
 
 
 def _plain(operation: Any, function: Any, *args: Any) -> None:
@@ -182,5 +170,5 @@ def _wait_stores(typing_context: Any, np_: Any, n: Any, wait_read_only: Any) -> 
     memory = np_.role == "memory"
     context, builder, _ = yield nb.types.void(np_, n, wait_read_only)
     if not memory:
-        nb.call(context, builder, one_lane, (wait._numba_type_, kind), (nb.nothing(context), number))
+        _by_one(context, builder, wait, (kind,), (number,))
         nb.call(context, builder, source.meet, (), ())

@@ -39,9 +39,10 @@ from ...core.op import op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.layout import Layout, swizzled
 from ...plan.params import LoweringSemantics
+from ...plan.trees import Tree, leaves, made, tree_of
 from ...plan.unit import Unit
-from ..tiles.refs import READ_ONLY, All, At, Ds, SmemTile
-from .shared import NO_SLOTS, Slots
+from ..tiles.refs import READ_ONLY, All, Ds, SmemTile
+from .shared import NO_SLOTS, At, Slots
 
 __all__ = ["lane_index"]
 
@@ -198,9 +199,9 @@ class LaneTile:
         return LaneTile(self.tile.T)
 
     @property
-    def at(self) -> LaneAt:
+    def at(self) -> At:
         """``tile.at[rows, columns]``: a view."""
-        return LaneAt(self.tile)
+        return At(lambda index: LaneTile(self.tile.at[index]))
 
     def _place(self, index: Any) -> int:
         parts = index if isinstance(index, tuple) else (index,)
@@ -237,37 +238,17 @@ class LaneTile:
     __bool__ = __int__ = __index__ = __float__ = _no_number
 
 
-class LaneAt:
-    """Indexing with it gives a view."""
-
-    def __init__(self, tile: SmemTile) -> None:
-        self.tile = tile
-
-    def __getitem__(self, index: Any) -> LaneTile:
-        return LaneTile(At(self.tile)[index])
-
-
 class LaneSlots:
     """Slots of a tile as a lane sees them: ``slots.at[slot]``, also with parts of the tile behind."""
 
     def __init__(self, slots: Slots) -> None:
-        self.at = LaneSlotsAt(slots)
+        self.at = At(lambda index: LaneTile(slots.at[index]))
         self.shape = slots.shape
 
     def _none(self, *_: Any) -> NoReturn:
         raise SpecError(NO_SLOTS)
 
     __getitem__ = __setitem__ = _none
-
-
-class LaneSlotsAt:
-    """Indexing with it gives a tile."""
-
-    def __init__(self, slots: Slots) -> None:
-        self.slots = slots
-
-    def __getitem__(self, index: Any) -> LaneTile:
-        return LaneTile(self.slots.at[index])
 
 
 # ---- a body's call, simulated
@@ -289,7 +270,7 @@ class PerLane:
 def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]) -> Any:
     """``body(indices, *tiles, *carry)`` in every lane; what the lanes return, as one carry."""
     lanes = as_lane(tiles)
-    arguments = [(indices, *lanes, *(scatter(part, number) for part in carry)) for number in range(LANES)]
+    arguments = [(indices, *lanes, *scatter(carry, number)) for number in range(LANES)]
     return gather(current().each_lane(as_lane(body), arguments))
 
 
@@ -300,27 +281,27 @@ def as_lane(value: Any) -> Any:
     if isinstance(value, Slots):
         return LaneSlots(value)
     if isinstance(value, tuple):
-        parts = [as_lane(part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return mapped(as_lane, value)
     if isinstance(value, functools.partial):
         return functools.partial(value.func, *map(as_lane, value.args))
     return value
 
 
+def mapped(function: Callable[[Any], Any], carry: Any) -> Any:
+    """The same tuples of what `function` makes of their leaves."""
+    return tree_of(carry).build(map(function, leaves(carry)), made)
+
+
 def scatter(carry: Any, number: int) -> Any:
     """A carry as one lane has it."""
-    if isinstance(carry, tuple):
-        parts = [scatter(part, number) for part in carry]
-        return type(carry)(*parts) if hasattr(carry, "_fields") else tuple(parts)
-    return carry.values[number] if isinstance(carry, PerLane) else carry
+    return mapped(lambda part: part.values[number] if isinstance(part, PerLane) else part, carry)
 
 
 def gather(values: list[Any]) -> Any:
     """What the lanes return, as one carry: one value where all have the same."""
     first = values[0]
     if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
-        parts = [gather([value[n] for value in values]) for n in range(len(first))]
-        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+        return made(Tree((), type(first)), [gather([value[n] for value in values]) for n in range(len(first))])
     values = [strong(value) for value in values]
     same = all(type(v) is type(values[0]) and (v is values[0] or (isinstance(v, np.generic) and v.tobytes() == values[0].tobytes()))
                for v in values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,13 @@ from ...core.arith_cuda import convert, kind_of, type_of
 from ...core.closure_cuda import BoundType, bound_type
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
+from ...plan.trees_cuda import leaves, made, tree_of
 from ..tiles.refs import READ_ONLY
 from ..tiles.refs_cuda import SmemType, view
 from ..tiles.shared_cuda import Value as Int
-from ..tiles.shared_cuda import converge
 from . import per_lane as source
 from .shared import NO_SLOTS
-from .shared_cuda import SlotsType
-from .shared_cuda import _slot as slot
+from .shared_cuda import AtType, SlotsType, slot, with_at
 
 I32, F32 = nb.types.int32, nb.types.float32
 
@@ -34,45 +34,18 @@ class LaneTileType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"lane({tile})")
 
 
-class LaneAtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, tile: SmemType) -> None:
-        self.tile = tile
-        super().__init__(name=f"lane at({tile})")
-
-
-for _type in (LaneTileType, LaneAtType):
-    nb.machine_model(_type, lambda ty: nb.i32)
-
-
 class LaneSlotsType(nb.types.Type):  # type: ignore[misc]
     def __init__(self, slots: SlotsType) -> None:
         self.slots = slots
         super().__init__(name=f"lane({slots})")
 
 
-class LaneSlotsAtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, slots: SlotsType) -> None:
-        self.slots = slots
-        super().__init__(name=f"lane at({slots})")
-
-
+nb.machine_model(LaneTileType, lambda ty: nb.i32)
 nb.struct_model(LaneSlotsType, lambda ty: [("address", I32)])
-nb.struct_model(LaneSlotsAtType, lambda ty: [("address", I32)])
-nb.attribute(LaneSlotsType, "at", lambda ty: LaneSlotsAtType(ty.slots), lambda c, b, ty, value: value)
+with_at(LaneTileType)
+with_at(LaneSlotsType)
 nb.constant_attribute(LaneSlotsType, "shape", lambda ty: ty.slots.plan.kind.shape)
-
-
-def _slot(target: Any, index: Any) -> Any:
-    if isinstance(target, LaneSlotsType):
-        raise SpecError(NO_SLOTS)
-    if not isinstance(target, LaneSlotsAtType):
-        return None
-    return slot(target, index, LaneTileType)
-
-
-nb.binary(operator.getitem, _slot)
 nb.attribute(LaneTileType, "T", lambda ty: LaneTileType(ty.tile.of(ty.tile.layout.T)), lambda c, b, ty, value: value)
-nb.attribute(LaneTileType, "at", lambda ty: LaneAtType(ty.tile), lambda c, b, ty, value: value)
 nb.constant_attribute(LaneTileType, "shape", lambda ty: ty.tile.layout.shape)
 nb.constant_attribute(LaneTileType, "dtype", lambda ty: ty.tile.dtype.name)
 
@@ -84,10 +57,13 @@ def as_lane(ty: Any) -> Any:
     if isinstance(ty, SlotsType):
         return LaneSlotsType(ty)
     if isinstance(ty, nb.types.BaseTuple):
-        return nb.tuple_of(ty, [as_lane(part) for part in ty])
-    if isinstance(ty, BoundType):
-        return bound_type(ty.function, as_lane(ty.captures))
-    return ty
+        return mapped(as_lane, ty)
+    return bound_type(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty
+
+
+def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
+    """`per_lane.mapped`, of types."""
+    return tree_of(ty).build(map(function, leaves(ty)), made)
 
 
 # ---- who am I
@@ -212,10 +188,15 @@ def _registers(dtype: np.dtype) -> tuple[Any, str]:
 
 
 def _get_item(target: Any, index: Any) -> Any:
-    if isinstance(target, LaneAtType):
-        part, address = view(target.tile, index)
-        _, builder, args = yield LaneTileType(part)(target, index)
-        return address(builder, *args)
+    if isinstance(target, LaneSlotsType):
+        raise SpecError(NO_SLOTS)
+    of = target.of if isinstance(target, AtType) else None
+    if isinstance(of, LaneSlotsType):
+        return (yield from slot(target, of.slots, index, LaneTileType))
+    if isinstance(of, LaneTileType):
+        part, address = view(of.tile, index)
+        context, builder, args = yield LaneTileType(part)(target, index)
+        return address(builder, nb.fields(context, builder, target, args[0]).of, args[1])
     if not isinstance(target, LaneTileType):
         return None
     _check_index(index)
@@ -238,6 +219,3 @@ def _set_item(target: Any, index: Any, value: Any) -> Any:
 
 nb.binary(operator.getitem, _get_item)
 nb.binary(operator.setitem, _set_item)
-
-
-__all__ = ["LaneAtType", "LaneTileType", "as_lane", "converge"]

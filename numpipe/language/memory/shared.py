@@ -49,30 +49,30 @@ class Slots:
         return dtype
 
     @property
-    def at(self) -> SlotsAt:
-        return SlotsAt(self)
+    def at(self) -> At:
+        return At(self._slot)
 
-    def __getitem__(self, index: Any) -> NoReturn:
-        raise SpecError(NO_SLOTS)
-
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise SpecError(NO_SLOTS)
-
-
-class SlotsAt:
-    """Indexing with it gives a tile."""
-
-    def __init__(self, slots: Slots) -> None:
-        self.slots = slots
-
-    def __getitem__(self, index: Any) -> SmemTile:
-        slots, parts = self.slots, whole_slices(index)
-        lead = slots.plan.slots
+    def _slot(self, index: Any) -> SmemTile:
+        parts, lead, kind = whole_slices(index), self.plan.slots, self.plan.kind
         check_slots(lead, [_kind(part) for part in parts], parts)
         number = linear(lead, parts[:len(lead)])
-        kind = slots.plan.kind
-        tile = SmemTile(slots.address + number * kind.stride, kind.layout, kind.dtype, slots.memory, True)
+        tile = SmemTile(self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True)
         return tile.at[parts[len(lead):]] if len(parts) > len(lead) else tile
+
+    def _none(self, *_: Any) -> NoReturn:
+        raise SpecError(NO_SLOTS)
+
+    __getitem__ = __setitem__ = _none
+
+
+class At:
+    """``x.at`` of slots and barriers: indexing with it gives a view."""
+
+    def __init__(self, view: Callable[[Any], Any]) -> None:
+        self._view = view
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._view(index)
 
 
 class BarrierRef:
@@ -82,9 +82,15 @@ class BarrierRef:
         self.np, self.plan, self.copy, self.shape, self.first = np_, plan, copy, shape, first
 
     @property
-    def at(self) -> BarriersAt:
+    def at(self) -> At:
         """``barriers.at[i]``, ``barriers.at[i, j]``: one of them, or those of the dimensions that are left."""
-        return BarriersAt(self)
+        return At(self._part)
+
+    def _part(self, index: Any) -> BarrierRef:
+        parts = whole_slices(index)
+        left = check_barriers(self.shape, [_kind(part) for part in parts], parts)
+        below = math.prod(left)
+        return BarrierRef(self.np, self.plan, self.copy, left, self.first + linear(self.shape[:len(parts)], parts) * below)
 
     @property
     def address(self) -> int:
@@ -104,19 +110,6 @@ class BarrierRef:
         raise CompileError(NO_VALUE)
 
     __bool__ = __int__ = __index__ = __float__ = _value
-
-
-class BarriersAt:
-    """Indexing with it gives fewer barriers."""
-
-    def __init__(self, barriers: BarrierRef) -> None:
-        self.barriers = barriers
-
-    def __getitem__(self, index: Any) -> BarrierRef:
-        whole, parts = self.barriers, whole_slices(index)
-        left = check_barriers(whole.shape, [_kind(part) for part in parts], parts)
-        below = math.prod(left)
-        return BarrierRef(whole.np, whole.plan, whole.copy, left, whole.first + linear(whole.shape[:len(parts)], parts) * below)
 
 
 # ---- what both executions check
@@ -206,18 +199,13 @@ def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: An
     Raises SpecError where the CTA has not that much shared memory, with the sum.
     """
     shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
-    return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if allocates(kind) else kind
-                      for place, kind in zip(places, kinds, strict=True)])
+    return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if isinstance(kind, str) else kind
+                      for place, kind in zip(places, kinds, strict=True)])  # others than texts of types are passed on
 
 
 def sites(site: str, count: int) -> list[str]:
     """A name for each of the allocations that are written in one place."""
     return [site] if count == 1 else [f"{site} ({number})" for number in range(count)]
-
-
-def allocates(kind: Any) -> bool:
-    """Whether an argument of `scoped` is the text of a type, no value that is passed on."""
-    return isinstance(kind, str)
 
 
 def _refs(np_: Context, tree: Any) -> Any:

@@ -30,12 +30,6 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         return SmemType(self.plan.kind.layout, self.plan.kind.dtype, self.role, True)
 
 
-class SlotsAtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, slots: SlotsType) -> None:
-        self.slots = slots
-        super().__init__(name=f"at({slots})")
-
-
 class BarriersType(nb.types.Type):  # type: ignore[misc]
     """Barriers of an allocation, as one role sees them; the value has the context and the number of the first."""
 
@@ -48,20 +42,24 @@ class BarriersType(nb.types.Type):  # type: ignore[misc]
         return bool(self.context.role == "memory")
 
 
-class BarriersAtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, barriers: BarriersType) -> None:
-        self.barriers = barriers
-        super().__init__(name=f"at({barriers})")
+class AtType(nb.types.Type):  # type: ignore[misc]
+    """``x.at`` of slots, of barriers, and of both and tiles as a lane sees them: indexing with it gives a view."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        super().__init__(name=f"at({of})")
+
+
+def with_at(kind: type) -> None:
+    """Values of a type have the attribute ``at``."""
+    nb.attribute(kind, "at", AtType, lambda context, builder, ty, value: nb.struct(context, builder, AtType(ty), of=value))
 
 
 nb.struct_model(SlotsType, lambda ty: [("address", I32)])
-nb.struct_model(SlotsAtType, lambda ty: [("address", I32)])
 nb.struct_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
-nb.struct_model(BarriersAtType, lambda ty: [("np", ty.barriers.context), ("first", I32)])
-
-
-nb.attribute(SlotsType, "at", SlotsAtType, lambda c, b, ty, value: value)
-nb.attribute(BarriersType, "at", BarriersAtType, lambda c, b, ty, value: value)
+nb.struct_model(AtType, lambda ty: [("of", ty.of)])
+with_at(SlotsType)
+with_at(BarriersType)
 nb.constant_attribute(SlotsType, "shape", lambda ty: ty.plan.kind.shape)
 nb.constant_attribute(SlotsType, "dtype", lambda ty: ty.plan.kind.dtype.name)
 nb.constant_attribute(BarriersType, "shape", lambda ty: ty.shape)
@@ -94,25 +92,27 @@ def _view(target: Any, index: Any) -> Any:
         raise SpecError(source.NO_SLOTS)
     if isinstance(target, BarriersType):
         raise SpecError(source.NO_VALUE + "; barriers.at[i] is one of several")
-    if isinstance(target, SlotsAtType):
-        return _slot(target, index)
-    return _barrier(target, index) if isinstance(target, BarriersAtType) else None
+    of = target.of if isinstance(target, AtType) else None
+    if isinstance(of, SlotsType):
+        return slot(target, of, index)
+    return _barrier(target, of, index) if isinstance(of, BarriersType) else None
 
 
-def _slot(target: Any, index: Any, seen_as: Callable[[SmemType], Any] = lambda tile: tile) -> Any:
+def slot(target: AtType, slots: SlotsType, index: Any, seen_as: Callable[[SmemType], Any] = lambda tile: tile) -> Any:
     """A view of a slot; `seen_as`: its type, of the tile's."""
-    parts, plan = _parts(index), target.slots.plan
+    parts, plan = _parts(index), slots.plan
     lead = plan.slots
     source.check_slots(lead, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
     here, rest = parts[:len(lead)], parts[len(lead):]
-    tile, layout, scales = target.slots.tile, plan.kind.layout, []
+    tile, layout, scales = slots.tile, plan.kind.layout, []
     for axis, part in enumerate(two(rest) if rest else ()):
         scale = 0
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
         scales.append(0 if getattr(part, "inert", False) else scale)
     context, builder, args = yield seen_as(SmemType(layout, tile.dtype, tile.role, True))(target, index)
-    address = nb.fields(context, builder, target, args[0]).address
+    have = nb.fields(context, builder, target, args[0]).of
+    address = nb.fields(context, builder, target.of, have).address
     number = _linear(context, builder, lead, here, index, args[1])
     address = builder.add(address, builder.mul(number, nb.const(plan.kind.stride)))
     for axis, scale in enumerate(scales, len(lead)):
@@ -129,12 +129,12 @@ def two(parts: Any) -> Any:
     return parts
 
 
-def _barrier(target: BarriersAtType, index: Any) -> Any:
-    parts, barriers = _parts(index), target.barriers
+def _barrier(target: AtType, barriers: BarriersType, index: Any) -> Any:
+    parts = _parts(index)
     left = source.check_barriers(barriers.shape, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
     result = BarriersType(barriers.context, barriers.plan, left)
     context, builder, args = yield result(target, index)
-    have = nb.fields(context, builder, target, args[0])
+    have = nb.fields(context, builder, barriers, nb.fields(context, builder, target, args[0]).of)
     number = _linear(context, builder, barriers.shape[:len(parts)], parts, index, args[1])
     first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
     return nb.struct(context, builder, result, np=have.np, first=first)
@@ -198,7 +198,7 @@ def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given:
     *kinds, axes = given
     unit, places = np_.unit, source.sites(nb.literal(site), len(kinds))
     shared = source.shared_by(unit, immediate("run_scoped", "collective_axes", axes))
-    trees = [unit.plan_scratch(place, parse(nb.literal(kind)), shared).tree if _allocates(kind) else None
+    trees = [unit.plan_scratch(place, parse(nb.literal(kind)), shared).tree if isinstance(kind, nb.types.StringLiteral) else None
              for place, kind in zip(places, kinds, strict=True)]
     argtypes = [kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)]
     result = nb.returns(typing_context, function, argtypes)
@@ -206,7 +206,3 @@ def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given:
     values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
               for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)]
     return nb.call_value(context, builder, function, args[2], argtypes, values)[1]
-
-
-def _allocates(kind: Any) -> bool:
-    return isinstance(kind, nb.types.StringLiteral)

@@ -25,16 +25,16 @@ The same operations are those of the barriers that a kernel allocates itself (`n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...core.op import constant, op
+from ...core.op import helper, op
 from ...diagnostics.errors import CompileError, SpecError
 from ..memory import phases
 from ..memory.shared import BarrierRef, one_barrier
 from .ring import Ring, await_ready, note, release_delayed, step_of
-from .steps import Loop, Place, Written
+from .steps import Loop, Place
 
 __all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
 
@@ -64,10 +64,10 @@ class Barrier:
     __bool__ = __int__ = __index__ = __float__ = _value
 
 
-def kinds(manual: tuple[bool, bool], places: tuple[Place | Written | None, ...]) -> list[tuple[str, Place]]:
+def kinds(manual: tuple[bool, bool], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
     """The barriers that a body is given: of which kind, and where its operand is."""
     return [(kind, place) for kind, asked in zip(("ready", "consumed"), manual, strict=True) if asked
-            for place in places if isinstance(place, Place)]
+            for place in places if place is not None and not place.written]
 
 
 @op
@@ -86,13 +86,8 @@ def by_kind(manual: tuple[bool, bool], barriers: Sequence[Any]) -> list[Sequence
 
 
 # ---- what both executions check
-def asked_for(where: str, *given: Any) -> tuple[bool, bool]:
-    """The two options of a pipeline that ask for barriers; SpecError for what is no compile-time bool."""
-    return check_manual(where, *(constant(where, name, value) for name, value in zip(MANUAL, given, strict=True)))
-
-
 def check_manual(where: str, *given: Any) -> tuple[bool, bool]:
-    """The same, of values known when the kernel is compiled."""
+    """The two options of a pipeline that ask for barriers; SpecError for what is no bool."""
     for name, value in zip(MANUAL, given, strict=True):
         if not isinstance(value, bool):
             raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
@@ -138,12 +133,26 @@ def wanted(operation: str, kind: str, given: str) -> str:
     return f"{operation} takes {what(kind)}{mend}, got {given}"
 
 
-def _check(operation: str, kind: str, given: Any) -> None:
-    if not isinstance(given, Barrier) or given.kind != kind:
-        raise SpecError(wanted(operation, kind, repr(given) if isinstance(given, Barrier) else type(given).__name__))
-
-
 # ---- the operations
+def apply(operation: str, kind: str, barrier: Any, own: Callable[[BarrierRef], None], function: Callable[..., None]) -> None:
+    """In the compute role: ``own(barrier)`` for one that the kernel allocates, else ``function(ring, part, k)``."""
+    if isinstance(barrier, BarrierRef):
+        one_barrier(operation, barrier.shape)
+        if not barrier.np.memory:
+            own(barrier)
+        return
+    if not isinstance(barrier, Barrier) or barrier.kind != kind:
+        raise SpecError(wanted(operation, kind, repr(barrier) if isinstance(barrier, Barrier) else type(barrier).__name__))
+    if not barrier.ring.np.memory:
+        function(barrier.ring, barrier.part, barrier.k)
+
+
+@helper
+def await_step(ring, part, k):  # type: ignore[no-untyped-def]
+    """Wait for what the pipeline's step k uses."""
+    await_ready(ring, part, step_of(ring, k, 0))
+
+
 @op
 def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
@@ -158,14 +167,7 @@ def barrier_wait(barrier: Any) -> None:
 
     Raises SpecError for anything but a ready barrier, or one of a `numpipe.Barrier`.
     """
-    if isinstance(barrier, BarrierRef):
-        one_barrier("barrier_wait", barrier.shape)
-        if not barrier.np.memory:
-            phases.wait(barrier)
-        return
-    _check("barrier_wait", "ready", barrier)
-    if not barrier.ring.np.memory:
-        await_ready(barrier.ring, barrier.part, step_of(barrier.ring, barrier.k, 0))
+    apply("barrier_wait", "ready", barrier, phases.wait, await_step)
 
 
 @op
@@ -190,14 +192,7 @@ def barrier_arrive(barrier: Any) -> None:
 
     Raises SpecError for anything but a consumed barrier, or one of a `numpipe.Barrier`.
     """
-    if isinstance(barrier, BarrierRef):
-        one_barrier("barrier_arrive", barrier.shape)
-        if not barrier.np.memory:
-            phases.arrive(barrier)
-        return
-    _check("barrier_arrive", "consumed", barrier)
-    if not barrier.ring.np.memory:
-        release_delayed(barrier.ring, barrier.part, barrier.k)
+    apply("barrier_arrive", "consumed", barrier, phases.arrive, release_delayed)
 
 
 @op

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
-from ...core.op import cuda_meaning, helper
+from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
 from ..memory import phases
 from ..memory.shared import one_barrier
 from ..memory.shared_cuda import BarriersType
 from . import barriers as source
-from .ring import await_ready, release_delayed, step_of
+from .ring import release_delayed
 from .ring_cuda import RingType
 from .steps_cuda import LoopType
 
@@ -47,41 +47,29 @@ def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
     return context.make_tuple(builder, result, values)
 
 
-@helper
-def await_step(ring, part, k):  # type: ignore[no-untyped-def]
-    """Wait for what the pipeline's step k uses."""
-    await_ready(ring, part, step_of(ring, k, 0))
-
-
-def _of_a_barrier(operation: Any, name: str, kind: str, function: Any, own: Any) -> None:
-    """An operation on a barrier: ``function(ring, part, k)`` in the compute role."""
+def _of_a_barrier(operation: Any, name: str, kind: str, own: Any, function: Any) -> None:
+    """`barriers.apply`."""
 
     @cuda_meaning(operation)
     def typer(typing_context: Any, barrier: Any) -> Any:
+        argtypes: tuple[Any, ...]
         if isinstance(barrier, BarriersType):
-            return (yield from _of_own(typing_context, name, own, barrier))
-        if not isinstance(barrier, BarrierType) or barrier.kind != kind:
+            one_barrier(name, barrier.shape)
+            called, argtypes, memory = own, (barrier,), barrier.memory
+        elif not isinstance(barrier, BarrierType) or barrier.kind != kind:
             given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
             raise SpecError(source.wanted(name, kind, given))
-        part, number = nb.immediate(barrier.part)
-        argtypes = (barrier.ring, part, I32)
-        memory = barrier.ring.context.role == "memory"
+        else:
+            part, number = nb.immediate(barrier.part)
+            called, argtypes, memory = function, (barrier.ring, part, I32), barrier.ring.context.role == "memory"
         if not memory:
-            nb.returns(typing_context, function, argtypes)
+            nb.returns(typing_context, called, argtypes)
         context, builder, args = yield nb.types.void(barrier)
         if not memory:
-            value = nb.fields(context, builder, barrier, args[0])
-            nb.call(context, builder, function, argtypes, (value.ring, number, value.k))
-
-
-def _of_own(typing_context: Any, name: str, function: Any, barrier: BarriersType) -> Any:
-    """The same on a barrier that the kernel has allocated."""
-    one_barrier(name, barrier.shape)
-    if not barrier.memory:
-        nb.returns(typing_context, function, (barrier,))
-    context, builder, args = yield nb.types.void(barrier)
-    if not barrier.memory:
-        nb.call(context, builder, function, (barrier,), args)
+            if called is function:
+                value = nb.fields(context, builder, barrier, args[0])
+                args = value.ring, number, value.k
+            nb.call(context, builder, called, argtypes, args)
 
 
 @cuda_meaning(source.barrier_test)
@@ -94,8 +82,8 @@ def _barrier_test(typing_context: Any, barrier: Any) -> Any:
     return nb.call(context, builder, phases.test, (barrier,), args)[1]
 
 
-_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", await_step, phases.wait)
-_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", release_delayed, phases.arrive)
+_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", phases.wait, source.await_step)
+_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", phases.arrive, release_delayed)
 
 
 def _truth(*args: Any) -> None:

@@ -31,14 +31,13 @@ from ...core.closure import bind
 from ...core.facts import Facts, facts_of
 from ...core.op import constant, helper, op, outside
 from ...diagnostics.errors import CompileError, SpecError
-from ...plan.trees import leaves
 from ...plan.unit import Unit
-from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, strong
+from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, mapped, strong
 from ..tiles.layouts import cast_for, said
 from ..tiles.mma import wgmma_wait
 from ..tiles.tile import Tile
 from .chains import Allocations, check_shared, check_state
-from .pipelines import Pipeline, check_arrays, check_tokens, loaded, reachable, shared_plans, steps_over
+from .pipelines import Pipeline, Planned, arrays_of, check_tokens, loaded, plan_rings, reachable, steps_over
 
 __all__ = ["emit_pipeline_warp_specialized"]
 
@@ -104,24 +103,29 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     raise outside("emit_pipeline_warp_specialized")
 
 
-class Emitted:
-    """What it returns inside a kernel, as the simulated SM holds it."""
+class EmittedFacts:
+    """What an emitted pipeline, and its type, say of themselves.
 
-    def __init__(self, pipe: Pipeline, body: Any, compute: Any, last: bool = False) -> None:
-        self.pipe, self.body, self.compute, self.last = pipe, body, compute, last
-        self.facts, mirrored = known(body), known(compute)
-        self.mirrored = self.facts.pipelines or mirrored.pipelines
-        self.by_lane = by_lane(pipe.np.unit)
+    mirrored  whether the memory role runs the body and the compute context too
+    by_lane   whether the body is code for each lane
+    """
+
+    def __init__(self, pipe: Any, body: Facts | None, compute: Facts | None, last: bool) -> None:
+        assert body is not None  # checked before
+        self.pipe, self.facts, self.last, self.by_lane = pipe, body, last, by_lane(pipe.unit)
+        self.mirrored = body.pipelines or (compute is not None and compute.pipelines)
         if self.by_lane:
-            check_lane_body(where(pipe), self.facts, pipe.manual)
+            check_lane_body(pipe.where, body, pipe.manual)
 
 
-NOTHING = Facts("nothing", 0)
+class Emitted(EmittedFacts):
+    """What it returns inside a kernel, as the simulated SM holds it; `carry`: the initial one of a single-stream pipeline."""
 
+    pipe: Pipeline
 
-def known(function: Any) -> Facts:
-    """The facts of a function that has been checked; those of nothing for None."""
-    return facts_of(function) or NOTHING
+    def __init__(self, pipe: Pipeline, body: Any, compute: Any, carry: Any = None, last: bool = False) -> None:
+        super().__init__(pipe, facts_of(body), facts_of(compute), last)
+        self.body, self.compute, self.carry = body, compute, carry
 
 
 @op
@@ -131,27 +135,35 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute
 
     `coroutine`: whether `compute` was given as carry_coroutine. `last`: see `pipelines.steps`.
     """
-    options = [constant(where(pipe), name, value) for name, value in
-               (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
-    check_options(where(pipe), pipe.np.unit, *options)
-    check_state(where(pipe), pipeline_state)
-    check_memory_thread(where(pipe), pipe.np.unit, constant(where(pipe), "memory_thread_idx", memory_thread_idx))
-    check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), pipe.manual, compute is not None)
-    check_tokens(where(pipe), pipe.steps_of is not None, None if known(body).turns else ())
-    if compute is not None:
-        check_compute(where(pipe), facts_of(compute), type(compute).__name__, bool(coroutine))
-    return bind(run, Emitted(pipe, body, compute, bool(last)))
-
-
-def where(pipe: Any) -> str:
-    return f"kernel {pipe.np.unit.kernel}, pipeline at {pipe.site}"
+    given = num_compute_wgs, wg_axis, memory_registers, memory_thread_idx
+    options = [constant(pipe.where, name, value) for name, value in zip(OPTIONS, given, strict=True)]
+    check_emitted(pipe, options, pipeline_state, (facts_of(body), type(body).__name__), compute is not None,
+                  (facts_of(compute), type(compute).__name__), bool(coroutine))
+    return bind(run, Emitted(pipe, body, compute, last=bool(last)))
 
 
 # ---- what both executions check
+OPTIONS = "num_compute_wgs", "wg_axis", "memory_registers", "memory_thread_idx"
+
+
+def check_emitted(pipe: Planned, options: list[Any], state: Any, body: tuple[Facts | None, object], carry: bool,
+                  compute: tuple[Facts | None, object], coroutine: bool) -> None:
+    """`options`: values of `OPTIONS`. `body`, `compute`: what is known of a function, and how messages call what is none."""
+    *shared, memory_thread = options
+    check_options(pipe.where, pipe.unit, *shared)
+    check_state(pipe.where, state)
+    check_memory_thread(pipe.where, pipe.unit, memory_thread)
+    check_body(pipe, *body, carry)
+    check_tokens(pipe.where, pipe.unequal, None if body[0] is not None and body[0].turns else ())
+    if carry:
+        check_compute(pipe.where, *compute, coroutine)
+
+
 def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: str | None, memory_registers: int | None) -> None:
     """One CTA has one split into roles: what the pipeline says must be what the kernel has."""
     if not unit.warp_specialized:
-        raise SpecError(f"{where}: {WITHOUT_MEMORY_ROLE}")
+        raise SpecError(f"{where}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: "
+                        "use emit_pipeline, whose loads every compute warpgroup issues for itself")
     for name, asked, have in (("num_compute_wgs", num_compute_wgs, unit.compute_wgs), ("wg_axis", wg_axis, unit.wg_axis),
                               ("memory_registers", memory_registers, unit.memory_registers)):
         if asked is not None and asked != have:
@@ -166,10 +178,6 @@ def check_memory_thread(where: str, unit: Unit, index: Any) -> None:
                         f"num_compute_wgs={unit.compute_wgs} and the memory role")
 
 
-WITHOUT_MEMORY_ROLE = ("emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: use "
-                       "emit_pipeline, whose loads every compute warpgroup issues for itself")
-
-
 def arguments(count: int) -> str:
     return plural(count, "argument")
 
@@ -178,27 +186,19 @@ def plural(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def counts(pipe: Any) -> tuple[int, int]:
-    """Tiles and loaded operands of a pipeline: its body has barriers for the latter."""
-    return len(pipe.tree.parts), loaded(pipe)
-
-
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
-def check_body(where: str, body: Facts | None, given: object, counted: tuple[int, int], manual: tuple[bool, bool],
-               carry: bool, option: str = "compute_context") -> None:
-    """The body takes what it is called with; `counted`, `manual`: tiles and barriers (`counts`, `check_manual`);
-    `option`: the one that gives the carry.
-    """
+def check_body(pipe: Planned, body: Facts | None, given: object, carry: bool, option: str = "compute_context") -> None:
+    """The body takes what it is called with; `option`: the one that gives the carry."""
+    where, manual, tiles, barriers = pipe.where, pipe.manual, len(pipe.tree.parts or ()), loaded(pipe)
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
     if body.coroutine:
         raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
-    tiles, loaded = counted
-    wanted = 1 + tiles + loaded * sum(manual) + carry
+    wanted = 1 + tiles + barriers * sum(manual) + carry
     if body.parameters != wanted:
-        kinds = [(tiles, "tile"), *[(loaded, f"{kind} barrier") for kind, asked in
+        kinds = [(tiles, "tile"), *[(barriers, f"{kind} barrier") for kind, asked in
                                     zip(("ready", "consumed"), manual, strict=True) if asked]]
         given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
@@ -244,8 +244,7 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
     if not isinstance(pipe, Pipeline):
         raise SpecError(f"get_allocations(…) is of a pipeline, got {type(pipeline).__name__}")
     check_shared(pipe.where, pipe.single)
-    check_arrays(pipe, refs)
-    return Allocations(shared_plans(pipe, pipe.np.unit, leaves(refs)))
+    return Allocations(tuple(plan for plan, _ in plan_rings(pipe, arrays_of(pipe, refs), None)))
 
 
 # ---- the pipeline runs
@@ -317,16 +316,16 @@ def step(emitted: Emitted, indices: Any, tiles: Any) -> None:
 def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
     """The initial carry, as the type that the body takes and returns."""
     if emitted.by_lane:
-        check_lane_carry(where(emitted.pipe), _kind(carry))
-    return _strong(carry)
+        check_lane_carry(emitted.pipe.where, _kind(carry))
+    return mapped(strong, carry)
 
 
 @op
 def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
     """One step with a carry."""
-    following = _strong(call_body(emitted, indices, tiles, carry))
+    following = mapped(strong, call_body(emitted, indices, tiles, carry))
     if _kind(following) != _kind(carry):
-        raise CompileError(carry_changes(where(emitted.pipe), emitted.facts.name, _kind(carry), _kind(following)))
+        raise CompileError(carry_changes(emitted.pipe.where, emitted.facts.name, _kind(carry), _kind(following)))
     return following
 
 
@@ -340,14 +339,6 @@ def carry_changes(where: str, body: str, given: str, returned: str) -> str:
     mend = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
         _LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned)) else ": a carry keeps its shape and type from step to step"
     return f"{where}: body '{body}' was given the carry {given} and returned {returned}{mend}"
-
-
-def _strong(carry: Any) -> Any:
-    """Python's numbers as the types they have on the GPU."""
-    if isinstance(carry, tuple):
-        parts = [_strong(part) for part in carry]
-        return type(carry)(*parts) if hasattr(carry, "_fields") else tuple(parts)
-    return strong(carry)
 
 
 def _kind(carry: Any) -> str:

@@ -13,38 +13,28 @@ from ...core.facts import Facts
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
-from ...plan.trees_cuda import leaves
-from ..memory.per_lane import by_lane, check_lane_body, check_lane_carry
-from ..memory.per_lane_cuda import as_lane, converge
+from ..memory.per_lane import check_lane_carry
+from ..memory.per_lane_cuda import as_lane, mapped
 from ..tiles.layouts import ACCUMULATOR, said
+from ..tiles.shared_cuda import converge
 from ..tiles.tile_cuda import InFlightType, TileType
 from . import emit as source
-from .chains import check_shared, check_state, running
-from .chains_cuda import AllocationsType
-from .pipelines import check_tokens, shared_plans
-from .pipelines_cuda import PipelineType, StepsType, check_arrays, steps_type, steps_value
+from .chains import check_shared, running
+from .pipelines import plan_rings
+from .pipelines_cuda import AllocationsType, PipelineType, StepsType, arrays_of, steps_type, steps_value
 
 I32 = nb.types.int32
 
 
-def _facts(function: Any) -> Facts | None:
+def facts_of(function: Any) -> Facts | None:
     return function.facts if isinstance(function, BoundType) else None
 
 
-class EmittedType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, pipe: PipelineType, body: Any, compute: Any, what: str = "emitted", last: bool = False) -> None:
-        self.pipe, self.body, self.compute, self.last = pipe, body, compute, last
-        self.facts: Facts = body.facts
-        mirrored = _facts(compute)
-        self.mirrored = self.facts.pipelines or (mirrored is not None and mirrored.pipelines)
-        self.by_lane = by_lane(pipe.context.unit)
-        if self.by_lane:
-            check_lane_body(pipe.where, self.facts, pipe.manual)
-        super().__init__(name=f"{what}({pipe}, {body}, {compute}, {last})")
-
-    @property
-    def where(self) -> str:
-        return self.pipe.where
+class EmittedType(source.EmittedFacts, nb.types.Type):  # type: ignore[misc]
+    def __init__(self, pipe: PipelineType, body: Any, compute: Any, carry: Any = nb.types.none, last: bool = False) -> None:
+        source.EmittedFacts.__init__(self, pipe, facts_of(body), facts_of(compute), last)
+        self.body, self.compute, self.carry = body, compute, carry
+        nb.types.Type.__init__(self, name=f"emitted({pipe}, {body}, {compute}, {carry}, {last})")
 
     def given(self, tiles: Any) -> tuple[Any, ...]:
         """The types of tiles and barriers as the body has them."""
@@ -56,22 +46,16 @@ class EmittedType(nb.types.Type):  # type: ignore[misc]
         return as_lane(self.body) if self.by_lane else self.body
 
 
-nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute)])
+nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute), ("carry", ty.carry)])
 
 
 @cuda_meaning(source.emitted)
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
              memory_registers: Any, pipeline_state: Any, memory_thread_idx: Any, last: Any) -> Any:
-    options = [immediate(pipe.where, name, ty) for name, ty in
-               (("num_compute_wgs", num_compute_wgs), ("wg_axis", wg_axis), ("memory_registers", memory_registers))]
-    source.check_options(pipe.where, pipe.context.unit, *options)
-    carry = not isinstance(compute, nb.types.NoneType)
-    check_state(pipe.where, _state(pipeline_state))
-    source.check_memory_thread(pipe.where, pipe.context.unit, immediate(pipe.where, "memory_thread_idx", memory_thread_idx))
-    source.check_body(pipe.where, _facts(body), body, source.counts(pipe), pipe.manual, carry)
-    check_tokens(pipe.where, pipe.unequal, None if body.facts.turns else ())
-    if carry:
-        source.check_compute(pipe.where, _facts(compute), compute, bool(nb.literal(coroutine)))
+    given = num_compute_wgs, wg_axis, memory_registers, memory_thread_idx
+    options = [immediate(pipe.where, name, ty) for name, ty in zip(source.OPTIONS, given, strict=True)]
+    source.check_emitted(pipe, options, _state(pipeline_state), (facts_of(body), body), not isinstance(compute, nb.types.NoneType),
+                         (facts_of(compute), compute), bool(nb.literal(coroutine)))
     value = EmittedType(pipe, body, compute, last=bool(nb.literal(last)))
     result = bound_type(source.run, value)
     context, builder, args = yield result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers,
@@ -95,10 +79,9 @@ def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
     pipe = emitted.pipe if isinstance(emitted, EmittedType) else pipeline
     if not isinstance(pipe, PipelineType):
         raise SpecError(f"get_allocations(…) is of a pipeline, got {nb.unliteral(pipeline)}")
-    arrays = nb.types.Tuple(list(refs))
     check_shared(pipe.where, pipe.single)
-    check_arrays(pipe, arrays)
-    result = AllocationsType(shared_plans(pipe, pipe.context.unit, leaves(arrays)))
+    arrays = arrays_of(pipe, nb.types.Tuple(list(refs)))
+    result = AllocationsType(tuple(plan for plan, _ in plan_rings(pipe, arrays, None)))
     return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
 
 
@@ -167,17 +150,17 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
             returned = nb.returns(typing_context, emitted.called, (steps.indices, *emitted.given(steps.tiles), kind))
             joined = _joined(kind, returned)
             if joined is None:
-                raise CompileError(source.carry_changes(emitted.where, emitted.facts.name, _said(given), _said(returned)))
+                raise CompileError(source.carry_changes(emitted.pipe.where, emitted.facts.name, _said(given), _said(returned)))
             if joined == kind:
                 break
             kind = joined
         return kind
 
-    given = _strong(carry)
+    given = mapped(_strong, carry)
     if emitted.by_lane:
-        check_lane_carry(emitted.where, _said(given))
+        check_lane_carry(emitted.pipe.where, _said(given))
     try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
-        kind = fixed(_in_flight(given, emitted.pipe.context.role) if emitted.facts.products else given)
+        kind = fixed(mapped(lambda part: _in_flight(part, emitted.pipe.context.role), given) if emitted.facts.products else given)
     except CompileError:
         kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
     context, builder, args = yield kind(emitted, refs, carry)
@@ -195,18 +178,12 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
 
 # ---- types of carries
 def _strong(carry: Any) -> Any:
-    """The type of an initial carry: Python's numbers become int32 and float32."""
-    if isinstance(carry, nb.types.BaseTuple):
-        return nb.tuple_of(carry, [_strong(part) for part in carry])
-    if isinstance(carry, nb.types.IntegerLiteral):
-        return I32
-    return nb.unliteral(carry)
+    """The type of a part of an initial carry: Python's numbers become int32 and float32."""
+    return I32 if isinstance(carry, nb.types.IntegerLiteral) else nb.unliteral(carry)
 
 
 def _in_flight(carry: Any, role: str) -> Any:
-    """The type of a carry whose tiles may be in flight."""
-    if isinstance(carry, nb.types.BaseTuple):
-        return nb.tuple_of(carry, [_in_flight(part, role) for part in carry])
+    """The type of a part of a carry, where a tile may be in flight."""
     accumulator = isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
     return InFlightType(carry, role) if accumulator else carry
 

@@ -23,8 +23,9 @@ from ...core.closure import bind
 from ...core.facts import facts_of
 from ...core.inert import Inert
 from ...core.op import op, outside
+from ..memory.per_lane import mapped
 from ..tiles.tile import Tile
-from .emit import Emitted, check_body, counts, run_carry, run_steps, where
+from .emit import Emitted, check_body, run_carry, run_steps
 from .pipelines import Pipeline, made
 
 __all__ = ["emit_pipeline"]
@@ -59,14 +60,6 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
     raise outside("emit_pipeline")
 
 
-class Alone(Emitted):
-    """What it returns inside a kernel, as the simulated SM holds it."""
-
-    def __init__(self, pipe: Pipeline, body: Any, carry: Any) -> None:
-        super().__init__(pipe, body, None)
-        self.carry = carry
-
-
 @op(context=True)
 def make_alone(np_: Any, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
                steps_of: None, known: tuple[int | None, ...], site: str) -> Pipeline:
@@ -78,17 +71,16 @@ def make_alone(np_: Any, grid: Any, in_specs: Any, out_specs: Any, max_concurren
 @op
 def emitted_alone(pipe: Pipeline, body: Any, init_carry: Any) -> Callable[..., Any]:
     """`emit_pipeline(...)` as the AST pass writes it."""
-    check_body(where(pipe), facts_of(body), type(body).__name__, counts(pipe), (False, False), init_carry is not None,
-               "init_carry")
-    return bind(run_alone, Alone(pipe, body, init_carry))
+    check_body(pipe, facts_of(body), type(body).__name__, init_carry is not None, "init_carry")
+    return bind(run_alone, Emitted(pipe, body, None, init_carry))
 
 
 @op
-def run_alone(emitted: Alone, *refs: Any) -> Any:
+def run_alone(emitted: Emitted, *refs: Any) -> Any:
     """``emit_pipeline(...)(arrays)``."""
     np_ = emitted.pipe.np
     if np_.memory and not emitted.mirrored:
-        return inert_carry(emitted.carry)
+        return mapped(inert_part, emitted.carry)
     outer = np_.compute_only
     np_.compute_only = outer or not emitted.mirrored
     result = run_steps(emitted, refs) if emitted.carry is None else run_carry((emitted, refs), emitted.carry)
@@ -96,9 +88,6 @@ def run_alone(emitted: Alone, *refs: Any) -> Any:
     return result
 
 
-def inert_carry(carry: Any) -> Any:
-    """A final carry as the memory role sees it, which did not run the steps."""
-    if isinstance(carry, tuple):
-        parts = [inert_carry(part) for part in carry]
-        return type(carry)(*parts) if hasattr(carry, "_fields") else tuple(parts)
+def inert_part(carry: Any) -> Any:
+    """Part of a final carry as the memory role sees it, which did not run the steps."""
     return carry if carry is None or isinstance(carry, Tile) else Inert(CARRY)

@@ -5,25 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
-from ...core.closure_cuda import BoundType, bound_type, bound_value
+from ...core.closure_cuda import bound_type, bound_value
 from ...core.inert import REASON
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
+from ..memory.per_lane_cuda import mapped
 from ..tiles.tile_cuda import InFlightType, TileType
 from . import emit_single as source
-from .emit import check_body, counts, run_carry, run_steps
-from .emit_cuda import EmittedType
-from .pipelines_cuda import PipelineType, made
-
-
-class AloneType(EmittedType):
-    def __init__(self, pipe: PipelineType, body: Any, carry: Any) -> None:
-        self.carry = carry
-        super().__init__(pipe, body, nb.types.none, f"emitted alone with {carry}")
-
-
-nb.struct_model(AloneType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("carry", ty.carry)])
+from .emit import check_body, run_carry, run_steps
+from .emit_cuda import EmittedType, facts_of
+from .pipelines_cuda import made
 
 
 @cuda_meaning(source.make_alone)
@@ -34,10 +26,9 @@ def _make_alone(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: An
 
 @cuda_meaning(source.emitted_alone)
 def _emitted_alone(_context: Any, pipe: Any, body: Any, init_carry: Any) -> Any:
-    facts = body.facts if isinstance(body, BoundType) else None
     carry = nb.unliteral(init_carry)
-    check_body(pipe.where, facts, body, counts(pipe), (False, False), carry != nb.types.none, "init_carry")
-    value = AloneType(pipe, body, carry)
+    check_body(pipe, facts_of(body), body, carry != nb.types.none, "init_carry")
+    value = EmittedType(pipe, body, nb.types.none, carry)
     result = bound_type(source.run_alone, value)
     context, builder, args = yield result(pipe, body, carry)
     emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], carry=args[2])
@@ -45,14 +36,14 @@ def _emitted_alone(_context: Any, pipe: Any, body: Any, init_carry: Any) -> Any:
 
 
 @cuda_meaning(source.run_alone)
-def _run_alone(typing_context: Any, emitted: AloneType, *refs: Any) -> Any:
+def _run_alone(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
     carry = emitted.carry
     if emitted.pipe.context.role == "memory" and not emitted.mirrored:
-        inert = _inert(carry)
+        inert = mapped(_inert, carry)
         context, builder, _ = yield inert(emitted, *refs)
         return _no_value(context, builder, inert)
     if emitted.pipe.inert_grid is not None:
-        raise CompileError(f"{emitted.where}: grid: {emitted.pipe.inert_grid} {REASON}")
+        raise CompileError(f"{emitted.pipe.where}: grid: {emitted.pipe.inert_grid} {REASON}")
     arrays = nb.types.Tuple(list(refs))
     captured = nb.types.Tuple([emitted, arrays])
     alone = carry == nb.types.none
@@ -68,9 +59,7 @@ def _run_alone(typing_context: Any, emitted: AloneType, *refs: Any) -> Any:
 
 
 def _inert(carry: Any) -> Any:
-    """The type of a final carry in the memory role."""
-    if isinstance(carry, nb.types.BaseTuple):
-        return nb.tuple_of(carry, [_inert(part) for part in carry])
+    """The type of a part of a final carry in the memory role."""
     if isinstance(carry, InFlightType):
         return carry.tile
     return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)

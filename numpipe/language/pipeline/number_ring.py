@@ -15,19 +15,11 @@ Both executions run the functions below as they stand.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...core.lanes import each_warp
 from ...core.machine import current
-from ...core.op import helper, op, ptx
+from ...core.op import helper, ptx
 from ...intrinsics import mbarrier, memory
-from .ring import Ring, consumed, phase_of, ready, slot_of
-
-
-@op
-def number_at(ring: Ring, slot: Any) -> Any:
-    """Address of a slot's number."""
-    return ring.plan.base + ring.plan.stage_stride * slot
+from .ring import consumed, phase_of, ready, slot_of, stage_of
 
 
 @ptx("{ .reg .pred np_scheduler; st.volatile.shared.b32 [$address], $number; }", address="r", number="r")
@@ -50,7 +42,7 @@ def put_number(ring, step, number):  # type: ignore[no-untyped-def]
     """Tell the number of `step`, as soon as all have read what was in its slot. Scope: one lane."""
     slot = slot_of(ring, step)
     mbarrier.wait(consumed(ring, slot, 0), phase_of(ring, step) - 1, step)
-    store_number(number_at(ring, slot), number)
+    store_number(stage_of(ring, slot), number)
     mbarrier.arrive(ready(ring, slot, 0))
 
 
@@ -59,6 +51,6 @@ def take_number(ring, step):  # type: ignore[no-untyped-def]
     """The number of `step`, as soon as it is told. Scope: a compute warpgroup."""
     slot = slot_of(ring, step)
     mbarrier.wait(ready(ring, slot, 0), phase_of(ring, step), step)
-    number = uniform(memory.load_word(number_at(ring, slot)))
+    number = uniform(memory.load_word(stage_of(ring, slot)))
     each_warp(mbarrier.arrive, consumed(ring, slot, 0))
     return number

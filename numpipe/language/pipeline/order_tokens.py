@@ -72,29 +72,23 @@ def if_several(np_: Context, function: Callable[[Context, int], None], number: i
 
 
 @op
-def own_place(np_: Context, number: int) -> Any:
-    """The named barrier at which this warpgroup waits for its turn with a token."""
-    return np.int32(np_.unit.token_barrier(number) + np_.unit.number(current().warpgroup))
-
-
-@op
-def next_place(np_: Context, number: int) -> Any:
-    """That of the warpgroup whose turn comes next."""
+def place_of(np_: Context, number: int, further: int) -> Any:
+    """The named barrier at which this warpgroup waits for its turn with a token, or (`further` 1) the one whose turn comes next."""
     unit = np_.unit
-    return np.int32(unit.token_barrier(number) + (unit.number(current().warpgroup) + 1) % unit.compute_wgs)
+    return np.int32(unit.token_barrier(number) + (unit.number(current().warpgroup) + further) % unit.compute_wgs)
 
 
 # ---- turns
 @helper
 def await_token(np_, number):  # type: ignore[no-untyped-def]
     """Wait for this warpgroup's turn."""
-    barrier.sync(own_place(np_, number), THREADS)
+    barrier.sync(place_of(np_, number, 0), THREADS)
 
 
 @helper
 def pass_token(np_, number):  # type: ignore[no-untyped-def]
     """Let the next warpgroup have its turn."""
-    barrier.arrive(next_place(np_, number), THREADS)
+    barrier.arrive(place_of(np_, number, 1), THREADS)
 
 
 @helper(context=True)

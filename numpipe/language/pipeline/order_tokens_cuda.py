@@ -20,20 +20,16 @@ def _several(unit: Unit, role: str) -> bool:
 by_those(source.if_several, _several)
 
 
-@cuda_meaning(source.own_place)
-def _own_place(_context: Any, np_: Any, number: Any) -> Any:
-    first = np_.unit.token_barrier(nb.literal(number))
-    return I32(np_, number), lambda context, builder, sig, args: builder.add(own_warpgroup(builder, args[0]), nb.const(first))
-
-
-@cuda_meaning(source.next_place)
-def _next_place(_context: Any, np_: Any, number: Any) -> Any:
-    unit = np_.unit
-    first = unit.token_barrier(nb.literal(number))
-    _, builder, args = yield I32(np_, number)
-    following = builder.add(own_warpgroup(builder, args[0]), nb.const(1))
-    last = builder.icmp_unsigned("==", following, nb.const(unit.compute_wgs))
-    return builder.add(builder.select(last, nb.const(0), following), nb.const(first))
+@cuda_meaning(source.place_of)
+def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
+    unit, first = np_.unit, np_.unit.token_barrier(nb.literal(number))
+    _, builder, args = yield I32(np_, number, further)
+    place = own_warpgroup(builder, args[0])
+    if nb.literal(further):
+        following = builder.add(place, nb.const(1))
+        last = builder.icmp_unsigned("==", following, nb.const(unit.compute_wgs))
+        place = builder.select(last, nb.const(0), following)
+    return builder.add(place, nb.const(first))
 
 
 def _over_tokens(context: Any, builder: Any, np_: Any, value: Any, warpgroup: int, function: Any) -> None:

@@ -30,9 +30,6 @@ from ...plan.plans import MapRequest, RingPlan
 from ...plan.shape import OUTPUTS_BARRIER
 from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel
 
-SHARED_BARRIER = OUTPUTS_BARRIER
-"""named barrier of outputs that all compute warpgroups write; those below are the warpgroups' own (1 + warpgroup), 0 the CTA's"""
-
 
 def unread(plan: RingPlan) -> int:
     """Bulk groups that may still be read when a block's slot is needed: those of the blocks since it was used last.
@@ -85,7 +82,7 @@ def meet(ring):  # type: ignore[no-untyped-def]
     if ring.private:
         barrier.sync(1 + special.warpgroup_index(), 128)
     else:
-        barrier.sync(SHARED_BARRIER, ring.writers)
+        barrier.sync(OUTPUTS_BARRIER, ring.writers)
 
 
 @helper

@@ -14,7 +14,6 @@ from .ring_cuda import copies_of, index_maps_return
 I32, I64 = nb.types.int32, nb.types.int64
 
 
-
 @cuda_meaning(source.await_slot)
 def _await_slot(_context: Any, ring: Any) -> Any:
     kind, value = nb.immediate(source.unread(ring.plan))

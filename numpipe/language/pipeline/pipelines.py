@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -27,13 +27,12 @@ from ...core.machine import current
 from ...core.op import constant, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
-from ...plan.params import CompilerParams
 from ...plan.plans import RingPlan
 from ...plan.specs import BlockSpec
 from ...plan.trees import Tree, leaves, mismatch, tree_of
 from ...plan.unit import Unit
 from ..tiles.refs import GmemRef
-from .barriers import asked_for, barriers_of, by_kind, check_groups, check_shared_loads
+from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, check_shared_loads
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
@@ -48,27 +47,44 @@ IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for 
             "passed to another one")
 
 
-class Pipeline:
-    """What `pipeline` returns inside a kernel; call it on the arrays and loop over the result.
+class PipelineFacts(NamedTuple):
+    """What a pipeline is planned as, in both executions.
 
     specs, tree  leaves of in_specs and of out_specs behind them, and their shape
     labels       how messages call the leaves
     rings, outs  which of them share a ring
-    steps_of     steps of a warpgroup, where they differ
+    unequal      whether it has steps_of
     manual       whether the body waits for, and whether it releases, each operand itself (`barriers`)
     single       whether each compute warpgroup runs it for itself (`single`)
     """
 
-    def __init__(self, np_: Context, grid: tuple[Any, ...], specs: tuple[BlockSpec, ...], tree: Tree, labels: tuple[str, ...],
-                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, manual: tuple[bool, bool],
-                 single: bool = False) -> None:
-        self.np, self.grid, self.specs, self.tree, self.labels, self.rings, self.outs, self.steps_of, self.site = (
-            np_, grid, specs, tree, labels, rings, outs, steps_of, site)
-        self.manual, self.single = manual, single or not np_.unit.warp_specialized
+    unit: Unit
+    site: str
+    specs: tuple[Any, ...]
+    tree: Tree
+    labels: tuple[str, ...]
+    rings: tuple[Group, ...]
+    outs: tuple[Group, ...]
+    unequal: bool
+    manual: tuple[bool, bool]
+    single: bool
 
-    @property
-    def where(self) -> str:
-        return f"kernel {self.np.unit.kernel}, pipeline at {self.site}"
+
+class Planned:
+    """A pipeline, or its type, with its facts as attributes."""
+
+    def __init__(self, facts: PipelineFacts) -> None:
+        (self.unit, self.site, self.specs, self.tree, self.labels, self.rings, self.outs, self.unequal, self.manual,
+         self.single) = facts
+        self.where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
+
+
+class Pipeline(Planned):
+    """What `pipeline` returns inside a kernel; call it on the arrays and loop over the result."""
+
+    def __init__(self, np_: Context, grid: tuple[Any, ...], steps_of: Any, facts: PipelineFacts) -> None:
+        super().__init__(facts)
+        self.np, self.grid, self.steps_of = np_, grid, steps_of
 
     def __call__(self, *arrays: Any) -> NoReturn:
         raise CompileError(f"{self.where}: {IN_A_FOR}")
@@ -123,7 +139,8 @@ def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_co
                   delay_release: int | None, steps_of: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
                   known: tuple[int | None, ...], site: str) -> Pipeline:
     """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source."""
-    manual = asked_for(f"kernel {np_.unit.kernel}, pipeline at {site}", manual_ready_barriers, manual_consumed_barriers)
+    where, barriers = f"kernel {np_.unit.kernel}, pipeline at {site}", (manual_ready_barriers, manual_consumed_barriers)
+    manual = check_manual(where, *(constant(where, name, value) for name, value in zip(MANUAL, barriers, strict=True)))
     return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site, manual)
 
 
@@ -149,38 +166,30 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
             raise no_specs(where, name, kinds)
     if steps_of is not None:
         check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
-    check_turns(where, np_.unit, steps_of is not None, bool(out_specs), single)
-    check_shared_loads(where, manual, single or not np_.unit.warp_specialized)
-    slots = chosen_slots(constant(where, "max_concurrent_steps", max_concurrent_steps), np_.unit.params, default)
-    delay = constant(where, "delay_release", delay_release)
-    tree, labels, rings, outs = plan_operands(where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
-                                              known_grid(known, len(grid)), slots, delay, np_.unit, single)
+    facts = planned(np_.unit, site, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
+                    known if len(known) == len(grid) else (None,) * len(grid),  # none of a grid that is not written in place
+                    constant(where, "max_concurrent_steps", max_concurrent_steps), constant(where, "delay_release", delay_release),
+                    default, steps_of is not None, manual, single)
     try:
         sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
         raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
     check_steps(where, sizes)
-    return Pipeline(np_, sizes, (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, site, manual, single)
+    return Pipeline(np_, sizes, steps_of, facts)
 
 
 # ---- what both executions check
-def chosen_slots(said: int | None, params: CompilerParams, default: int) -> int:
-    """max_concurrent_steps: the pipeline's, else the kernel's, else what such pipelines have."""
-    return next(slots for slots in (said, params.max_concurrent_steps, default) if slots is not None)
+def planned(unit: Unit, site: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
+            known: tuple[int | None, ...], said: int | None, delay: int | None, default: int, unequal: bool,
+            manual: tuple[bool, bool], single: bool) -> PipelineFacts:
+    """What a pipeline is, for the leaves and trees of (in_specs, out_specs).
 
-
-def known_grid(known: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
-    """The constants in a grid; nothing is known of one that is not written in place."""
-    return known if len(known) == rank else (None,) * rank
-
-
-def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
-                  known: tuple[int | None, ...], slots: int, delay: int | None,
-                  unit: Unit, single: bool) -> tuple[Tree, tuple[str, ...], tuple[Group, ...], tuple[Group, ...]]:
-    """The tree, labels, rings and output rings of a pipeline, for the leaves and trees of (in_specs, out_specs).
-
-    `known`, `slots`, `delay`: see `steps.grouped`.
+    `said`: its max_concurrent_steps; else the kernel's, else the `default`. `known`, `delay`: see `steps.grouped`.
     """
+    where, alone = f"kernel {unit.kernel}, pipeline at {site}", single or not unit.warp_specialized
+    check_turns(where, unit, unequal, bool(trees[1].parts), single)
+    check_shared_loads(where, manual, alone)
+    slots = next(slots for slots in (said, unit.params.max_concurrent_steps, default) if slots is not None)
     (inputs, outputs), labels = specs, tuple(tree.labels(name) for tree, name in zip(trees, ("in_specs", "out_specs"), strict=True))
     check_steps(where, known)
     rings = grouped(where, inputs, labels[0], known, slots, delay, unit.params.delay_release, 0 if single else unit.default_delay)
@@ -188,7 +197,7 @@ def plan_operands(where: str, specs: tuple[Sequence[Any], Sequence[Any]], trees:
     outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
                  for group in grouped(where, outputs, labels[1], known, slots, 0, 0))
     tree = Tree((*(trees[0].parts or ()), *(trees[1].parts or ())))  # side by side, as arrays are passed: not as one NamedTuple
-    return tree, (*labels[0], *labels[1]), rings, outs
+    return PipelineFacts(unit, site, (*inputs, *outputs), tree, (*labels[0], *labels[1]), rings, outs, unequal, manual, alone)
 
 
 def check_steps(where: str, sizes: Sequence[Any]) -> None:
@@ -247,7 +256,7 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[i
     the turn.
     """
     check_groups(pipe.where, pipe.manual, loaded(pipe), unpacked)
-    check_tokens(pipe.where, pipe.steps_of is not None, turns)
+    check_tokens(pipe.where, pipe.unequal, turns)
     return steps_over(pipe, refs, nested, groups, last, waited, turns or (), True)
 
 
@@ -256,39 +265,43 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 
     """The same; barriers are in one group with the tiles, behind them, or `apart`."""
     if not pipe.single:
         reachable(pipe.np, pipe.site)
-    refs, shared = without_allocations(pipe, refs)
-    arrays = leaves(refs)
-    check_arrays(pipe, refs)
-    check_inner(pipe.where, pipe.steps_of is not None, nested)
+    shared = shared_rings(pipe, refs)
+    arrays = arrays_of(pipe, refs if shared is None else refs[:-1])
+    check_inner(pipe.where, pipe.unequal, nested)
     return _iterate(_loop(pipe, arrays, groups, waited, turns, shared, bool(last)), nested, apart)
 
 
-def check_arrays(pipe: Pipeline, refs: tuple[Any, ...]) -> None:
-    """A pipeline is called on arrays of the kernel, in the shape of its specs."""
+def arrays_of(pipe: Pipeline, refs: tuple[Any, ...]) -> list[GmemRef]:
+    """The arrays that a pipeline is called on."""
     arrays = leaves(refs)
-    if not all(isinstance(ref, GmemRef) for ref in arrays):
-        given = ", ".join(type(ref).__name__ for ref in arrays)
-        raise SpecError(f"{pipe.where}: called on ({given}); a pipeline is called on the kernel's array parameters")
-    wrong = mismatch(pipe.tree, tree_of(refs), "in_specs and out_specs have" if pipe.outs else "in_specs has")
+    check_arrays(pipe, arrays, GmemRef, f"({', '.join(type(ref).__name__ for ref in arrays)})", tree_of(refs))
+    return arrays
+
+
+def check_arrays(pipe: Planned, arrays: list[Any], kind: type, given: str, tree: Tree) -> None:
+    """A pipeline is called on arrays of the kernel, in the shape of its specs."""
+    if not all(isinstance(ref, kind) for ref in arrays):
+        raise SpecError(f"{pipe.where}: called on {given}; a pipeline is called on the kernel's array parameters")
+    wrong = mismatch(pipe.tree, tree, "in_specs and out_specs have" if pipe.outs else "in_specs has")
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
 
 
-def without_allocations(pipe: Pipeline, refs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[RingPlan, ...] | None]:
-    """The arrays that a pipeline is called on, and the rings that it is given (`chains`)."""
-    if not refs or not isinstance(refs[-1], Allocations):
-        return refs, None
+def shared_rings(pipe: Planned, refs: Any) -> tuple[RingPlan, ...] | None:
+    """The rings that a pipeline is given behind its arrays (`chains`), or None."""
+    if not len(refs) or not isinstance(refs[-1], Allocations):
+        return None
     check_shared(pipe.where, pipe.single)
     check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
-    return refs[:-1], refs[-1].plans
+    return refs[-1].plans
 
 
-def loaded(pipe: Any) -> int:
+def loaded(pipe: Planned) -> int:
     """The arrays that a pipeline loads: its loop may have barriers for them."""
     return sum(len(group.operands) for group in pipe.rings)
 
 
-def waited_parts(pipe: Any, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
+def waited_parts(pipe: Planned, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
     """The parts of a ring whose ready barriers, numbered as the loop has them, are among `waited`."""
     order = sorted(operand for ring in pipe.rings for operand in ring.operands)
     return tuple(part for part, operand in enumerate(group.operands) if operand in order and order.index(operand) in waited)
@@ -303,38 +316,26 @@ def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, waited: tuple[int,
         total = steps  # nobody loads for others
     rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
                        tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps, waited_parts(pipe, group, waited))
-                  for plan, group in plan_rings(pipe, pipe.np.unit, arrays, shared))
+                  for plan, group in plan_rings(pipe, arrays, shared))
     loads = len(pipe.rings)
     return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), pipe.manual, pipe.grid,
-                total, steps, pipe.steps_of is not None and not pipe.single, groups, rings[loads:], last, turns)
+                total, steps, pipe.unequal and not pipe.single, groups, rings[loads:], last, turns)
 
 
-def plan_rings(pipe: Any, unit: Unit, arrays: Sequence[Any],
-               shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
+def plan_rings(pipe: Planned, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
     """The rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
 
     `shared`: allocations that it is given.
     """
     rings: list[tuple[RingPlan, Group]] = []
-    for number, group in enumerate(pipe.rings):
-        blocks, labels = _wanted(pipe, arrays, group)
-        rings.append((unit.plan_ring(pipe.site, blocks, group.slots, group.delay, pipe.manual, labels, group.dims, pipe.single,
-                                     shared[number] if shared else None), group))
-    for number, group in enumerate(pipe.outs, len(rings)):
-        blocks, labels = _wanted(pipe, arrays, group)
-        rings.append((unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single,
-                                       shared[number] if shared else None), group))
+    for number, group in enumerate((*pipe.rings, *pipe.outs)):
+        blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
+        labels, given = tuple(pipe.labels[n] for n in group.operands), shared[number] if shared else None
+        rings.append((
+            pipe.unit.plan_ring(pipe.site, blocks, group.slots, group.delay, pipe.manual, labels, group.dims, pipe.single, given)
+            if number < len(pipe.rings) else
+            pipe.unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single, given), group))
     return rings
-
-
-def _wanted(pipe: Any, arrays: Sequence[Any], group: Group) -> tuple[tuple[tuple[Any, ...], ...], tuple[str, ...]]:
-    return (tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands),
-            tuple(pipe.labels[n] for n in group.operands))
-
-
-def shared_plans(pipe: Any, unit: Unit, arrays: Sequence[Any]) -> tuple[RingPlan, ...]:
-    """What other pipelines may share of its shared memory: its rings, those of its outputs too."""
-    return tuple(plan for plan, _ in plan_rings(pipe, unit, arrays, None))
 
 
 def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:

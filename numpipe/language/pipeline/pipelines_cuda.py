@@ -18,43 +18,39 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context_cuda import ContextType, own_warpgroup
 from ...plan.plans import RingPlan
 from ...plan.specs_cuda import SpecType
-from ...plan.trees import Tree, mismatch
 from ...plan.trees_cuda import leaf_values, leaves, tree_of
 from ..tiles.refs_cuda import GmemType, gmem_value
 from . import pipelines as source
-from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, check_shared_loads
+from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual
 from .barriers_cuda import barrier_types
-from .chains import check_count, check_shared
-from .chains_cuda import AllocationsType
+from .chains import Allocations
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
 from .single import advance_alone, begin_alone
-from .steps import Group, advance, fill_step, finish_loads, places, produce, ring_steps, tiles
+from .steps import advance, fill_step, finish_loads, places, produce, ring_steps, tiles
 from .steps_cuda import LoopType
-from .turns import check_pipeline as check_turns
 
 I32 = nb.types.int32
 
 
-class PipelineType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, context: ContextType, rank: int, specs: tuple[SpecType, ...], tree: Tree, labels: tuple[str, ...],
-                 rings: tuple[Group, ...], outs: tuple[Group, ...], steps_of: Any, site: str, manual: tuple[bool, bool],
-                 single: bool = False, inert_grid: str | None = None, once: bool = False) -> None:
+class AllocationsType(Allocations, nb.types.Type):  # type: ignore[misc]
+    def __init__(self, plans: tuple[RingPlan, ...]) -> None:
+        Allocations.__init__(self, plans)
+        nb.types.Type.__init__(self, name=f"allocations({plans})")
+
+
+class PipelineType(source.Planned, nb.types.Type):  # type: ignore[misc]
+    def __init__(self, context: ContextType, rank: int, steps_of: Any, facts: source.PipelineFacts, inert_grid: str | None,
+                 once: bool) -> None:
         """`inert_grid`: what makes the grid of a single-stream pipeline inert, in the memory role, or None. `once`: it is known
         to have one step."""
-        self.context, self.rank, self.specs, self.tree, self.labels = context, rank, specs, tree, labels
-        self.rings, self.outs, self.steps_of, self.site, self.inert_grid = rings, outs, steps_of, site, inert_grid
-        self.manual, self.single, self.once = manual, single or not context.unit.warp_specialized, once
-        super().__init__(name=f"pipeline({context}, {rank}, {specs}, {tree}, {labels}, {rings}, {outs}, {steps_of}, {site}, "
-                              f"{manual}, {single}, {inert_grid}, {once})")
+        source.Planned.__init__(self, facts)
+        self.context, self.rank, self.steps_of, self.inert_grid, self.once = context, rank, steps_of, inert_grid, once
+        said = ", ".join(map(str, facts[1:]))  # the unit is the context's
+        nb.types.Type.__init__(self, name=f"pipeline({context}, {rank}, {steps_of}, {said}, {inert_grid}, {once})")
 
-    @property
-    def where(self) -> str:
-        return f"kernel {self.context.unit.kernel}, pipeline at {self.site}"
 
-    @property
-    def unequal(self) -> bool:
-        return not isinstance(self.steps_of, nb.types.NoneType)
+nb.register_model(AllocationsType)(nb.models.OpaqueModel)
 
 
 nb.struct_model(PipelineType, lambda ty: [
@@ -90,19 +86,15 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
         if not isinstance(given, nb.types.BaseTuple) or not all(isinstance(spec, SpecType) for spec in leaves(given)):
             named = {SpecType: "BlockSpec", nb.types.NoneType: "NoneType"}
             raise source.no_specs(where, name, named.get(type(given)) or str(given))
-    if not isinstance(steps_of, nb.types.NoneType):
+    unequal = not isinstance(steps_of, nb.types.NoneType)
+    if unequal:
         source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)),
                               len(out_specs) > 0)
-    check_turns(where, np_.unit, not isinstance(steps_of, nb.types.NoneType), len(out_specs) > 0, single)
-    check_shared_loads(where, manual, single or not np_.unit.warp_specialized)
-    options = np_.unit.params
-    sizes = source.known_grid(nb.literal(known), len(grid))
-    tree, labels, rings, outs = source.plan_operands(
-        where, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)), sizes,
-        source.chosen_slots(immediate(where, "max_concurrent_steps", slots), options, default),
-        immediate(where, "delay_release", delay), np_.unit, single)
-    pipe = PipelineType(np_, len(grid), (*leaves(in_specs), *leaves(out_specs)), tree, labels, rings, outs, steps_of, place,
-                        manual, single, inert, all(size == 1 for size in sizes))
+    sizes = nb.literal(known) if len(known) == len(grid) else (None,) * len(grid)  # none of a grid that is not written in place
+    facts = source.planned(np_.unit, place, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)), sizes,
+                           immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay), default,
+                           unequal, manual, single)
+    pipe = PipelineType(np_, len(grid), steps_of, facts, inert, all(size == 1 for size in sizes))
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
     context, builder, args = yield pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *more, known, site)
     grid = {} if inert is not None else {"grid": args[1]}
@@ -149,14 +141,13 @@ nb.struct_model(StepsIterator, lambda ty: [("loop", ty.loop), ("k", nb.types.Eph
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
                turns: tuple[int, ...] = (), apart: bool = False) -> StepsType:
     """The type of a pipeline's steps over arrays; plans its rings. For the rest see `steps`, and `apart` in `steps_over`."""
-    refs, shared = without_allocations(pipe, refs)
-    arrays = leaves(refs)
-    check_arrays(pipe, refs)
+    shared = source.shared_rings(pipe, refs)
+    arrays = arrays_of(pipe, refs if shared is None else nb.types.Tuple(list(refs)[:-1]))
     source.check_inner(pipe.where, pipe.unequal, nested)
     rings, loads, loading = [], len(pipe.rings), pipe.context.role == "memory" and not pipe.single
-    for number, (plan, group) in enumerate(source.plan_rings(pipe, pipe.context.unit, arrays, shared)):
+    for number, (plan, group) in enumerate(source.plan_rings(pipe, arrays, shared)):
         if not pipe.single:
-            pipe.context.unit.met[pipe.context.role].add(plan.name)
+            pipe.unit.met[pipe.context.role].add(plan.name)
         rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank,
                               () if loading else source.waited_parts(pipe, group, waited),
@@ -167,23 +158,11 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: in
     return StepsType(loop, nested, apart, pipe.once)
 
 
-def check_arrays(pipe: PipelineType, refs: Any) -> None:
-    """`pipelines.check_arrays`, of types."""
+def arrays_of(pipe: PipelineType, refs: Any) -> list[Any]:
+    """`pipelines.arrays_of`, of types."""
     arrays = leaves(refs)
-    if not all(isinstance(ref, GmemType) for ref in arrays):
-        raise SpecError(f"{pipe.where}: called on {refs}; a pipeline is called on the kernel's array parameters")
-    wrong = mismatch(pipe.tree, tree_of(refs), "in_specs and out_specs have" if pipe.outs else "in_specs has")
-    if wrong:
-        raise SpecError(f"{pipe.where}: {wrong}")
-
-
-def without_allocations(pipe: PipelineType, refs: Any) -> tuple[Any, tuple[RingPlan, ...] | None]:
-    """`pipelines.without_allocations`, of types."""
-    if not len(refs) or not isinstance(refs[-1], AllocationsType):
-        return refs, None
-    check_shared(pipe.where, pipe.single)
-    check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
-    return nb.types.Tuple(list(refs)[:-1]), refs[-1].plans
+    source.check_arrays(pipe, arrays, GmemType, str(refs), tree_of(refs))
+    return arrays
 
 
 def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,

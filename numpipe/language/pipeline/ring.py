@@ -89,11 +89,6 @@ def own(ring: Ring) -> int:
     return ring.np.unit.number(current().warpgroup) if ring.plan.private else 0
 
 
-def stage_of(ring: Ring, slot: Any) -> Any:
-    """Address of a slot."""
-    return ring.plan.base + (own(ring) * ring.plan.slots + slot) * ring.plan.stage_stride
-
-
 # ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
 @op
 def slot_of(ring: Ring, step: Any) -> Any:
@@ -105,6 +100,12 @@ def slot_of(ring: Ring, step: Any) -> Any:
 def phase_of(ring: Ring, step: Any) -> Any:
     """Phase number of a step on its slot's barriers: ``step // S``."""
     return step // ring.plan.slots
+
+
+@op
+def stage_of(ring: Ring, slot: Any) -> Any:
+    """Address of a slot."""
+    return ring.plan.base + (own(ring) * ring.plan.slots + slot) * ring.plan.stage_stride
 
 
 @op

@@ -64,11 +64,12 @@ def _of_step(operation: Any, function: Any) -> None:
 
     @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, number: Any) -> Any:
-        return I32(ring, I32), lambda context, builder, sig, args: function(builder, ring.plan, args[1])
+        return I32(ring, I32), lambda context, builder, sig, args: function(builder, ring, args[1])
 
 
-_of_step(source.slot_of, lambda b, plan, step: b.urem(step, nb.const(plan.slots)))
-_of_step(source.phase_of, lambda b, plan, step: b.udiv(step, nb.const(plan.slots)))
+_of_step(source.slot_of, lambda b, ring, step: b.urem(step, nb.const(ring.plan.slots)))
+_of_step(source.phase_of, lambda b, ring, step: b.udiv(step, nb.const(ring.plan.slots)))
+_of_step(source.stage_of, stage_of)
 
 
 def _barrier_of_slot(operation: Any, base: Any) -> None:

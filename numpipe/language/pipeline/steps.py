@@ -48,10 +48,11 @@ from .turns import pass_turn
 
 # ---- rings of a pipeline -----------------------------------------------------------------------------------------
 class Place(NamedTuple):
-    """Where an operand is: the number of its ring, and its own in that ring."""
+    """Where an operand is: the number of its ring, those of outputs behind the others, and its own in that ring."""
 
     ring: int
     operand: int
+    written: bool
 
 
 @dataclass(frozen=True)
@@ -110,19 +111,11 @@ def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
     return max((number + 1 for number, read in enumerate(depends) if read), default=0)
 
 
-def places(count: int, groups: Sequence[Group], outs: Sequence[Group] = ()) -> tuple[Place | Written | None, ...]:
+def places(count: int, groups: Sequence[Group], outs: Sequence[Group] = ()) -> tuple[Place | None, ...]:
     """Where each of `count` operands is; None: in global memory."""
-    found: dict[int, Place | Written] = {
-        number: kind(ring, own) for kind, rings in ((Place, groups), (Written, outs))
-        for ring, group in enumerate(rings) for own, number in enumerate(group.operands)}
+    found = {number: Place(ring, own, ring >= len(groups)) for ring, group in enumerate((*groups, *outs))
+             for own, number in enumerate(group.operands)}
     return tuple(found.get(number) for number in range(count))
-
-
-class Written(NamedTuple):
-    """Where an output is: the number of its output ring, and its own in that ring."""
-
-    ring: int
-    operand: int
 
 
 class LoopFacts:
@@ -164,7 +157,7 @@ class Loop(LoopFacts):
     """
 
     def __init__(self, np_: Context, rings: tuple[Ring, ...], arrays: Sequence[Any], tree: Tree,
-                 places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any,
+                 places: tuple[Place | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any,
                  steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = (), passes_turn: bool = False,
                  tokens: tuple[int, ...] = ()) -> None:
         self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
@@ -234,14 +227,9 @@ def ring_steps(loop: Loop, k: Any) -> tuple[Any, ...]:
 def tiles(loop: Loop, steps: tuple[Any, ...]) -> Any:
     """What a step is given: a tile for each operand, or the array itself, in the shape of in_specs; `steps` are the rings'."""
     held = [tiles_of(ring, slot_of(ring, step)) for ring, step in zip((*loop.rings, *loop.outs), steps, strict=True)]
-    given = [array if place is None else held[number_of(place, len(loop.rings))][place.operand]
+    given = [array if place is None else held[place.ring][place.operand]
              for array, place in zip(loop.arrays, loop.places, strict=True)]
     return loop.tree.build(iter(given), made)
-
-
-def number_of(place: Place | Written, rings: int) -> int:
-    """The number of an operand's ring, where output rings are counted behind `rings` load rings."""
-    return place.ring + rings * isinstance(place, Written)
 
 
 # ---- memory role -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from . import steps as source
 from .order_tokens import skip_turn
 from .ring import set_steps_done, slot_of, step_of, tiles_of
 from .ring_cuda import RingType
-from .steps import Place, Written, number_of
+from .steps import Place
 
 I32 = nb.types.int32
 
@@ -25,7 +25,7 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
     that are compiled once."""
 
     def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
-                 places: tuple[Place | Written | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
+                 places: tuple[Place | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
                  outs: tuple[RingType, ...] = (), passes_turn: bool = False, tokens: tuple[int, ...] = ()) -> None:
         self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
         self.manual, self.rank, self.unequal, self.outs = manual, rank, unequal, outs
@@ -57,7 +57,7 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
             if place is None:
                 given.append(array)
             else:
-                plan = (*self.rings, *self.outs)[number_of(place, len(self.rings))].plan
+                plan = (*self.rings, *self.outs)[place.ring].plan
                 given.append(SmemType(plan.layouts[place.operand], array.arg.dtype, self.context.role, plan.written))
         return self.tree.build(iter(given), made)
 
@@ -145,6 +145,5 @@ def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
         slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
         held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
     passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
-    given = [next(passed) if place is None else builder.extract_value(held[number_of(place, len(loop.rings))], place.operand)
-             for place in loop.places]
+    given = [next(passed) if place is None else builder.extract_value(held[place.ring], place.operand) for place in loop.places]
     return build_value(context, builder, loop.tiles, iter(given))
