@@ -170,30 +170,28 @@ def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
             return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
         return divide(builder, value, nb.ir.Constant(nb.f32, source.elements(form, along))) if name == "mean" else value
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if memory:
-            return nb.nothing(context) if made is None else undefined(result)
-        wide = tile.dtype in HALVES or name == "mean"
-        combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
-        values = registers(builder, tile, args[1])
-        values = floats(builder, tile.dtype, values) if wide else values
-        if name in source.VOTES:
-            return _vote(builder, name, _tree(combine, values))
-        if name in source.INDICES:
-            values = _ranked(builder, name, tile, values, along)
-        if made is not None:
-            along_axis = [finished(builder, value) for value in _along(builder, np_.unit, combine, tile, values, result)]
-            if dtype in HALVES:
-                along_axis = [packed(builder, dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
-            return assembled(builder, result, along_axis)
-        own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
-        distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
-        total = _butterflies(builder, combine, _tree(combine, own), distances)
-        total = _between_warps(builder, np_.unit, combine, [total], False)[0] if nbytes else total
-        return convert(context, builder, finished(builder, total), nb.types.float32, result) if dtype in HALVES else finished(
-            builder, total)
-
-    return result(np_, tile, axis, keepdims), codegen
+    context, builder, args = yield result(np_, tile, axis, keepdims)
+    if memory:
+        return nb.nothing(context) if made is None else undefined(result)
+    wide = tile.dtype in HALVES or name == "mean"
+    combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
+    values = registers(builder, tile, args[1])
+    values = floats(builder, tile.dtype, values) if wide else values
+    if name in source.VOTES:
+        return _vote(builder, name, _tree(combine, values))
+    if name in source.INDICES:
+        values = _ranked(builder, name, tile, values, along)
+    if made is not None:
+        along_axis = [finished(builder, value) for value in _along(builder, np_.unit, combine, tile, values, result)]
+        if dtype in HALVES:
+            along_axis = [packed(builder, dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
+        return assembled(builder, result, along_axis)
+    own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
+    distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
+    total = _butterflies(builder, combine, _tree(combine, own), distances)
+    total = _between_warps(builder, np_.unit, combine, [total], False)[0] if nbytes else total
+    return convert(context, builder, finished(builder, total), nb.types.float32, result) if dtype in HALVES else finished(
+        builder, total)
 
 
 def _reduction(operation: Any, name: str) -> None:
@@ -222,15 +220,12 @@ def _partial(operation: Any, name: str) -> None:
     def typer(_context: Any, tile: Any) -> Any:
         form = form_of(tile, operation.__name__) if is_tile(tile) else None
         result = TileType.of(source.partial_form(form, operation.__name__, str(nb.unliteral(tile))))
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            combine = combination(builder, name, tile.dtype)
-            values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
-            parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
-                     for row, column in places(result.shape, result.layout)]
-            return assembled(builder, result, [_tree(combine, own) for own in parts])
-
-        return result(tile), codegen
+        _, builder, args = yield result(tile)
+        combine = combination(builder, name, tile.dtype)
+        values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
+        parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
+                 for row, column in places(result.shape, result.layout)]
+        return assembled(builder, result, [_tree(combine, own) for own in parts])
 
 
 for _operation, _name in ((source.partial_sum, "sum"), (source.partial_max, "max"), (source.partial_min, "min")):
