@@ -26,7 +26,7 @@ from ..diagnostics.errors import SpecError
 from .cluster import ALONE, Dims, shifts
 from .layout import ATOM, Layout, block_layout
 from .specs import axis_names
-from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform
+from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform, is_int
 from .transforms import check as check_transforms
 
 __all__ = ["SMEM", "Barrier", "ClusterBarrier", "RefUnion"]
@@ -61,7 +61,7 @@ class SMEM:
 
     def __post_init__(self) -> None:
         shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else ()
-        if len(shape) < 2 or not all(_is_int(n) and n >= 1 for n in shape):
+        if len(shape) < 2 or not all(is_int(n) and n >= 1 for n in shape):
             raise SpecError(f"SMEM: shape must be a tuple of at least 2 positive compile-time ints, (*slots, rows, columns), got "
                             f"{self.shape!r}")
         try:
@@ -93,10 +93,6 @@ class SMEM:
     def nbytes(self) -> int:
         return self.slots * self.stride
 
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        return "SMEM", self.shape, self.dtype.name, tuple(_record(transform) for transform in self.transforms)
-
     def __str__(self) -> str:
         return f"SMEM({self.shape}, {self.dtype}{f', {self.transforms}' * bool(self.transforms)})"
 
@@ -119,11 +115,11 @@ class Barrier:
     num_barriers: int | tuple[int, ...] = 1
 
     def __post_init__(self) -> None:
-        if not _is_int(self.num_arrivals) or not 1 <= self.num_arrivals <= 1 << 16:
+        if not is_int(self.num_arrivals) or not 1 <= self.num_arrivals <= 1 << 16:
             raise SpecError("Barrier: num_arrivals must be a compile-time int of at least 1: the warpgroups and copies whose "
                             f"arrival completes a phase, got {self.num_arrivals!r}")
         shape = self.num_barriers if isinstance(self.num_barriers, tuple) else (self.num_barriers,)
-        if not shape or not all(_is_int(n) and n >= 1 for n in shape):
+        if not shape or not all(is_int(n) and n >= 1 for n in shape):
             raise SpecError(f"Barrier: num_barriers must be a positive compile-time int, or a tuple of them, got "
                             f"{self.num_barriers!r}")
         if np.prod(shape) > MAX_BARRIERS:
@@ -137,11 +133,6 @@ class Barrier:
     @property
     def count(self) -> int:
         return int(np.prod(self.shape))
-
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        counts = tuple(int(n) for n in self.shape)
-        return "Barrier", int(self.num_arrivals), counts if isinstance(self.num_barriers, tuple) else counts[0]
 
     def __str__(self) -> str:
         return f"Barrier(num_arrivals={self.num_arrivals}, num_barriers={self.num_barriers})"
@@ -180,10 +171,6 @@ class ClusterBarrier(Barrier):
     def axes(self) -> tuple[str, ...]:
         return axis_names("ClusterBarrier", self.collective_axes)
 
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        return "ClusterBarrier", self.axes, *super().parts[1:]
-
     def __str__(self) -> str:
         return f"ClusterBarrier({self.axes}, num_arrivals={self.num_arrivals}, num_barriers={self.num_barriers})"
 
@@ -213,16 +200,8 @@ class RefUnion:
                                     + ("; barriers keep their bytes for the whole kernel: allocate them apart"
                                        if isinstance(part, Barrier) else ""))
 
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        return "RefUnion", *(_parts(member) for member in self.members)
-
     def __repr__(self) -> str:
         return f"RefUnion({', '.join(map(said, self.members))})"
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _leaves(member: Any) -> Iterator[Any]:
@@ -246,12 +225,8 @@ def is_allocation(value: Any) -> bool:
     return isinstance(value, (SMEM, Barrier, RefUnion))
 
 
-_TRANSFORMS: dict[str, Any] = {kind.__name__: kind for kind in (TilingTransform, SwizzleTransform, TransposeTransform)}
-
-
-def _record(transform: Transform) -> tuple[str, Any]:
-    """(name, its only field)"""
-    return type(transform).__name__, *(getattr(transform, field.name) for field in dataclasses.fields(transform))
+_RECORDS: dict[str, Any] = {kind.__name__: kind for kind in (
+    SMEM, Barrier, ClusterBarrier, RefUnion, TilingTransform, SwizzleTransform, TransposeTransform)}
 
 
 def spelled(kind: Any) -> str:
@@ -259,8 +234,13 @@ def spelled(kind: Any) -> str:
     return repr(_parts(kind))
 
 
-def _parts(kind: Any) -> tuple[Any, ...]:
-    return ("tuple", *(_parts(part) for part in kind)) if isinstance(kind, tuple) else tuple(kind.parts)
+def _parts(value: Any) -> Any:
+    """A type as nested tuples of literals: (name, its fields)."""
+    if isinstance(value, tuple):
+        return "tuple", *map(_parts, value)
+    if type(value).__name__ in _RECORDS:
+        return type(value).__name__, *(_parts(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return value.name if isinstance(value, np.dtype) else int(value) if isinstance(value, np.integer) else value
 
 
 def parse(text: str) -> Any:
@@ -271,16 +251,15 @@ def parse(text: str) -> Any:
     return _made(ast.literal_eval(text))
 
 
-def _made(parts: tuple[Any, ...]) -> Any:
-    name, *rest = parts
-    if name == "SMEM":
-        return SMEM(rest[0], rest[1], tuple(_TRANSFORMS[kind](value) for kind, value in rest[2]))
-    if name == "Barrier":
-        return Barrier(rest[0], rest[1])
-    if name == "ClusterBarrier":
-        return ClusterBarrier(rest[0], num_arrivals=rest[1], num_barriers=rest[2])
-    members = [_made(part) for part in rest]
-    return tuple(members) if name == "tuple" else RefUnion(*members)
+def _made(parts: Any) -> Any:
+    if not isinstance(parts, tuple):
+        return parts
+    name, *values = parts[0], *map(_made, parts[1:])
+    if name == "tuple":
+        return tuple(values)
+    kind = _RECORDS[name]
+    return RefUnion(*values[0]) if kind is RefUnion else kind(**dict(zip(
+        (field.name for field in dataclasses.fields(kind)), values, strict=True)))
 
 
 # ---- where a type lies ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -146,9 +146,7 @@ def operand(layout: Layout, k_axis: int) -> Operand:
     return Operand(major, leading, stride, layout.swizzle, tuple(tuple(at(r, c) for c in steps) for r in rows))
 
 
-def swizzled(address: np.ndarray, width: int) -> np.ndarray:
-    """Absolute shared-memory addresses after the XOR swizzle of rows `width` bytes wide."""
-    if width == 16:
-        return address
-    bits = {32: 1, 64: 2, 128: 3}[width]
-    return np.asarray(address ^ ((address >> 7 & ((1 << bits) - 1)) << 4))
+def swizzled(offset: Any, width: int) -> Any:
+    """Offsets in panels, or addresses, after the XOR swizzle of groups of 8 rows of `width` bytes: of ints, arrays, LLVM values."""
+    mask = width // 16 - 1
+    return offset ^ (((offset >> 7) & mask) << 4) if mask else offset

@@ -7,10 +7,9 @@ import enum
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ..core.machine import EVICTION_POLICIES
 from ..diagnostics.errors import SpecError
+from .transforms import is_int
 
 __all__ = ["CompilerParams", "LoweringSemantics"]
 
@@ -105,11 +104,11 @@ class CompilerParams:
         self._check("dimension_semantics", given is None or (isinstance(given, tuple) and all(
             isinstance(word, str) and word in SEMANTICS for word in given)), "None or a tuple of 'parallel' and 'sequential'")
         steps = self.max_concurrent_steps
-        self._check("max_concurrent_steps", steps is None or (_is_int(steps) and steps >= 1), "None or an int >= 1")
+        self._check("max_concurrent_steps", steps is None or (is_int(steps) and steps >= 1), "None or an int >= 1")
         late = self.delay_release
-        self._check("delay_release", late is None or (_is_int(late) and late >= 0), "None or an int >= 0")
-        self._check("profile_space", _is_int(self.profile_space) and self.profile_space >= 0, "an int >= 0")
-        self._check("jitter", self.jitter is None or _is_int(self.jitter), "None or an int, a seed")
+        self._check("delay_release", late is None or (is_int(late) and late >= 0), "None or an int >= 0")
+        self._check("profile_space", is_int(self.profile_space) and self.profile_space >= 0, "an int >= 0")
+        self._check("jitter", self.jitter is None or is_int(self.jitter), "None or an int, a seed")
         self._check("profile_dir", isinstance(self.profile_dir, str), "a string")
         if bool(self.profile_space) != bool(self.profile_dir):
             missing, have = ("profile_dir", "profile_space") if self.profile_space else ("profile_space", "profile_dir")
@@ -117,7 +116,7 @@ class CompilerParams:
                             "many events to keep and where to write them; give both, or neither")
         self._check("lowering_semantics", isinstance(self.lowering_semantics, LoweringSemantics),
                     "numpipe.LoweringSemantics.Warpgroup or .Lane")
-        self._check("store_slots", _is_int(self.store_slots) and 0 <= self.store_slots <= 8, "1…8 (0: chosen)")
+        self._check("store_slots", is_int(self.store_slots) and 0 <= self.store_slots <= 8, "1…8 (0: chosen)")
         policy = self.store_eviction_policy
         self._check("store_eviction_policy", policy is None or policy in EVICTION_POLICIES,
                     f"None or one of {', '.join(map(repr, EVICTION_POLICIES))}")
@@ -133,7 +132,3 @@ class CompilerParams:
         if unknown is not None:
             raise SpecError(f"CompilerParams.replace: there is no option {unknown!r}: the options are {', '.join(names)}")
         return dataclasses.replace(self, **changes)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

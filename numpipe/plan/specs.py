@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..core.arith import named
 from ..core.machine import check_policy
-from ..core.op import constant, op
+from ..core.op import Op, constant, op
 from ..diagnostics.errors import SpecError
 from .params import CompilerParams as CompilerParams
-from .transforms import RECORDS as TRANSFORMS
-from .transforms import Transform
+from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform, is_int
 from .transforms import check as check_transforms
 
 __all__ = ["GMEM", "ArrayType", "BlockSpec", "Element", "Static", "Workspace", "persistent"]
@@ -42,7 +42,7 @@ class Element:
     size: int
 
     def __post_init__(self) -> None:
-        if not _is_int(self.size) or not 1 <= self.size <= 256:
+        if not is_int(self.size) or not 1 <= self.size <= 256:
             raise SpecError(f"Element: size must be an int of 1…256 elements, the limit of a TMA box, got {self.size!r}")
 
 
@@ -145,7 +145,7 @@ class BlockSpec:
         if space_of(self.memory_space) is None:
             raise SpecError(f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}")
         check_transforms(self.transforms, "BlockSpec")
-        if self.buffer_count is not None and (not _is_int(self.buffer_count) or self.buffer_count < 1):
+        if self.buffer_count is not None and (not is_int(self.buffer_count) or self.buffer_count < 1):
             raise SpecError(f"BlockSpec: buffer_count must be an int >= 1, got {self.buffer_count!r}")
         if not self.loaded:
             self._check_passed_on()
@@ -154,14 +154,14 @@ class BlockSpec:
             raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
                             "are run-time values. Say sides as large as the array (literals, fields of a Static) and leave "
                             "index_map out: the block at the origin, loaded once")
-        if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or _is_int(n) for n in shape):
+        if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or is_int(n) for n in shape):
             raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
                             f"got {shape!r}")
         if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
                             "split the block")
         self._check_tile(shape)
-        if self.delay_release is not None and (not _is_int(self.delay_release) or self.delay_release < 0):
+        if self.delay_release is not None and (not is_int(self.delay_release) or self.delay_release < 0):
             raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
@@ -213,37 +213,35 @@ def space_of(given: Any) -> str | None:
     return name if name in ("SMEM", "GMEM") else None
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+OPTIONS = tuple(field.name for field in dataclasses.fields(BlockSpec) if field.init)
 
 
 @op
-def block_spec(block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any, oob_fill: Any,
-               buffer_count: Any, eviction_policy: Any, collective_axes: Any, known: Any, depends: Any) -> BlockSpec:
-    """`BlockSpec(...)` inside a kernel.
+def block_spec(*given: Any) -> BlockSpec:
+    """`BlockSpec(...)` inside a kernel, given all `OPTIONS`, of `memory_space` its name.
 
-    `memory_space` is its name. `known`: what the index map returns, None where it is no constant; `depends`: which grid indices
-    it reads.
+    Then comes what the index map returns, None where it is no constant, and which grid indices it reads.
     """
-    for name, value in (("block_shape", block_shape), ("delay_release", delay_release), ("oob_fill", oob_fill),
-                        ("buffer_count", buffer_count), ("eviction_policy", eviction_policy),
-                        ("collective_axes", collective_axes)):
+    *values, known, depends = given
+    said = dict(zip(OPTIONS, values, strict=True))
+    for name, value in said.items():
         constant("BlockSpec", name, value)
-    spec = BlockSpec(block_shape, index_map, memory_space=GMEM if memory_space == "GMEM" else None, transforms=transforms,
-                     delay_release=delay_release, oob_fill=oob_fill, buffer_count=buffer_count, eviction_policy=eviction_policy,
-                     collective_axes=collective_axes)
+    spec = BlockSpec(**{**said, "memory_space": GMEM if said["memory_space"] == "GMEM" else None})
     object.__setattr__(spec, "_known", known)
     object.__setattr__(spec, "_depends", depends)
     return spec
 
 
-@op
-def element(size: Any) -> Element:
-    """`Element(...)` inside a kernel."""
-    return Element(constant("Element", "size", size))
+def _record(kind: type) -> Op[..., Any]:
+    field, = dataclasses.fields(kind)
+
+    def operation(value: Any) -> Any:
+        return kind(constant(kind.__name__, field.name, value))
+
+    return named(operation, kind.__name__, f"`{kind.__name__}(...)` inside a kernel.")
 
 
-RECORDS: dict[type, Any] = {Element: element, **TRANSFORMS}
+RECORDS = {kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTransform, TransposeTransform)}
 """constants that a kernel makes again, each of its one field, by the operation that does it"""
 
 
@@ -256,7 +254,7 @@ class ArrayType:
 
     def __post_init__(self) -> None:
         shape = self.shape
-        if not isinstance(shape, (tuple, list)) or not all(_is_int(n) and n >= 0 for n in shape):
+        if not isinstance(shape, (tuple, list)) or not all(is_int(n) and n >= 0 for n in shape):
             raise SpecError(f"ArrayType: shape must be a tuple of non-negative ints, got {shape!r}")
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         try:
@@ -292,13 +290,13 @@ class Workspace:
 
     def __post_init__(self) -> None:
         tile = self.tile
-        if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(_is_int(n) and n > 0 for n in tile):
+        if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(is_int(n) and n > 0 for n in tile):
             raise SpecError(f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}")
         if self.split is not None and not (isinstance(self.split, str) and self.split) and not (
-                _is_int(self.split) and int(self.split) > 0):
+                is_int(self.split) and int(self.split) > 0):
             raise SpecError("Workspace: split must be \"stream\", the parts of a tile, the name of an axis of the cluster, or "
                             f"None, got {self.split!r}")
-        if self.slots is not None and (not _is_int(self.slots) or self.slots < 1):
+        if self.slots is not None and (not is_int(self.slots) or self.slots < 1):
             raise SpecError(f"Workspace: slots must be a count of partial sums, got {self.slots!r}")
         object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
 
@@ -347,6 +345,6 @@ def persistent(ctas: int | None = None) -> Persistent:
     In clusters it is as many CTAs as whole clusters run at once, which the driver is asked at the first call. The simulated grid
     has 2 CTAs unless `ctas` says otherwise, or 2 clusters where the kernel names their axes: enough for tiles to be shared out.
     """
-    if ctas is not None and (not _is_int(ctas) or ctas < 1):
+    if ctas is not None and (not is_int(ctas) or ctas < 1):
         raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")
     return Persistent(ctas)

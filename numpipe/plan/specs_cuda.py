@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core import numba as nb
 from ..core.op import Op, cuda_meaning, immediate
-from .specs import GMEM, RECORDS, BlockSpec, axis_names, block_spec
+from .specs import GMEM, OPTIONS, RECORDS, BlockSpec, block_spec
 
 
 class RecordType(nb.types.Type):  # type: ignore[misc]
@@ -48,23 +48,17 @@ for _kind, _operation in RECORDS.items():
 
 
 @cuda_meaning(block_spec)
-def _block_spec(_context: Any, block_shape: Any, index_map: Any, memory_space: Any, transforms: Any, delay_release: Any,
-                oob_fill: Any, buffer_count: Any, eviction_policy: Any, collective_axes: Any, known: Any, depends: Any) -> Any:
-    shape = immediate("BlockSpec", "block_shape", block_shape)
-    made = immediate("BlockSpec", "transforms", transforms)
-    delay = immediate("BlockSpec", "delay_release", delay_release)
-    fill = immediate("BlockSpec", "oob_fill", oob_fill)
-    count = immediate("BlockSpec", "buffer_count", buffer_count)
-    policy = immediate("BlockSpec", "eviction_policy", eviction_policy)
-    axes = immediate("BlockSpec", "collective_axes", collective_axes)
+def _block_spec(_context: Any, *given: Any) -> Any:
+    *types, known, depends = given
+    of = dict(zip(OPTIONS, types, strict=True))
+    index_map = of.pop("index_map")
+    said = {name: immediate("BlockSpec", name, ty) for name, ty in of.items()}
+    said["memory_space"] = GMEM if said["memory_space"] == "GMEM" else None
     nowhere = isinstance(index_map, nb.types.NoneType)
     function: Any = None if nowhere else (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
-    same = BlockSpec(shape, function, memory_space=GMEM if nb.literal(memory_space) == "GMEM" else None,
-                     transforms=made, delay_release=delay, oob_fill=fill,
-                     buffer_count=count, eviction_policy=policy, collective_axes=axes)  # the same validation as on the host
-    block = shape, fill, nb.literal(known), made, policy, axis_names("BlockSpec", axes)
-    spec = SpecType(block, index_map, delay, count, same.loaded,
+    same = BlockSpec(index_map=function, **said)  # the same validation as on the host
+    object.__setattr__(same, "_known", nb.literal(known))
+    spec = SpecType(same.block, index_map, same.delay_release, same.buffer_count, same.loaded,
                     () if nowhere else nb.literal(depends))
-    context, builder, args = yield spec(block_shape, index_map, memory_space, transforms, delay_release, oob_fill,
-                                        buffer_count, eviction_policy, collective_axes, known, depends)
+    context, builder, args = yield spec(*given)
     return nb.struct(context, builder, spec, index_map=args[1])

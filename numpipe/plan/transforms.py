@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core.op import constant, op
 from ..diagnostics.errors import SpecError
 
 __all__ = ["SwizzleTransform", "TilingTransform", "TransposeTransform"]
@@ -29,7 +28,8 @@ __all__ = ["SwizzleTransform", "TilingTransform", "TransposeTransform"]
 WIDTHS = (32, 64, 128)
 
 
-def _is_int(value: Any) -> bool:
+def is_int(value: Any) -> bool:
+    """Whether a value is an integer, and no bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -47,7 +47,7 @@ class TilingTransform:
 
     def __post_init__(self) -> None:
         tiling = self.tiling
-        if not isinstance(tiling, tuple) or len(tiling) != 2 or not all(map(_is_int, tiling)) or tiling[0] != 8 or tiling[1] < 1:
+        if not isinstance(tiling, tuple) or len(tiling) != 2 or not all(map(is_int, tiling)) or tiling[0] != 8 or tiling[1] < 1:
             raise SpecError("TilingTransform: tiling must be (8, n): 8 lines, the group that is swizzled, of n elements along the "
                             f"contiguous dimension, got {tiling!r}")
 
@@ -65,7 +65,7 @@ class SwizzleTransform:
     swizzle: int
 
     def __post_init__(self) -> None:
-        if not _is_int(self.swizzle) or self.swizzle not in WIDTHS:
+        if not is_int(self.swizzle) or self.swizzle not in WIDTHS:
             raise SpecError(f"SwizzleTransform: swizzle must be 32, 64 or 128 bytes, got {self.swizzle!r}")
 
 
@@ -135,25 +135,3 @@ def spelled(width: int, itemsize: int) -> str:
     """The transforms of panels of `width` bytes, as they are written."""
     tiling = f"TilingTransform((8, {width // itemsize}))"
     return f"({tiling}, SwizzleTransform({width}))" if width > 16 else f"({tiling},)"
-
-
-@op
-def tiling_transform(tiling: Any) -> TilingTransform:
-    """`TilingTransform(...)` inside a kernel."""
-    return TilingTransform(constant("TilingTransform", "tiling", tiling))
-
-
-@op
-def swizzle_transform(swizzle: Any) -> SwizzleTransform:
-    """`SwizzleTransform(...)` inside a kernel."""
-    return SwizzleTransform(constant("SwizzleTransform", "swizzle", swizzle))
-
-
-@op
-def transpose_transform(permutation: Any) -> TransposeTransform:
-    """`TransposeTransform(...)` inside a kernel."""
-    return TransposeTransform(constant("TransposeTransform", "permutation", permutation))
-
-
-RECORDS = {TilingTransform: tiling_transform, SwizzleTransform: swizzle_transform, TransposeTransform: transpose_transform}
-"""what makes each of them inside a kernel, of its one field"""

@@ -74,24 +74,18 @@ class Unit(SharedMemory):
         if key in self.rings and shared is None:
             return self.rings[key]
         where = f"kernel {self.kernel}, pipeline at {site}"
-        blocks, offsets, stride = self._blocks(where, wanted, labels)
-        if single and (together := [label for label, block in zip(labels, blocks, strict=True) if block.along]):
+        fields = self._fields(where, site, wanted, labels, dims)
+        if single and (together := [label for label, block in zip(labels, fields["blocks"], strict=True) if block.along]):
             raise SpecError(f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one "
                             "warpgroup: CTAs share what a memory role loads; leave it out, or use numpipe.pipeline with one")
-        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
         if shared is not None:
-            own = dataclasses.replace(shared, name=f"{names} @ {site}", delay=delay, args=tuple(arg for arg, *_ in wanted),
-                                      blocks=blocks, labels=labels, dims=dims)
-            shared.check_shared(where, own, slots, manual)
-            self.sharing.append(own)
-            return own
+            return self._shared(where, shared, slots, manual, **fields, delay=delay)
         ready = sum(plan.barrier_bytes for plan in self.rings.values())
         plan = RingPlan(
-            name=f"{names} @ {site}", index=len(self.rings), slots=slots, delay=delay, args=tuple(arg for arg, *_ in wanted),
-            blocks=blocks, offsets=offsets, stage_bytes=sum(block.layout.nbytes for block in blocks),
-            stage_stride=stride, base=self._rings_end if self.simulated else self.exchange_base, ready=ready,
-            consumed=ready + 8 * slots * (len(blocks) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
-            labels=labels, dims=dims, cluster=self.cluster, private=self.compute_wgs if single else 0)
+            **fields, index=len(self.rings), slots=slots, delay=delay,
+            base=self._rings_end if self.simulated else self.exchange_base, ready=ready,
+            consumed=ready + 8 * slots * (len(wanted) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
+            cluster=self.cluster, private=self.compute_wgs if single else 0)
         room = self.barrier_room - self.scratch_barrier_bytes
         if ready + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold")
@@ -125,29 +119,30 @@ class Unit(SharedMemory):
             if array.tma and not array.tma_store:
                 raise SpecError(f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends: "
                                 f"pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
-        blocks, offsets, stride = self._blocks(where, wanted, labels)
-        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
+        fields = self._fields(where, site, wanted, labels, dims)
         if shared is not None:
-            own = dataclasses.replace(shared, name=f"{names} @ {site}", args=tuple(arg for arg, *_ in wanted), blocks=blocks,
-                                      labels=labels, dims=dims)
-            shared.check_shared(where, own, slots, (False, False))
-            self.sharing.append(own)
-            return own
+            return self._shared(where, shared, slots, (False, False), **fields)
         if len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
         plan = self.outputs[key] = OutPlan(
-            name=f"{names} @ {site}", index=COUNTERS - 1 - len(self.outputs), slots=slots, delay=0,
-            args=tuple(arg for arg, *_ in wanted), blocks=blocks, offsets=offsets,
-            stage_bytes=sum(block.layout.nbytes for block in blocks), stage_stride=stride,
-            base=self._rings_end if self.simulated else self.exchange_base, ready=0, consumed=0, labels=labels, dims=dims,
+            **fields, index=COUNTERS - 1 - len(self.outputs), slots=slots, delay=0,
+            base=self._rings_end if self.simulated else self.exchange_base, ready=0, consumed=0,
             private=self.compute_wgs if single else 0)
         self._budget()
         return plan
 
-    def _blocks(self, where: str, wanted: tuple[tuple[Any, ...], ...],
-                labels: tuple[str, ...]) -> tuple[tuple[Block, ...], tuple[int, ...], int]:
-        """The blocks of a slot, their offsets in it, and its bytes."""
-        blocks, offsets, stride = [], [], 0
+    def _shared(self, where: str, ring: RingPlan, slots: int, manual: tuple[bool, bool], **own: Any) -> RingPlan:
+        """The plan of a pipeline that uses another one's ring; SpecError if it does not fit."""
+        plan = dataclasses.replace(ring, **own)
+        ring.check_shared(where, plan, slots, manual)
+        self.sharing.append(plan)
+        return plan
+
+    def _fields(self, where: str, site: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...],
+                dims: int | None) -> dict[str, Any]:
+        """What a plan says of a ring's operands, and of how their blocks lie in a slot."""
+        blocks: list[Block] = []
+        offsets, stride = [], 0
         for label, (arg, shape, fill, known, transforms, policy, shared) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
@@ -161,7 +156,10 @@ class Unit(SharedMemory):
             blocks.append(block)
             offsets.append(stride)
             stride += -(-block.layout.nbytes // ATOM) * ATOM
-        return tuple(blocks), tuple(offsets), stride
+        names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
+        return {"name": f"{names} @ {site}", "args": tuple(arg for arg, *_ in wanted), "blocks": tuple(blocks), "labels": labels,
+                "dims": dims, "offsets": tuple(offsets), "stage_bytes": sum(block.layout.nbytes for block in blocks),
+                "stage_stride": stride}
 
     def plan_scratch(self, site: str, kind: Any, shared: bool, what: str = "") -> Scratch:
         """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each; `what` it is for."""

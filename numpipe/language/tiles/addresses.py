@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...plan.layout import Layout
+from ...plan.layout import Layout, swizzled
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,6 @@ def lane_offset(layout: Layout, thread: Any) -> Any:
     part = warp * 32 + ((lane >> 3) & 1) * 16 if sixteen else warp * 64 + (lane >> 2) * 4  # bytes down the column
     shift = width.bit_length() - 1
     return (part >> shift) * layout.panel_stride + swizzled(column * width + (part & (width - 1)), width)
-
-
-def swizzled(offset: Any, width: int) -> Any:
-    """XOR swizzle of an offset in a panel, in groups of 8 rows of `width` bytes."""
-    mask = width // 16 - 1
-    return offset ^ (((offset >> 7) & mask) << 4) if mask else offset
 
 
 def accesses(layout: Layout) -> list[Access]:

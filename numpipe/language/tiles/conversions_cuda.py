@@ -8,14 +8,13 @@ from typing import Any
 from ...arch.dtypes import BOOL, FLOAT32, packing
 from ...core import numba as nb
 from ...core.op import cuda_meaning, immediate
-from ...plan.layout import Layout
+from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import panel_cuda
-from .addresses import swizzled
 from .elementwise_cuda import form_of, is_tile, lane_place
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .reduce_cuda import EXCHANGE, barrier
-from .shared_cuda import Value, converge, read_registers
+from .shared_cuda import Value, converge, load_words, read_registers, store_words
 from .tile_cuda import TileType, assembled, registers, settled, undefined
 
 
@@ -70,11 +69,7 @@ def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) ->
         panel_cuda.write(builder, panel, part, base)
         converge(builder)
         for first, words, offset in _runs(builder, result, row, column):
-            names = ", ".join(f"${i}" for i in range(words))
-            loaded = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.i32] * words), [builder.add(base, offset)],
-                                 f"ld.shared.v{words}.b32 {{{names}}}, [${words}];", "=r," * words + "r,~{memory}")
-            for i in range(words):
-                word = builder.extract_value(loaded, i)
+            for i, word in enumerate(load_words(builder, nb.i32, "b32", builder.add(base, offset), words)):
                 found[first + i] = builder.bitcast(word, nb.f32) if result.dtype == FLOAT32 else word
         converge(builder)
     return found
@@ -88,9 +83,7 @@ def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) 
     for row, column, at in _panels(result, columns):
         for first, words, offset in _runs(builder, have, row, column):
             parts = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in given[first:first + words]]
-            names = ", ".join(f"${i + 1}" for i in range(words))
-            nb.emit_asm(builder, nb.void, [builder.add(base, offset), *parts], f"st.shared.v{words}.b32 [$0], {{{names}}};",
-                        "r" + ",r" * words + ",~{memory}")
+            store_words(builder, "b32", builder.add(base, offset), parts)
         converge(builder)
         loaded = read_registers(builder, layout, base, result.dtype)
         found[at:at + len(loaded)] = loaded
@@ -116,27 +109,17 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
     barrier(builder)
     for i, (down, right) in enumerate(places(have.shape, have.layout)):
         if along_columns and i % 2 == 0:
-            _store(builder, builder.add(by_column, nb.const(4 * (right or 0))), chosen, words[i:i + 2])
+            store_words(builder, "b32", builder.add(by_column, nb.const(4 * (right or 0))), words[i:i + 2], chosen)
         elif not along_columns:
-            _store(builder, builder.add(by_row, nb.const(4 * (down or 0))), chosen, words[i:i + 1])
+            store_words(builder, "b32", builder.add(by_row, nb.const(4 * (down or 0))), words[i:i + 1], chosen)
     barrier(builder)
     found: list[Any] = []
     for i, (down, right) in enumerate(places(result.shape, result.layout)):
         if not along_columns and i % 2 == 0:
-            pair = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.i32] * 2), [builder.add(by_column, nb.const(4 * (right or 0)))],
-                               "ld.shared.v2.b32 {$0, $1}, [$2];", "=r,=r,r,~{memory}")
-            found += [builder.extract_value(pair, n) for n in (0, 1)]
+            found += load_words(builder, nb.i32, "b32", builder.add(by_column, nb.const(4 * (right or 0))), 2)
         elif along_columns:
-            found.append(nb.emit_asm(builder, nb.i32, [builder.add(by_row, nb.const(4 * (down or 0)))], "ld.shared.b32 $0, [$1];",
-                                     "=r,r,~{memory}"))
+            found += load_words(builder, nb.i32, "b32", builder.add(by_row, nb.const(4 * (down or 0))), 1)
     return found
-
-
-def _store(builder: Any, address: Any, chosen: Any, words: list[Any]) -> None:
-    names = "{$2, $3}" if len(words) == 2 else "$2"
-    nb.emit_asm(builder, nb.void, [address, chosen, *words],
-                f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{'.v2' * (len(words) == 2)}.b32 [$0], {names}; }}",
-                "r,r" + ",r" * len(words) + ",~{memory}")
 
 
 def _to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:

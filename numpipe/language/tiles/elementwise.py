@@ -32,6 +32,7 @@ import numpy as np
 from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, packing
 from ...core import arith
 from ...core.inert import Inert
+from ...core.machine import current
 from ...core.op import constant, op
 from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import Form, combined, turned
@@ -137,6 +138,9 @@ BINARY: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {  # operator's 
     "xor": ("^", np.bitwise_xor, "ib"), "lshift": ("<<", lambda a, b: np.left_shift(a, _counts(b)), "i"),
     "rshift": (">>", lambda a, b: np.right_shift(a, _counts(b)), "i"),
 }
+UNARY: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "neg": ("-", np.negative, "fhi"), "invert": ("~", np.invert, "ib"), "abs": ("abs", np.abs, "fhi"),
+}
 COMPARISONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "lt": ("<", np.less), "le": ("<=", np.less_equal), "gt": (">", np.greater), "ge": (">=", np.greater_equal),
     "eq": ("==", np.equal), "ne": ("!=", np.not_equal),
@@ -147,21 +151,6 @@ def _counts(b: Any) -> Any:
     if np.any((b < 0) | (b > 31)):
         raise SimulationError("a shift of 32-bit integers by a count outside 0 … 31 is undefined on the GPU")
     return b
-
-
-def negated(tile: Any) -> Any:
-    """``-tile``"""
-    return apply("-", (tile,), np.negative, takes="fhi")
-
-
-def inverted(tile: Any) -> Any:
-    """``~tile`` of a mask or of int32."""
-    return apply("~", (tile,), np.invert, takes="ib")
-
-
-def magnitude(tile: Any) -> Any:
-    """``abs(tile)``"""
-    return apply("abs", (tile,), np.abs, takes="fhi")
 
 
 def power(tile: Any, n: Any) -> Any:
@@ -201,14 +190,18 @@ def _define_operators() -> None:
     def binary(symbol: str, function: Callable[..., Any], takes: str, compares: bool, swap: bool) -> Callable[..., Any]:
         return lambda self, other: apply(symbol, (other, self) if swap else (self, other), function, takes=takes, compares=compares)
 
+    def unary(symbol: str, function: Callable[..., Any], takes: str) -> Callable[..., Any]:
+        return lambda self: apply(symbol, (self,), function, takes=takes)
+
     for name, (symbol, function, takes) in BINARY.items():
         stem = name.rstrip("_")
         setattr(Tile, f"__{stem}__", binary(symbol, function, takes, False, False))
         setattr(Tile, f"__r{stem}__", binary(symbol, function, takes, False, True))
     for name, (symbol, function) in COMPARISONS.items():
         setattr(Tile, f"__{name}__", binary(symbol, function, "fhib" if name in ("eq", "ne") else "fhi", True, False))
-    for name, own in (("neg", negated), ("invert", inverted), ("abs", magnitude), ("pow", power), ("pos", lambda tile: tile),
-                      ("getitem", expanded)):
+    for name, (symbol, function, takes) in UNARY.items():
+        setattr(Tile, f"__{name}__", unary(symbol, function, takes))
+    for name, own in (("pow", power), ("pos", lambda tile: tile), ("getitem", expanded)):
         setattr(Tile, f"__{name}__", own)
     Tile.__hash__ = None  # type: ignore[assignment]
 
@@ -325,7 +318,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
     """
     constant("full", "shape", shape)
     form = full_form(shape, INT32 if isinstance(value, Inert) else arith.kind(value), dtype)
-    if isinstance(value, Inert) or _inert():
+    if isinstance(value, Inert) or current().role == "memory":
         return Tile(None, form.shape, form.dtype, form.layout)
     return Tile(np.full(form.shape, bool(value) if form.dtype == BOOL else _in_type(value, form.dtype), form.dtype),
                 form.shape, form.dtype, form.layout)
@@ -349,13 +342,7 @@ def iota(shape: Any, axis: int = 0) -> Tile:
     constant("iota", "axis", axis)
     form = check_form(shape, INT32, "iota")
     axis = check_axis(form, axis, "iota")
-    if _inert():
+    if current().role == "memory":
         return Tile(None, form.shape, INT32, form.layout)
     index = np.arange(form.shape[axis], dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(len(form.shape))])
     return Tile(np.broadcast_to(index, form.shape).copy(), form.shape, INT32, form.layout)
-
-
-def _inert() -> bool:
-    from ...core.machine import current
-
-    return current().role == "memory"

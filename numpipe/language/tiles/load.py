@@ -34,7 +34,7 @@ from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
 from .refs import All, Ds, GmemRef, method_of, whole_slices
 from .tile import Tile, check_dtype, check_form
-from .views import GmemView, block_axes
+from .views import GmemView, block_axes, is_slice
 
 __all__ = ["load_tile"]
 
@@ -73,10 +73,7 @@ def element(name: str) -> str:
 
 
 def _is_slice(part: Any) -> bool | None:
-    if isinstance(part, (Ds, All, Tile)):
-        return True
-    integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
-    return False if integer or isinstance(part, Inert) else None
+    return True if isinstance(part, Tile) else is_slice(part)
 
 
 def load_form(view: Any, layout: Any) -> Form:

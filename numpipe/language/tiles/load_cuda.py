@@ -7,7 +7,6 @@ is not looked at again.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,56 +19,16 @@ from ...core.op import cuda_meaning, immediate
 from . import load as source
 from .elementwise_cuda import place_of
 from .layouts import COLUMN, EITHER, ROW, places, sources, vector_of
-from .refs_cuda import AllType, DsType, GmemType, gmem_value
+from .refs_cuda import DsType, GmemType
 from .tile_cuda import TileType, assembled, registers, undefined
 from .views import block_axes
-from .views_cuda import ViewType
+from .views_cuda import Block, ViewType, is_slice
 
 I32 = nb.types.int32
 
 
 def _is_slice(part: Any) -> bool | None:
-    if isinstance(part, (DsType, AllType, TileType)):
-        return True
-    return False if isinstance(part, (nb.types.Integer, InertType)) else None
-
-
-class _Block:
-    """Where a block's elements are: the address of the array's element 0 in it, and along its dimensions start, size, stride."""
-
-    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: list[Any], axes: tuple[int, ...],
-                 indices: Sequence[tuple[int, TileType, Any]] = ()) -> None:
-        self.builder, self.dtype = builder, ref.arg.dtype
-        array = gmem_value(context, builder, ref, value)
-        shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
-        self.base, self.inside = array.pointer, nb.const(1, nb.i1)
-        for axis, place in enumerate(start):
-            if axis not in axes:
-                self.inside = builder.and_(self.inside, builder.icmp_unsigned("<", place, shape[axis]))
-                self.base = self.moved(self.base, place, strides[axis])
-        self.start, self.size, self.stride = ([of[axis] for axis in axes] for of in (start, shape, strides))
-        inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
-        self.indices = indices
-        """(which dimension, vector's type, value) of indices that elements are gathered at"""
-        self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma and not any(
-            number == len(axes) - 1 for number, *_ in self.indices)
-        """whether elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
-
-    def moved(self, address: Any, place: Any, stride: Any) -> Any:
-        """The address `place` elements further along a dimension."""
-        builder = self.builder
-        far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64)))
-        return builder.add(address, far)
-
-    def load(self, address: Any, inside: Any, count: int = 1) -> Any:
-        """One element, or `count` neighbours; what lies outside is not touched, but the array's first element."""
-        builder, nbytes = self.builder, count * self.dtype.itemsize
-        words = nbytes // 4
-        machine: Any = nb.ir.IntType(8 * nbytes) if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
-        pointer = builder.inttoptr(address, nb.global_pointer(machine))
-        found = builder.load(pointer, align=self.dtype.itemsize * count)
-        zero = nb.ir.Constant(machine, [0] * words if words > 1 else 0)
-        return builder.select(inside, found, zero)
+    return True if isinstance(part, TileType) else is_slice(part)
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -77,7 +36,7 @@ def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
     return builder.bitcast(word, nb.f32) if dtype == FLOAT32 else word
 
 
-def _run(block: _Block, address: Any, inside: Any, count: int) -> list[Any]:
+def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
     """The registers of `count` neighbours, loaded at once."""
     found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
     if not words:
@@ -86,7 +45,7 @@ def _run(block: _Block, address: Any, inside: Any, count: int) -> list[Any]:
     return [_bits(block.builder, block.dtype, part) for part in parts]
 
 
-def _packed(block: _Block, two: list[Any]) -> list[Any]:
+def _packed(block: Block, two: list[Any]) -> list[Any]:
     """The registers of two elements that were loaded one by one."""
     builder = block.builder
     if packing(block.dtype).per_register == 2:
@@ -95,7 +54,7 @@ def _packed(block: _Block, two: list[Any]) -> list[Any]:
     return [_bits(builder, block.dtype, word) for word in two]
 
 
-def _loaded(builder: Any, block: _Block, tile: TileType) -> Any:
+def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     """All registers of a tile: by pairs where the first column is even and the array has all columns, else by elements."""
     row, column = place_of(builder, tile)
     flat, run = len(tile.shape) == 1, vector_of(tile.layout) or 2
@@ -162,7 +121,7 @@ def _indices(builder: Any, tile: TileType, axis: int, vector: TileType, value: A
     return [have[i] for i in sources(tile.shape, tile.layout, vector.shape, layout)]
 
 
-def _number(builder: Any, block: _Block) -> Any:
+def _number(builder: Any, block: Block) -> Any:
     """A single element, the same in all lanes."""
     bits = block.load(block.base, block.inside)
     if block.dtype == BFLOAT16:
@@ -188,7 +147,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
              context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
     indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
-    block = _Block(context, builder, ref, args[0], start, axes, indices)
+    block = Block(context, builder, ref, args[0], start, axes, indices)
     return _number(builder, block) if tile is None else _loaded(builder, block, tile)
 
 
@@ -204,7 +163,7 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
         return undefined(tile)
     given = nb.fields(context, builder, view, args[0])
     start = nb.cgutils.unpack_tuple(builder, given.start)
-    return _loaded(builder, _Block(context, builder, ref, given.ref, start, view.axes), tile)
+    return _loaded(builder, Block(context, builder, ref, given.ref, start, view.axes), tile)
 
 
 def _get_item(typing_context: Any, target: Any, index: Any) -> Any:

@@ -17,7 +17,7 @@ from . import mma as source
 from .layouts import Form
 from .order import before_async
 from .refs_cuda import SmemType
-from .tile_cuda import InFlightType, TileType, registers, settled, undefined
+from .tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
 
 
 def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
@@ -27,10 +27,7 @@ def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any
     outputs = ",".join(["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))])
     struct = nb.emit_asm(builder, nb.ir.LiteralStructType([machine.element] * registers), parts + extra, text,
                          f"{outputs}{constraints},~{{memory}}")
-    result = nb.ir.Constant(machine, nb.ir.Undefined)
-    for i in range(registers):
-        result = builder.insert_value(result, builder.extract_value(struct, i), i)
-    return result
+    return assembled(builder, tile, [builder.extract_value(struct, i) for i in range(registers)])
 
 
 def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
@@ -82,17 +79,14 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     form = source.check(None if fresh else tile.form, left, b.layout, a.dtype, b.dtype)
     product = TileType.of(form)
     text = _batch(form, a, b, fresh)
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if b.role == "memory":
-            return undefined(product) if fresh else args[0]
-        shared = [(ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)]
-        nb.call(context, builder, before_async, tuple(ty for ty, _ in shared), [value for _, value in shared])
-        extra = registers(builder, a, args[1]) if from_registers else [_low_half(builder, args[1], operand(a.layout, 1))]
-        extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
-        return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
-
-    return InFlightType(product, b.role)(acc, a, b), codegen
+    context, builder, args = yield InFlightType(product, b.role)(acc, a, b)
+    if b.role == "memory":
+        return undefined(product) if fresh else args[0]
+    shared = [(ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)]
+    nb.call(context, builder, before_async, tuple(ty for ty, _ in shared), [value for _, value in shared])
+    extra = registers(builder, a, args[1]) if from_registers else [_low_half(builder, args[1], operand(a.layout, 1))]
+    extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
+    return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
 
 
 @cuda_meaning(source.wgmma_wait)
@@ -113,11 +107,8 @@ def _wait(acc: Any, pending: Any, left: int, settles: bool) -> Any:
     text = f"wgmma.wait_group.sync.aligned {left};"
     plain = nb.unliteral(acc)
     result = _settled(plain) if settles else plain
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return _waited(context, builder, plain, args[0], text, result)
-
-    return result(plain, pending), codegen
+    context, builder, args = yield result(plain, pending)
+    return _waited(context, builder, plain, args[0], text, result)
 
 
 def _settled(acc: Any) -> Any:

@@ -26,11 +26,15 @@ def _before_async(_context: Any, *tiles: Any) -> Any:
         nb.external(builder, ASYNC, nb.void)
 
 
+def own_barrier(builder: Any) -> Any:
+    """Number of the warpgroup's own named barrier."""
+    return builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+
+
 def define_order(module: Any, unit: Unit) -> None:
     """The symbols' definitions for this kernel, in its entry module."""
     for name, text in ((ACCESS, "bar.sync $0, 128;"), (ASYNC, "fence.proxy.async.shared::cta; bar.sync $0, 128;")):
         with nb.define(module, name, nb.void) as (builder, _):
             if not unit.params.unsafe_no_auto_barriers:
-                own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
-                nb.emit_asm(builder, nb.void, [own], text, "r,~{memory}")
+                nb.emit_asm(builder, nb.void, [own_barrier(builder)], text, "r,~{memory}")
             builder.ret_void()

@@ -20,10 +20,11 @@ from ...plan.unit import Unit
 from . import reduce as source
 from .elementwise_cuda import form_of, is_tile, lane_place
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
+from .order_cuda import own_barrier
+from .shared_cuda import REGISTERS, load_words, store_words
 from .tile_cuda import InFlightType, TileType, assembled, floats, packed, registers, undefined
 
 Combine = Callable[[Any, Any], Any]
-REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l"}
 QUAD, QUADS = (1, 2), (4, 8, 16)
 """distances of the butterflies that bring together the lanes of a quad, and the quads of a warp"""
 
@@ -66,8 +67,7 @@ def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence
 
 def barrier(builder: Any) -> None:
     """The warpgroup's own barrier."""
-    own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
-    nb.emit_asm(builder, nb.void, [own], "bar.sync $0, 128;", "r,~{memory}")
+    nb.emit_asm(builder, nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
 
 
 def of_warps(builder: Any, unit: Unit, values: list[Any], columns: bool) -> Iterator[list[Any]]:
@@ -77,7 +77,7 @@ def of_warps(builder: Any, unit: Unit, values: list[Any], columns: bool) -> Iter
     The first barrier is for the exchange before this one, which may still be read.
     """
     wide = values[0].type == nb.i64
-    kind, register, shift = ("b64", "l", 4) if wide else ("b32", "f" if values[0].type == nb.f32 else "r", 3)
+    kind, shift = ("b64", 4) if wide else ("b32", 3)
     lanes, step = (4, 2) if columns else (1, 1)
     stride = (1 << shift) // 2 * lanes
     size = stride * len(values)
@@ -87,26 +87,14 @@ def of_warps(builder: Any, unit: Unit, values: list[Any], columns: bool) -> Iter
     own = builder.add(base, builder.shl(builder.and_(lane, nb.const(3)), nb.const(shift))) if columns else base
     to = builder.add(own, builder.mul(warp, nb.const(size)))
     first = builder.icmp_unsigned("<", lane, nb.const(lanes))
-    vector = ".v2" if columns else ""
     barrier(builder)
     chosen = builder.zext(first, nb.i32)
     for i in range(0, len(values), step):
-        names = "{$2, $3}" if columns else "$2"
-        nb.emit_asm(builder, nb.void, [builder.add(to, nb.const(stride * i)), chosen, *values[i:i + step]],
-                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.shared{vector}.{kind} [$0], {names}; }}",
-                    "r,r" + f",{register}" * step + ",~{memory}")
+        store_words(builder, kind, builder.add(to, nb.const(stride * i)), values[i:i + step], chosen)
     barrier(builder)
     for i in range(0, len(values), step):
-        found = []
-        for other in range(4):
-            at = builder.add(own, nb.const(other * size + stride * i))
-            if not columns:
-                found.append([nb.emit_asm(builder, values[0].type, [at], f"ld.shared.{kind} $0, [$1];",
-                                          f"={register},r,~{{memory}}")])
-                continue
-            pair = nb.emit_asm(builder, nb.ir.LiteralStructType([values[0].type] * 2), [at],
-                               f"ld.shared.v2.{kind} {{$0, $1}}, [$2];", f"={register},={register},r,~{{memory}}")
-            found.append([builder.extract_value(pair, n) for n in (0, 1)])
+        found = [load_words(builder, values[0].type, kind, builder.add(own, nb.const(other * size + stride * i)), step)
+                 for other in range(4)]
         yield from map(list, zip(*found, strict=True))
 
 
@@ -131,10 +119,9 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     The warp's vote on what the barrier gave changes nothing, but ptxas knows its result for uniform: behind a branch on the
     barrier's it takes every lane for one on its own.
     """
-    own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
     text = (f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
             "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }")
-    found = nb.emit_asm(builder, nb.i32, [own, builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}")
+    found = nb.emit_asm(builder, nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}")
     return builder.icmp_unsigned("!=", found, nb.const(0))
 
 
@@ -183,30 +170,28 @@ def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
             return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
         return divide(builder, value, nb.ir.Constant(nb.f32, source.elements(form, along))) if name == "mean" else value
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if memory:
-            return nb.nothing(context) if made is None else undefined(result)
-        wide = tile.dtype in HALVES or name == "mean"
-        combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
-        values = registers(builder, tile, args[1])
-        values = floats(builder, tile.dtype, values) if wide else values
-        if name in source.VOTES:
-            return _vote(builder, name, _tree(combine, values))
-        if name in source.INDICES:
-            values = _ranked(builder, name, tile, values, along)
-        if made is not None:
-            along_axis = [finished(builder, value) for value in _along(builder, np_.unit, combine, tile, values, result)]
-            if dtype in HALVES:
-                along_axis = [packed(builder, dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
-            return assembled(builder, result, along_axis)
-        own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
-        distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
-        total = _butterflies(builder, combine, _tree(combine, own), distances)
-        total = _between_warps(builder, np_.unit, combine, [total], False)[0] if nbytes else total
-        return convert(context, builder, finished(builder, total), nb.types.float32, result) if dtype in HALVES else finished(
-            builder, total)
-
-    return result(np_, tile, axis, keepdims), codegen
+    context, builder, args = yield result(np_, tile, axis, keepdims)
+    if memory:
+        return nb.nothing(context) if made is None else undefined(result)
+    wide = tile.dtype in HALVES or name == "mean"
+    combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
+    values = registers(builder, tile, args[1])
+    values = floats(builder, tile.dtype, values) if wide else values
+    if name in source.VOTES:
+        return _vote(builder, name, _tree(combine, values))
+    if name in source.INDICES:
+        values = _ranked(builder, name, tile, values, along)
+    if made is not None:
+        along_axis = [finished(builder, value) for value in _along(builder, np_.unit, combine, tile, values, result)]
+        if dtype in HALVES:
+            along_axis = [packed(builder, dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
+        return assembled(builder, result, along_axis)
+    own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
+    distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
+    total = _butterflies(builder, combine, _tree(combine, own), distances)
+    total = _between_warps(builder, np_.unit, combine, [total], False)[0] if nbytes else total
+    return convert(context, builder, finished(builder, total), nb.types.float32, result) if dtype in HALVES else finished(
+        builder, total)
 
 
 def _reduction(operation: Any, name: str) -> None:
@@ -235,15 +220,12 @@ def _partial(operation: Any, name: str) -> None:
     def typer(_context: Any, tile: Any) -> Any:
         form = form_of(tile, operation.__name__) if is_tile(tile) else None
         result = TileType.of(source.partial_form(form, operation.__name__, str(nb.unliteral(tile))))
-
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            combine = combination(builder, name, tile.dtype)
-            values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
-            parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
-                     for row, column in places(result.shape, result.layout)]
-            return assembled(builder, result, [_tree(combine, own) for own in parts])
-
-        return result(tile), codegen
+        _, builder, args = yield result(tile)
+        combine = combination(builder, name, tile.dtype)
+        values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
+        parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
+                 for row, column in places(result.shape, result.layout)]
+        return assembled(builder, result, [_tree(combine, own) for own in parts])
 
 
 for _operation, _name in ((source.partial_sum, "sum"), (source.partial_max, "max"), (source.partial_min, "min")):

@@ -12,7 +12,8 @@ from ...plan.unit import Unit
 from . import scans as source
 from .elementwise_cuda import form_of, is_tile
 from .layouts import ACCUMULATOR, places
-from .reduce_cuda import REGISTERS, of_warps
+from .reduce_cuda import of_warps
+from .shared_cuda import REGISTERS
 from .tile_cuda import TileType, assembled, registers, undefined
 
 Add = Callable[[Any, Any], Any]
@@ -50,20 +51,17 @@ def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
     result, memory = TileType.of(made), np_.role == "memory"
     if (nbytes := source.exchanged(made, along)) and not memory:
         np_.unit.plan_exchange(nbytes)
-
-    def codegen(_codegen: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        if memory:
-            return undefined(result)
-        values = registers(builder, tile, args[1])[:result.registers]
-        if source.alone(made, along):
-            return assembled(builder, result, values)
-        elements = dict(zip(places(made.shape, made.layout), values, strict=True))
-        add = builder.fadd if made.dtype == FLOAT32 else builder.add
-        found = (_along_rows(builder, add, elements) if along else
-                 _along_columns(builder, add, elements, np_.unit, made.layout == ACCUMULATOR))
-        return assembled(builder, result, [found[place] for place in elements])
-
-    return result(np_, tile, axis), codegen
+    _, builder, args = yield result(np_, tile, axis)
+    if memory:
+        return undefined(result)
+    values = registers(builder, tile, args[1])[:result.registers]
+    if source.alone(made, along):
+        return assembled(builder, result, values)
+    elements = dict(zip(places(made.shape, made.layout), values, strict=True))
+    add = builder.fadd if made.dtype == FLOAT32 else builder.add
+    found = (_along_rows(builder, add, elements) if along else
+             _along_columns(builder, add, elements, np_.unit, made.layout == ACCUMULATOR))
+    return assembled(builder, result, [found[place] for place in elements])
 
 
 def _along_rows(builder: Any, add: Add, elements: dict[Any, Any]) -> dict[Any, Any]:

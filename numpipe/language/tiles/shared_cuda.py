@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,23 +33,36 @@ class Value:
         right = other.value if isinstance(other, Value) else nb.const(other)
         return Value(self.builder, getattr(self.builder, instruction)(self.value, right))
 
-    def __add__(self, other: Any) -> Value:
-        return self._apply("add", other)
 
-    def __mul__(self, other: Any) -> Value:
-        return self._apply("mul", other)
+for _name, _instruction in (("add", "add"), ("mul", "mul"), ("and", "and_"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "lshr")):
+    setattr(Value, f"__{_name}__", functools.partialmethod(Value._apply, _instruction))
 
-    def __and__(self, other: Any) -> Value:
-        return self._apply("and_", other)
 
-    def __xor__(self, other: Any) -> Value:
-        return self._apply("xor", other)
+REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l", str(nb.i16): "h"}
+"""constraints of registers, by their types"""
 
-    def __lshift__(self, other: Any) -> Value:
-        return self._apply("shl", other)
 
-    def __rshift__(self, other: Any) -> Value:
-        return self._apply("lshr", other)
+def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
+    """Neighbours in shared memory, by one statement: `count` registers of an LLVM type, which PTX calls `kind`."""
+    register = REGISTERS[str(machine)]
+    if count == 1:
+        return [nb.emit_asm(builder, machine, [address], f"ld.shared.{kind} $0, [$1];", f"={register},r,~{{memory}}")]
+    names = ", ".join(f"${i}" for i in range(count))
+    found = nb.emit_asm(builder, nb.ir.LiteralStructType([machine] * count), [address],
+                        f"ld.shared.v{count}.{kind} {{{names}}}, [${count}];", f"={register}," * count + "r,~{memory}")
+    return [builder.extract_value(found, i) for i in range(count)]
+
+
+def store_words(builder: Any, kind: str, address: Any, values: Sequence[Any], chosen: Any = None, space: str = "shared") -> None:
+    """Registers to neighbours in memory, by one statement; only by lanes in which `chosen`, an int32, is not 0."""
+    given = [address] if chosen is None else [address, chosen]
+    names = ", ".join(f"${len(given) + i}" for i in range(len(values)))
+    vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
+    text = f"st.{space}{vector}.{kind} [$0], {names};"
+    if chosen is not None:
+        text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"
+    constraints = ",".join(REGISTERS[str(value.type)] for value in (*given, *values))
+    nb.emit_asm(builder, nb.void, [*given, *values], text, f"{constraints},~{{memory}}")
 
 
 def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
@@ -106,13 +120,8 @@ def _load_tile(_context: Any, tile: Any) -> Any:
 def _load(builder: Any, layout: Layout, access: Access, address: Any) -> list[Any]:
     if layout.itemsize == 2:
         return ldmatrix(builder, access.count, layout.inner == 0, address)
-    if layout.itemsize == 1:
-        return [nb.emit_asm(builder, nb.i32, [address], "ld.shared.u16 $0, [$1];", "=r,r,~{memory}")]
-    if access.count == 1:
-        return [nb.emit_asm(builder, nb.f32, [address], "ld.shared.f32 $0, [$1];", "=f,r,~{memory}")]
-    pair = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * 2), [address], "ld.shared.v2.f32 {$0, $1}, [$2];",
-                       "=f,=f,r,~{memory}")
-    return [builder.extract_value(pair, i) for i in (0, 1)]
+    machine, kind = (nb.i32, "u16") if layout.itemsize == 1 else (nb.f32, "f32")
+    return load_words(builder, machine, kind, address, access.count)
 
 
 @cuda_meaning(source.store_shared)
@@ -129,16 +138,13 @@ def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
 
 
 def _store(builder: Any, layout: Layout, access: Access, address: Any, registers: list[Any]) -> None:
+    if layout.itemsize != 2:
+        store_words(builder, "u16" if layout.itemsize == 1 else "f32", address, registers)
+        return
     names = ", ".join(f"${i + 1}" for i in range(access.count))
-    if layout.itemsize == 2:
-        kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
-        text, code = f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};", "r"
-    elif layout.itemsize == 1:
-        text, code = "st.shared.u16 [$0], $1;", "r"
-    else:
-        vector = f"v{access.count}." if access.count > 1 else ""
-        text, code = f"st.shared.{vector}f32 [$0], {f'{{{names}}}' if vector else names};", "f"
-    nb.emit_asm(builder, nb.void, [address, *registers], text, "r" + f",{code}" * access.count + ",~{memory}")
+    kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
+    nb.emit_asm(builder, nb.void, [address, *registers], f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
+                "r" + ",r" * access.count + ",~{memory}")
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source

@@ -21,10 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...arch.dtypes import BOOL
-from ...core.inert import Inert
 from ...core.machine import current, failure
 from ...core.op import op
 from ...diagnostics.errors import SimulationError, SpecError
@@ -33,7 +30,7 @@ from .panel import Batch, batches, panel_columns
 from .refs import All, Ds, GmemRef, method_of, whole_slices
 from .store_ring import put
 from .tile import Tile
-from .views import block_axes
+from .views import block_axes, is_slice
 
 
 def check(what: str, name: str, dtype: Any, sizes: tuple[int | None, ...], form: Form) -> None:
@@ -63,13 +60,6 @@ def through_tma(array: Any, axes: tuple[int, ...], form: Form) -> bool:
     return bool(whole and array.tma and array.tma_store and array.order == "row" and axes[1] == array.ndim - 1)
 
 
-def _is_slice(part: Any) -> bool | None:
-    if isinstance(part, (Ds, All)):
-        return True
-    integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
-    return False if integer or isinstance(part, Inert) else None
-
-
 @method_of(GmemRef, "__setitem__")
 def _write(ref: GmemRef, index: Any, tile: Any) -> None:
     store_tile(ref, whole_slices(index), tile)
@@ -78,7 +68,7 @@ def _write(ref: GmemRef, index: Any, tile: Any) -> None:
 @op
 def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
     """Store `tile` to ``ref[parts]``; nothing in the memory role."""
-    axes = block_axes(ref.name, ref.name, ref.array.ndim, [_is_slice(part) for part in parts], parts)
+    axes = block_axes(ref.name, ref.name, ref.array.ndim, [is_slice(part) for part in parts], parts)
     if not isinstance(tile, Tile):
         raise SpecError(f"'{ref.name}[…] = value': the value must be a register tile, got {type(tile).__name__}")
     ref.unit.check_output(ref.index, stored(ref.name), MEND)

@@ -8,18 +8,19 @@ from typing import Any
 
 from ...arch.dtypes import packing
 from ...core import numba as nb
-from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from . import store as source
 from .elementwise_cuda import lane_place, place_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .panel import batches, panel_columns
-from .refs_cuda import AllType, DsType, GmemType, gmem_value
+from .refs_cuda import DsType, GmemType
+from .shared_cuda import store_words
 from .store_ring import put
 from .store_ring_cuda import BatchType
 from .tile_cuda import InFlightType, TileType, registers, settled
 from .views import block_axes
+from .views_cuda import Block, is_slice
 
 I32 = nb.types.int32
 
@@ -71,7 +72,7 @@ def write_out(context: Any, builder: Any, how: Writing, ref_value: Any, start: l
 def _store_tile(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     parts, name = tuple(index), ref.arg.name
     what = source.stored(name)
-    axes = block_axes(name, name, ref.arg.ndim, [_is_slice(part) for part in parts],
+    axes = block_axes(name, name, ref.arg.ndim, [is_slice(part) for part in parts],
                       f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
     if not isinstance(tile, (TileType, InFlightType)):
         raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {tile}")
@@ -87,65 +88,44 @@ def _store_tile(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     write_out(context, builder, how, args[0], start, args[2])
 
 
-def _is_slice(part: Any) -> bool | None:
-    if isinstance(part, (DsType, AllType)):
-        return True
-    return False if isinstance(part, (nb.types.Integer, InertType)) else None
-
-
 def _store_by_lanes(context: Any, builder: Any, how: Writing, ref_value: Any, start: list[Any], value: Any) -> None:
     """Each lane its own elements, bounds checked (unsigned: a negative index is outside too); any strides."""
-    array = gmem_value(context, builder, how.ref, ref_value)
-    shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
-    base, inside = array.pointer, nb.const(1, nb.i1)
-    for axis, place in enumerate(start):
-        if axis not in how.axes:
-            inside = builder.and_(inside, builder.icmp_unsigned("<", place, shape[axis]))
-            base = _moved(builder, how.tile, base, place, strides[axis])
-    along = [[of[axis] for axis in how.axes] for of in (start, shape, strides)]
+    block = Block(context, builder, how.ref, ref_value, start, how.axes)
     if vector_of(how.tile.layout):
-        _store_runs(builder, how, value, base, inside, along, neighbours(how))
+        _store_runs(builder, how, value, block, neighbours(how))
         return
     if how.tile.layout != ACCUMULATOR:
-        _store_line(builder, how, value, base, inside, along)
+        _store_line(builder, how, value, block)
         return
-    with builder.if_then(inside):
-        _store_plane(builder, how, value, base, along)
+    with builder.if_then(block.inside):
+        _store_plane(builder, how, value, block)
     nb.join(builder)
 
 
-def _moved(builder: Any, tile: TileType, address: Any, place: Any, stride: Any) -> Any:
-    """The address `place` elements further along a dimension."""
-    return builder.add(address, builder.mul(builder.sext(place, nb.i64), builder.mul(
-        stride, nb.const(tile.dtype.itemsize, nb.i64))))
-
-
-def _store_plane(builder: Any, how: Writing, value: Any, base: Any, plane: list[list[Any]]) -> None:
-    """A tile's elements to the plane of the array at address `base`, clipped; `plane`: its (start, shape, strides)."""
-    tile, ((row, column), shape, strides) = how.tile, plane
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    lane = builder.and_(thread, nb.const(31))
-    lane_row = builder.add(builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1)), builder.lshr(lane, nb.const(2)))
-    lane_column = builder.add(column, builder.shl(builder.and_(lane, nb.const(3)), nb.const(1)))
+def _store_plane(builder: Any, how: Writing, value: Any, to: Block) -> None:
+    """A tile's elements, clipped."""
+    tile, (row, column), shape, strides = how.tile, to.start, to.size, to.stride
+    lane_row, lane_column = lane_place(builder)
+    lane_column = builder.add(column, lane_column)
     per_block = tile.shape[1] // 2  # accumulator elements of a lane in a block of 64 rows
     for block in range(tile.shape[0] // 64):
         for half in (0, 1):
             r = builder.add(builder.add(row, lane_row), nb.const(64 * block + 8 * half))
             with builder.if_then(builder.icmp_unsigned("<", r, shape[0])):
-                line = _moved(builder, tile, base, r, strides[0])
+                line = to.moved(to.base, r, strides[0])
                 for j in range(tile.shape[1] // 8):
                     for odd in (0, 1):
                         c = builder.add(lane_column, nb.const(8 * j + odd))
                         with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
                             word = _element(builder, how, value, block * per_block + 4 * j + 2 * half + odd)
                             text, code = how.statement
-                            nb.emit_asm(builder, nb.void, [_moved(builder, tile, line, c, strides[1]), word], text,
+                            nb.emit_asm(builder, nb.void, [to.moved(line, c, strides[1]), word], text,
                                         f"l,{code},~{{memory}}")
 
 
-def _store_line(builder: Any, how: Writing, value: Any, base: Any, inside: Any, along: list[list[Any]]) -> None:
+def _store_line(builder: Any, how: Writing, value: Any, to: Block) -> None:
     """A vector, or a tile of one row or column: by one of the lanes that hold an element, in a statement that the others skip."""
-    tile, (start, shape, strides) = how.tile, along
+    tile, start, shape, strides = how.tile, to.start, to.size, to.stride
     by_rows = tile.layout in (COLUMN, EITHER)  # which has fewer elements a lane
     layout = COLUMN if by_rows else ROW
     first = len(places(tile.shape, ROW)) if tile.layout == EITHER else 0
@@ -153,16 +133,16 @@ def _store_line(builder: Any, how: Writing, value: Any, base: Any, inside: Any, 
     own = lane_place(builder)[0 if by_rows else 1]
     other = builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)) if by_rows else (
         builder.icmp_unsigned("<", thread, nb.const(4)))
-    inside = builder.and_(inside, other)
+    base, inside = to.base, builder.and_(to.inside, other)
     axis = 0 if len(start) == 1 or by_rows else 1
     if len(start) == 2:  # the dimension in which the tile has one element
         inside = builder.and_(inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis]))
-        base = _moved(builder, tile, base, start[1 - axis], strides[1 - axis])
+        base = to.moved(base, start[1 - axis], strides[1 - axis])
     text, code = how.statement
     for i, place in enumerate(places(tile.shape, layout)):
         at = builder.add(builder.add(start[axis], own), nb.const(place[0 if by_rows else 1] or 0))
         chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
-        nb.emit_asm(builder, nb.void, [_moved(builder, tile, base, at, strides[axis]), _element(builder, how, value, first + i),
+        nb.emit_asm(builder, nb.void, [to.moved(base, at, strides[axis]), _element(builder, how, value, first + i),
                                        builder.zext(chosen, nb.i32)],
                     f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
 
@@ -173,17 +153,17 @@ def neighbours(how: Writing) -> bool:
     return array.tma and array.order == "row" and how.axes[1] == array.ndim - 1 and how.statement[0].startswith("st.")
 
 
-def _store_runs(builder: Any, how: Writing, value: Any, base: Any, inside: Any, along: list[list[Any]], at_once: bool) -> None:
+def _store_runs(builder: Any, how: Writing, value: Any, to: Block, at_once: bool) -> None:
     """A coalesced tile: what a lane has side by side in one statement, where the block starts at a multiple of that and the array
     has all its columns; else element by element. Rows that are not there are skipped by predicates."""
-    tile, ((top, left), shape, strides) = how.tile, along
+    tile, (top, left), shape, strides = how.tile, to.start, to.size, to.stride
     (row, column), vector = place_of(builder, tile), vector_of(tile.layout)
     where = places(tile.shape, tile.layout)
     text, code = how.statement
     nbytes = vector * tile.dtype.itemsize
 
     def chosen(*tests: Any) -> Any:
-        found = inside
+        found = to.inside
         for test in tests:
             found = builder.and_(found, test)
         return builder.zext(found, nb.i32)
@@ -199,22 +179,17 @@ def _store_runs(builder: Any, how: Writing, value: Any, base: Any, inside: Any, 
             parts = [builder.or_(low, builder.shl(high, nb.const(16))) for low, high in zip(parts[::2], parts[1::2], strict=True)]
         for first in range(0, len(where), vector):
             r = element(first, 0)
-            at = _moved(builder, tile, _moved(builder, tile, base, r, strides[0]), element(first, 1), strides[1])
+            at = to.moved(to.moved(to.base, r, strides[0]), element(first, 1), strides[1])
             words = parts[first * len(parts) // len(where):][:each]
             words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
             for n in range(0, each, 4):
-                four = words[n:n + 4]
-                names = ", ".join(f"${i + 2}" for i in range(len(four)))
-                kind, names = (f".v{len(four)}", f"{{{names}}}") if len(four) > 1 else ("", names)
-                nb.emit_asm(builder, nb.void, [builder.add(at, nb.const(4 * n, nb.i64)), chosen(
-                    builder.icmp_unsigned("<", r, shape[0])), *four],
-                    f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own st.global{kind}.b32 [$0], {names}; }}",
-                    "l,r" + ",r" * len(four) + ",~{memory}")
+                store_words(builder, "b32", builder.add(at, nb.const(4 * n, nb.i64)), words[n:n + 4],
+                            chosen(builder.icmp_unsigned("<", r, shape[0])), "global")
 
     def elements() -> None:
         for number in range(len(where)):
             r, c = element(number, 0), element(number, 1)
-            at = _moved(builder, tile, _moved(builder, tile, base, r, strides[0]), c, strides[1])
+            at = to.moved(to.moved(to.base, r, strides[0]), c, strides[1])
             nb.emit_asm(builder, nb.void, [at, _element(builder, how, value, number), chosen(
                 builder.icmp_unsigned("<", r, shape[0]), builder.icmp_unsigned("<", c, shape[1]))],
                 f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...core.inert import Inert
 from ...diagnostics.errors import SpecError
+from ...plan.transforms import is_int
 from .refs import All, Ds, GmemRef, method_of, whole_slices
 
 
@@ -39,7 +40,8 @@ class GmemAt:
 
     def __getitem__(self, index: Any) -> GmemView:
         parts = whole_slices(index)
-        axes = view_axes(self.ref.name, self.ref.ndim, [_kind(part) for part in parts], parts)
+        axes = view_axes(self.ref.name, self.ref.ndim, [is_slice(part) for part in parts], parts,
+                         any(isinstance(part, All) for part in parts))
         start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
         return GmemView(self.ref, start, axes, tuple(parts[axis].size for axis in axes))
 
@@ -47,18 +49,18 @@ class GmemAt:
 method_of(GmemRef, "at")(property(GmemAt))
 
 
-def _kind(part: Any) -> str:
+def is_slice(part: Any) -> bool | None:
+    """Whether a part of an index selects several elements; None for what is no part of one."""
     if isinstance(part, (Ds, All)):
-        return "ds" if isinstance(part, Ds) else ":"
-    integer = isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_))
-    return "int" if integer or isinstance(part, Inert) else "other"
+        return True
+    return False if is_int(part) or isinstance(part, Inert) else None
 
 
-def view_axes(name: str, ndim: int, kinds: Sequence[str], got: object) -> tuple[int, ...]:
-    """The dimensions that a view has; `kinds` are those of the index's parts: "ds", ":", "int"."""
-    if ":" in kinds:
+def view_axes(name: str, ndim: int, along: Sequence[bool | None], got: object, whole: bool) -> tuple[int, ...]:
+    """The dimensions that a view has; `whole`: a part of the index is ':'."""
+    if whole:
         raise SpecError(f"{name}.at[…]: ':' has no compile-time size in an array; write ds(0, size)")
-    return block_axes(f"{name}.at", name, ndim, [None if kind == "other" else kind == "ds" for kind in kinds], got, least=1)
+    return block_axes(f"{name}.at", name, ndim, along, got, least=1)
 
 
 def block_axes(what: str, name: str, ndim: int, along: Sequence[bool | None], got: object, least: int = 0) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
@@ -33,6 +34,44 @@ nb.struct_model(GmemAtType, lambda ty: [("ref", ty.ref)])
 nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", ty.place)])
 
 
+class Block:
+    """Where a block's elements are: the address of the array's element 0 in it, and along its dimensions start, size, stride."""
+
+    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: list[Any], axes: tuple[int, ...],
+                 indices: Sequence[tuple[int, Any, Any]] = ()) -> None:
+        self.builder, self.dtype = builder, ref.arg.dtype
+        array = nb.fields(context, builder, ref, value)
+        shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+        self.base, self.inside = array.pointer, nb.const(1, nb.i1)
+        for axis, place in enumerate(start):
+            if axis not in axes:
+                self.inside = builder.and_(self.inside, builder.icmp_unsigned("<", place, shape[axis]))
+                self.base = self.moved(self.base, place, strides[axis])
+        self.start, self.size, self.stride = ([of[axis] for axis in axes] for of in (start, shape, strides))
+        inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
+        self.indices = indices
+        """(which dimension, vector's type, value) of indices that elements are gathered at"""
+        self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma and not any(
+            number == len(axes) - 1 for number, *_ in self.indices)
+        """whether elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
+
+    def moved(self, address: Any, place: Any, stride: Any) -> Any:
+        """The address `place` elements further along a dimension."""
+        builder = self.builder
+        far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64)))
+        return builder.add(address, far)
+
+    def load(self, address: Any, inside: Any, count: int = 1) -> Any:
+        """One element, or `count` neighbours; what lies outside is not touched, but the array's first element."""
+        builder, nbytes = self.builder, count * self.dtype.itemsize
+        words = nbytes // 4
+        machine: Any = nb.ir.IntType(8 * nbytes) if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
+        pointer = builder.inttoptr(address, nb.global_pointer(machine))
+        found = builder.load(pointer, align=self.dtype.itemsize * count)
+        zero = nb.ir.Constant(machine, [0] * words if words > 1 else 0)
+        return builder.select(inside, found, zero)
+
+
 def _at(context: Any, builder: Any, ty: Any, value: Any) -> Any:
     return nb.struct(context, builder, GmemAtType(ty), ref=value)
 
@@ -42,18 +81,19 @@ nb.constant_attribute(ViewType, "shape", lambda ty: ty.sizes)
 nb.constant_attribute(ViewType, "dtype", lambda ty: ty.ref.arg.dtype.name)
 
 
-def _kind(part: Any) -> str:
+def is_slice(part: Any) -> bool | None:
+    """`views.is_slice` of a part of this type."""
     if isinstance(part, (DsType, AllType)):
-        return "ds" if isinstance(part, DsType) else ":"
-    return "int" if isinstance(part, (nb.types.Integer, InertType)) else "other"
+        return True
+    return False if isinstance(part, (nb.types.Integer, InertType)) else None
 
 
 def _view(target: Any, index: Any) -> Any:
     if not isinstance(target, GmemAtType):
         return None
     parts = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
-    axes = source.view_axes(target.ref.arg.name, target.ref.arg.ndim, [_kind(part) for part in parts],
-                            f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
+    axes = source.view_axes(target.ref.arg.name, target.ref.arg.ndim, [is_slice(part) for part in parts],
+                            f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})", any(isinstance(p, AllType) for p in parts))
     result = ViewType(target.ref, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).ref
