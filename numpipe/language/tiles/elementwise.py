@@ -199,8 +199,8 @@ def _define_operators() -> None:
         setattr(Tile, f"__r{stem}__", binary(symbol, function, takes, False, True))
     for name, (symbol, function) in COMPARISONS.items():
         setattr(Tile, f"__{name}__", binary(symbol, function, "fhib" if name in ("eq", "ne") else "fhi", True, False))
-    for name, (symbol, function, takes) in UNARY.items():
-        setattr(Tile, f"__{name}__", unary(symbol, function, takes))
+    for name, (symbol, of_one, takes) in UNARY.items():
+        setattr(Tile, f"__{name}__", unary(symbol, of_one, takes))
     for name, own in (("pow", power), ("pos", lambda tile: tile), ("getitem", expanded)):
         setattr(Tile, f"__{name}__", own)
     Tile.__hash__ = None  # type: ignore[assignment]

@@ -52,7 +52,7 @@ class Batch:
 def _chunks(width: int) -> np.ndarray:
     """Byte offsets of a panel's 16-byte chunks, one row of the result a warp (16 rows of the panel)."""
     linear = np.arange(64 * width // 16, dtype=np.int64) * 16
-    return swizzled(linear, width).reshape(4, -1)
+    return np.asarray(swizzled(linear, width)).reshape(4, -1)
 
 
 def write(panel: Tile, address: int) -> None:
