@@ -14,6 +14,7 @@ from numpipe import launch
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+PROCESSES = 4
 CONFIGS = gemm_tuned.CONFIGS
 SOME = ("ping-pong 128x192", "cooperative 128x128", "skinny 64x16")
 """of each schedule one, and one whose products are transposed"""

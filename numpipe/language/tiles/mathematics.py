@@ -39,30 +39,24 @@ def check_number(name: str, dtype: np.dtype) -> None:
         raise not_computed(name, f"{dtype}: convert it with float(x)")
 
 
-def _function(name: str, function: Callable[..., Any], doc: str) -> Op[..., Any]:
+def _computed(name: str, function: Callable[..., Any], values: tuple[Any, ...], takes: str) -> Any:
     def compute(*values: Any) -> Any:
         wide = [np.asarray(value, np.float64) for value in values]
         return np.asarray(function(*wide)).astype(np.float32)[()]
 
-    def evaluate(*values: Any) -> Any:
-        takes, check = "f" if function is _fma else "fh", functools.partial(check_number, name)
-        return evaluated(name, values, compute, takes=takes, check=check)
+    return evaluated(name, values, compute, takes=takes, check=functools.partial(check_number, name))
 
-    if function is _fma:
-        def fused(x: Any, y: Any, z: Any, literals: int = 0) -> Any:
-            return evaluate(x, y, z)
 
-        return arith.named(fused, name, doc)
-
+def _function(name: str, function: Callable[..., Any], doc: str) -> Op[..., Any]:
     def operation(x: Any, literals: int = 0) -> Any:
-        return evaluate(x)
+        return _computed(name, function, (x,), "fh")
 
     plain = name.removeprefix("np.")
     return arith.named(operation, plain, doc, () if plain == name else getattr(np, plain))
 
 
-def _fma(x: Any, y: Any, z: Any) -> Any:
-    return x * y + z  # the product is exact in float64
+def _fma(x: Any, y: Any, z: Any, literals: int = 0) -> Any:
+    return _computed("fma", lambda x, y, z: x * y + z, (x, y, z), "f")  # the product is exact in float64
 
 
 exp = _function("np.exp", np.exp, "``np.exp(x)`` of a float32 tile or number.")
@@ -89,7 +83,7 @@ sigmoid = _function("sigmoid", _sigmoid, """1 / (1 + exp(-x)) of a float32 tile 
 >>> float(sigmoid(np.float32(0)))
 0.5
 """)
-fma = _function("fma", _fma, """``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
+fma = arith.named(_fma, "fma", """``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
 
 Written with operators, the GPU may do the same, or round the product too. Here it is sure.
 
