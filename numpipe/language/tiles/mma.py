@@ -46,9 +46,10 @@ def check(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dt
         if not isinstance(layout, Layout) or layout.inner != axis:
             continue
         if "mn" not in kind.majors:
-            mend = ", of shape (N, K), and multiply by b_tile.T" if name == "b" else ".T, whose K is contiguous"
+            mend = ("np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T" if name == "b" else
+                    "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile")
             raise SpecError(f"wgmma: {name} {layout.shape} of {(a_dtype, b_dtype)[axis]} must be K-major, its elements along K "
-                            f"contiguous, as 8-bit and tf32 operands are: pass np.ascontiguousarray({name}.T){mend}")
+                            f"contiguous, as 8-bit and tf32 operands are: pass {mend}")
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels")
     return Form((a.shape[0], b.shape[1]), one.sums)
