@@ -342,7 +342,8 @@ def a_product_whose_b_is_not_k_major(a, b, c):
 
 
 @refused("wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: pass "
-         "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile", kind=SpecError, args=(A.astype("f4"), B.astype("f4"), C))
+         "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile", kind=SpecError,
+         args=(A.astype("f4"), B.astype("f4"), C))
 def a_product_whose_a_is_not_k_major(a, b, c):
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
