@@ -22,11 +22,13 @@ if toolchain() is not None:
 from code_digests import plain
 from kernels_for_tests import SMALL, gemm
 from numba import cuda
+from numba.cuda.core import errors
 
 from numpipe.core.numba import hopper, quicker
 
 T16 = ArrayType((512, 512), np.float16)
 NUMBAS: dict[str, Any] = {name: getattr(owner, name) for owner, name, _ in quicker.replacements}
+OURS: dict[str, Any] = {name: value for _, name, value in quicker.replacements}
 
 
 def compiled_with(monkeypatch: pytest.MonkeyPatch, **instead: Any) -> Any:
@@ -99,6 +101,48 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
     assert device == (8, 0) and ".target sm_80" in ptx
 
 
+def test_each_answer_is_numbas(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"values": 0, "_escape_string": 0, "_has_loc": 0, "pysignature": 0, "get_mangle_string": 0}
+
+    def both(name: str) -> Any:
+        def answer(*given: Any) -> Any:
+            asked[name] += 1
+            found, wanted = OURS[name](*given), NUMBAS[name](*given)
+            assert found == wanted
+            return found
+
+        return answer
+
+    def without(name: str) -> Any:
+        def unchanged(func_ir: Any) -> Any:
+            before = [list(map(str, block.body)) for block in func_ir.blocks.values()]
+            after = NUMBAS[name](func_ir)
+            assert [list(map(str, block.body)) for block in after.blocks.values()] == before
+            return after
+
+        return unchanged
+
+    peepholes = ("peep_hole_delete_with_exit", "peep_hole_fuse_dict_add_updates")
+    compiled_with(monkeypatch, **{name: both(name) for name in asked}, **{name: without(name) for name in peepholes})
+    assert min(asked.values()) > 10
+
+
 def test_the_code_is_that_of_numbas_own_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = (plain(compiled_with(monkeypatch, **instead).ptx) for instead in ({}, NUMBAS))
     assert ours == theirs and ours.count("wgmma.mma_async") == 4
+
+
+def test_an_error_has_the_context_that_numba_gives_it() -> None:
+    def told(context: Any, error: Exception) -> str:
+        with pytest.raises(type(error)) as raised, context("typing of {0} at {line}", "x = {}", line=7):
+            raise error
+        return str(raised.value)
+
+    for kind in (errors.TypingError, ValueError):
+        ours, theirs = (told(context, kind("no")) for context in (quicker.ErrorContext, NUMBAS["new_error_context"]))
+        assert ours == theirs and ("x = {} at 7" in ours) == (kind is errors.TypingError)
+
+
+def test_a_code_generator_that_takes_a_place_is_told_from_one_that_does_not() -> None:
+    assert OURS["_has_loc"](lambda context, builder, sig, args, loc: None)
+    assert not OURS["_has_loc"](lambda context, builder, sig, args: None)
