@@ -21,7 +21,6 @@ MOST_ROOMS, MOST_FLOORS, MOST_LINES, LONGEST_FILE = 13, 10, 43_600, 400
 BY_NAME = {
     "numpipe.__init__": "public names and paths, when they are first used",
     "numpipe.core.paths": "public paths",
-    "numpipe.core.undisturbed": "modules of Python that are to be imported before it",
     "numpipe.intrinsics.__init__": "families of instructions, when they are first used",
     "numpipe.core.op": "an operation's CUDA sibling",
     "numpipe.compile.build": "the CUDA siblings that hold meanings of types",

@@ -6,8 +6,9 @@ begins again registers twice. A child of a fork has one thread, and of the other
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  (see the end)
 import contextlib
-import importlib
+import logging  # noqa: F401
 import os
 import signal
 import threading
@@ -97,8 +98,7 @@ class Compiles:
 
 
 COMPILES = Compiles()
+# A fork first calls what was registered last. Those two modules then take locks that compiles take too, so they are imported, and
+# with that registered, before: this waits for compiles without these locks.
 if hasattr(os, "register_at_fork"):
-    # a fork first calls what was registered last: these hold locks that compiles take, and so have to come behind our waiting
-    importlib.import_module("logging")
-    importlib.import_module("concurrent.futures.thread")
     os.register_at_fork(before=COMPILES.before_fork, after_in_parent=COMPILES.after_fork, after_in_child=COMPILES.in_child)

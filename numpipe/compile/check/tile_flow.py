@@ -35,7 +35,7 @@ MOST = 8
 """groups that a wait can tell apart: 0…7 left, or all"""
 _QUIET = ("numpipe.language.tiles.", "numpipe.core.arith", "numpipe.core.numbers")
 _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load", "store"))
-"""beginnings of the names of modules whose operations wait for no product, and of those among them whose may"""
+"""How the names of modules begin whose operations wait for no product; the second are modules among these whose operations may."""
 
 
 class Watch:

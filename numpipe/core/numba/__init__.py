@@ -12,7 +12,7 @@ numpipe knows of the GPU. It is imported by the first compile, never by ``import
 ``quicker``      what it does for Python that kernels do not have, done in less time
 ``code``         LTO-IR, PTX, cubin, SASS
 ``reasons``      why Numba refused a kernel
-``values``       structures and machine values
+``values``       how values of numpipe's types lie in LLVM: as structures, or as one value
 ===============  ====================================================================
 """
 
