@@ -39,7 +39,7 @@ def compiled_with(monkeypatch: pytest.MonkeyPatch, **instead: Any) -> Any:
 
 
 def test_numba_is_left_as_it_was() -> None:
-    with hopper.compiling_for_hopper():
+    with hopper.compiling_for():
         assert all(getattr(owner, name) is value for owner, name, value in quicker.replacements)
     assert all(getattr(owner, name) is NUMBAS[name] for owner, name, _ in quicker.replacements)
 
@@ -71,7 +71,7 @@ def in_another_thread(work: Callable[[], Any]) -> Any:
             answers.append(error)
 
     thread = threading.Thread(target=run)
-    with hopper.compiling_for_hopper():
+    with hopper.compiling_for():
         thread.start()
         thread.join(0.5)
     thread.join()
