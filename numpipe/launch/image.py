@@ -115,7 +115,7 @@ class Image:
     recording        what it records (`profiles`); None: nothing
     memory_warpgroup  the memory role, as the CTA numbers its warpgroups; without one a number that none has
     resources        what it uses
-    architecture     what the code is for, as `arch.targets` names it
+    target           the architecture that the code is for: "sm_90a"
     """
 
     name: str
@@ -133,7 +133,7 @@ class Image:
     memory_warpgroup: int = 0
     barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
-    architecture: str = DEFAULT.name
+    target: str = DEFAULT.name
 
     @classmethod
     def of(cls, unit: Unit, cubin: bytes, entry: str, resources: Resources) -> Image:
@@ -199,9 +199,9 @@ class Image:
 
     def _check(self) -> None:
         """Raise ValueError where the fields do not belong to each other, or to any kernel: what a launch would trust."""
-        target = next((target for target in TARGETS.values() if target.name == self.architecture), None)
+        target = next((target for target in TARGETS.values() if target.name == self.target), None)
         if target is None:
-            raise ValueError(f"it is for {self.architecture}, and this numpipe knows {', '.join(t.name for t in TARGETS.values())}")
+            raise ValueError(f"it is for {self.target}, and this numpipe knows {', '.join(t.name for t in TARGETS.values())}")
         for right, what in (
                 (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
                 (self.smem_bytes <= target.smem_bytes,

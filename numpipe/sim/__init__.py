@@ -107,7 +107,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     """
     if not 1 <= warpgroups <= MAX_WARPGROUPS:
         raise SpecError(f"warpgroups={warpgroups}; a CTA has 1 … {MAX_WARPGROUPS} warpgroups of 128 threads")
-    target = DEFAULT if unit is None else unit.target
+    target: Target = getattr(unit, "target", DEFAULT)
     if not 0 <= smem_bytes <= target.smem_bytes:
         raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
     schedule = Schedule(seed)

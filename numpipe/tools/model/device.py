@@ -55,6 +55,8 @@ class DeviceModel:
     """seconds between the end of one kernel and the start of the next in a stream, with programmatic serialisation"""
     smem_bytes: int = 233472
     """shared memory of an SM; a CTA takes 1 KiB more than it asks for (CUDA C++ Programming Guide, "Compute Capabilities")"""
+    registers: int = HOPPER.registers
+    """32-bit registers of an SM"""
     target: Target = HOPPER
     """its architecture"""
 

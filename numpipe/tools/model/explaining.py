@@ -113,8 +113,7 @@ def _count(kernel: Kernel, unit: Unit, asked: Described, grid: tuple[int, int, i
 
 def _resident(of: Unit | Resources, entry: int, device: DeviceModel) -> int:
     """CTAs that an SM holds: by shared memory, registers (`entry` a lane) and threads."""
-    registers = device.target.registers // (of.threads * entry)
-    return max(1, min(device.smem_bytes // (of.smem_bytes + 1024), registers, 2048 // of.threads))
+    return max(1, min(device.smem_bytes // (of.smem_bytes + 1024), device.registers // (of.threads * entry), 2048 // of.threads))
 
 
 def _registers(unit: Unit, entry: int, work: KernelWork, used: Resources | None) -> Registers:
