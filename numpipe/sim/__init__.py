@@ -124,7 +124,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
             for cta in ctas:
                 SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
                    registers=default_registers(warpgroups, target) if registers is None else registers, scheduler=scheduler,
-                   clocks=clocks, peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
-                   deal=deal)
+                   clocks=clocks, peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans,
+                   gmem=gmem, deal=deal)
             run(peers)
         left_set(gmem.flags.values())
