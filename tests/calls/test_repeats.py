@@ -266,7 +266,7 @@ def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(fake: FakeDr
     a._ptr = 0
     with pytest.raises(LaunchError, match=r"its data was freed \(it was at 0x1000\)"):
         bound()
-    own.buffer.free()
+    own.free()
     with pytest.raises(LaunchError, match=r"argument 'a' of this bound launch: its data was freed"):
         other()
     assert len(fake.seen) == 2
