@@ -77,8 +77,7 @@ def _at(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 
 nb.attribute(GmemType, "at", GmemAtType, _at)
-nb.constant_attribute(ViewType, "shape", lambda ty: ty.sizes)
-nb.constant_attribute(ViewType, "dtype", lambda ty: ty.ref.arg.dtype.name)
+nb.constant_attributes(ViewType, None, shape=lambda ty: ty.sizes, dtype=lambda ty: ty.ref.arg.dtype.name)
 
 
 def is_slice(part: Any) -> bool | None:
