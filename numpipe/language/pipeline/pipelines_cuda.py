@@ -59,19 +59,11 @@ nb.struct_model(PipelineType, lambda ty: [
 
 @cuda_meaning(source.make_pipeline)
 def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any,
-                   manual_ready_barriers: Any, manual_consumed_barriers: Any, known: Any, site: Any) -> Any:
-    where = f"kernel {np_.unit.kernel}, pipeline at {nb.literal(site)}"
+                   manual_ready_barriers: Any, manual_consumed_barriers: Any, alone: Any, known: Any, site: Any) -> Any:
+    place, single = nb.literal(site), bool(nb.literal(alone))
+    where = f"kernel {np_.unit.kernel}, pipeline at {place}"
     barriers = manual_ready_barriers, manual_consumed_barriers
     manual = check_manual(where, *(immediate(where, name, ty) for name, ty in zip(MANUAL, barriers, strict=True)))
-    return made(np_, grid, in_specs, out_specs, slots, delay, steps_of, known, site, manual, more=barriers)
-
-
-def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, known: Any, site: Any,
-         manual: tuple[bool, bool] = (False, False), single: bool = False, default: int = source.SLOTS,
-         more: tuple[Any, ...] = ()) -> Any:
-    """Typing of a pipeline. `more`: types of compile-time arguments in front of `known`."""
-    place = nb.literal(site)
-    where = f"kernel {np_.unit.kernel}, pipeline at {place}"
     if not isinstance(grid, nb.types.BaseTuple) or not len(grid):
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid}")
     inert = next((size.what for size in grid if isinstance(size, InertType)), None)
@@ -92,11 +84,11 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
                               len(out_specs) > 0)
     sizes = nb.literal(known) if len(known) == len(grid) else (None,) * len(grid)  # none of a grid that is not written in place
     facts = source.planned(np_.unit, place, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)), sizes,
-                           immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay), default,
+                           immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay),
                            unequal, manual, single)
     pipe = PipelineType(np_, len(grid), steps_of, facts, inert, all(size == 1 for size in sizes))
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
-    context, builder, args = yield pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *more, known, site)
+    context, builder, args = yield pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *barriers, alone, known, site)
     grid = {} if inert is not None else {"grid": args[1]}
     specs = [leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)]
     return nb.struct(context, builder, pipe, np=args[0], steps_of=args[6], **grid,
