@@ -92,7 +92,7 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
     runner = bound_type(source.run_carry, captured)
     in_context = emitted.compute != nb.types.none and not emitted.idle
     function, given = (emitted.compute, runner) if in_context else (runner, emitted.carry)
-    loop, unit = _steps_of(emitted, arrays).iterator_type.loop, pipe.context.unit
+    loop, unit = _steps_of(emitted, arrays).loop, pipe.context.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
         returned = nb.returns(typing_context, function, [given])
     context, builder, args = yield returned(emitted, *refs)
@@ -131,7 +131,7 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
 @cuda_meaning(source.first_carry)
 def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
     """The carry's type is the one that a step maps to itself."""
-    steps = _steps_of(emitted, refs).iterator_type
+    steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
         """The type that the steps keep when they begin with `kind`: a tile becomes a tile in flight with its first product."""

@@ -95,15 +95,11 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs:
                      specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs))
 
 
-class StepsType(nb.types.SimpleIterableType):  # type: ignore[misc]
-    """``pipe(arrays)``."""
+class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
+    """``pipe(arrays)``, which loops go through once.
 
-    def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
-        super().__init__(f"steps({loop}, {nested}, {apart}, {once})", StepsIterator(loop, nested, apart, once))
-
-
-class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
-    """`tiles`: the tiles, with the barriers behind them where these are not groups of their own (`apart`). `once`: has one step."""
+    `tiles`: the tiles, with the barriers behind them where these are not groups of their own (`apart`). `once`: has one step.
+    """
 
     def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
         self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.context.role
@@ -126,8 +122,7 @@ class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
         return self.role == "memory" and self.once and not self.exhausted and not self.loop.single and not self.loop.ends_empty
 
 
-nb.struct_model(StepsType, lambda ty: [("loop", ty.iterator_type.loop)])
-nb.struct_model(StepsIterator, lambda ty: [("loop", ty.loop), ("k", nb.types.EphemeralPointer(I32))])
+nb.struct_model(StepsType, lambda ty: [("loop", ty.loop), ("k", nb.types.EphemeralPointer(I32))])
 
 
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
@@ -160,7 +155,7 @@ def arrays_of(pipe: PipelineType, refs: Any) -> list[Any]:
 def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,
                 refs_value: Any) -> Any:
     """A value of it, for the arrays `refs_value`, of type `refs`."""
-    kind = steps.iterator_type.loop
+    kind = steps.loop
     pipeline = nb.fields(context, builder, pipe, pipe_value)
     arrays = [value for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
               if not isinstance(ty, AllocationsType)]
@@ -182,11 +177,18 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
         rings.append(nb.struct(context, builder, ring, np=pipeline.np, grid=pipeline.grid, steps=own,
                                first=builder.load(counter_of(builder, ring, pipeline.np)), **copies))
     passed = [array for array, place in zip(arrays, kind.places, strict=True) if place is None]
-    return nb.struct(context, builder, steps, loop=nb.struct(
+    loop = nb.struct(
         context, builder, kind, np=pipeline.np, grid=pipeline.grid, total=total, steps=own,
         rings=context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[:len(kind.rings)]),
         outs=context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings):]),
-        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed)))
+        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed))
+    if kind.single and steps.role == "compute":
+        nb.call(context, builder, begin_alone, (kind,), (loop,))
+    if steps.loaded_before:
+        _load_once(context, builder, kind, loop)
+    k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
+    builder.store(nb.const(0), builder.gep(k, [nb.const(0)], name="numpipe.k"))
+    return nb.struct(context, builder, steps, loop=loop, k=k)
 
 
 def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
@@ -215,21 +217,7 @@ def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, unpack
     return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
 
-@nb.lower_builtin("getiter", StepsType)
-def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    value = nb.cgutils.create_struct_proxy(sig.args[0].iterator_type)(context, builder)
-    value.loop = nb.fields(context, builder, sig.args[0], args[0]).loop
-    iterator = sig.args[0].iterator_type
-    if iterator.loop.single and iterator.role == "compute":
-        nb.call(context, builder, begin_alone, (iterator.loop,), (value.loop,))
-    if iterator.loaded_before:
-        _load_once(context, builder, iterator.loop, value.loop)
-    value.k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
-    builder.store(nb.const(0), builder.gep(value.k, [nb.const(0)], name="numpipe.k"))
-    return value._getvalue()
-
-
-@nb.lower_builtin("iternext", StepsIterator)
+@nb.lower_builtin("iternext", StepsType)
 @nb.iternext_impl(nb.RefType.UNTRACKED)
 def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
