@@ -36,8 +36,7 @@ from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, 
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
-from .single import advance_alone, begin_alone
-from .steps import Group, Loop, advance, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
+from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
 from .turns import check_pipeline as check_turns
 
 __all__ = ["pipeline"]
@@ -345,7 +344,7 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
 def _comes(loop: Loop, k: Any) -> bool:
     """What a role does before step k; whether there is such a step."""
     if not loop.np.memory:
-        return bool((advance_alone if loop.single else advance)(loop, k, loop.steps))
+        return bool(advance(loop, k, loop.steps))
     more = bool(k < loop.total)
     if not loop.single:
         if more:

@@ -26,8 +26,7 @@ from .barriers_cuda import barrier_types
 from .chains import Allocations
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
-from .single import advance_alone, begin_alone
-from .steps import advance, fill_step, finish_loads, places, produce, ring_steps, tiles
+from .steps import advance, begin_alone, fill_step, finish_loads, places, produce, ring_steps, tiles
 from .steps_cuda import LoopType
 
 I32 = nb.types.int32
@@ -264,8 +263,7 @@ def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
 def _moved_on(context: Any, builder: Any, kind: Any, it: Any, loop: Any, k: Any) -> Any:
     """What a role does before step k; whether there is such a step."""
     if kind.role != "memory":
-        step = advance_alone if kind.loop.single else advance
-        return nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
+        return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     valid = builder.icmp_signed("<", k, loop.total)
     if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
