@@ -32,29 +32,14 @@ class Loops(PipelineNames, Arithmetic):
         """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name."""
         if not isinstance(node, ast.Call):
             return False
-        made = node.func
-        if isinstance(made, ast.Name) and made.id in self.local:
-            return any(self._bound_by(place, pipelines.pipeline, "__np_make_pipeline") for place in self._binds(made.id))
-        return isinstance(made, ast.Call) and self.value(made.func) is pipelines.pipeline
+        return self._made_by(node.func, pipelines.pipeline, "__np_make_pipeline") is not None
 
-    def _emitted_call(self, node: ast.Call) -> bool:
-        """Whether a call, already rewritten, runs an emitted pipeline: made in place or bound to a name."""
-        made = node.func
-        if isinstance(made, ast.Name):
-            return any(self._bound_by(place, emit.emit_pipeline_warp_specialized, "__np_emitted") for place in self._binds(made.id))
-        return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_emitted"
-
-    def _alone_facts(self, made: ast.expr) -> Facts | None:
-        """What is known of a single-stream pipeline that is called, already rewritten: made in place or bound to a name."""
-        if isinstance(made, ast.Name):
-            for place in self._binds(made.id):
-                for scope, _ in self.scopes:
-                    for node in walk(scope):
-                        if isinstance(node, ast.Assign) and place in node.targets:
-                            return self._alone_facts(node.value) if isinstance(node.value, ast.Call) else None
-        called = made.func if isinstance(made, ast.Call) else None
-        alone = isinstance(called, ast.Name) and called.id == "__np_emitted_alone"
-        return getattr(made, "facts", None) if alone else None
+    def _emitted_facts(self, made: ast.expr) -> Facts | None:
+        """What is known of an emitted pipeline; None for what is none."""
+        for builder in (emit.emit_pipeline_warp_specialized, emit.emit_pipeline):
+            if (call := self._made_by(made, builder, "__np_emitted")) is not None:
+                return getattr(call, "facts", PIPELINE)
+        return None
 
     def _nested_facts(self, name: str) -> Facts | None:
         """What is known of the nested function that a name stands for."""
@@ -68,7 +53,7 @@ class Loops(PipelineNames, Arithmetic):
             for node in walk(statement):
                 called = node.func if isinstance(node, ast.Call) else None
                 facts: Facts | None = getattr(node, "facts", None)
-                if (isinstance(called, ast.Name) and called.id in _HELD) or (facts is not None and facts.pipelines):
+                if facts.pipelines if facts is not None else isinstance(called, ast.Name) and called.id in _HELD:
                     return True
         return False
 
