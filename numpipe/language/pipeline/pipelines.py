@@ -54,7 +54,7 @@ class PipelineFacts(NamedTuple):
     labels       how messages call the leaves
     rings, outs  which of them share a ring
     unequal      whether it has steps_of
-    manual       whether the body waits for, and whether it releases, each operand itself (`barriers`)
+    manual       the kinds of barriers that the body uses itself, for each operand (`barriers`)
     single       whether each compute warpgroup runs it for itself (`single`)
     """
 
@@ -66,7 +66,7 @@ class PipelineFacts(NamedTuple):
     rings: tuple[Group, ...]
     outs: tuple[Group, ...]
     unequal: bool
-    manual: tuple[bool, bool]
+    manual: tuple[str, ...]
     single: bool
 
 
@@ -151,7 +151,7 @@ def no_specs(where: str, name: str, got: str) -> SpecError:
 
 
 def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
-         steps_of: Any, known: tuple[int | None, ...], site: str, manual: tuple[bool, bool] = (False, False), single: bool = False,
+         steps_of: Any, known: tuple[int | None, ...], site: str, manual: tuple[str, ...] = (), single: bool = False,
          default: int = SLOTS) -> Pipeline:
     """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role.
 
@@ -181,7 +181,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
 # ---- what both executions check
 def planned(unit: Unit, site: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
             known: tuple[int | None, ...], said: int | None, delay: int | None, default: int, unequal: bool,
-            manual: tuple[bool, bool], single: bool) -> PipelineFacts:
+            manual: tuple[str, ...], single: bool) -> PipelineFacts:
     """What a pipeline is, for the leaves and trees of (in_specs, out_specs).
 
     `said`: its max_concurrent_steps; else the kernel's, else the `default`. `known`, `delay`: see `steps.grouped`.
