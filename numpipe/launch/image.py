@@ -23,7 +23,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..arch.hopper import HOPPER
+from ..arch.targets import DEFAULT, TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..plan import profile
@@ -115,6 +115,7 @@ class Image:
     recording        what it records (`profiles`); None: nothing
     memory_warpgroup  the memory role, as the CTA numbers its warpgroups; without one a number that none has
     resources        what it uses
+    target           the architecture that the code is for: "sm_90a"
     """
 
     name: str
@@ -132,6 +133,7 @@ class Image:
     memory_warpgroup: int = 0
     barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
+    target: str = DEFAULT.name
 
     @classmethod
     def of(cls, unit: Unit, cubin: bytes, entry: str, resources: Resources) -> Image:
@@ -145,7 +147,7 @@ class Image:
         return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
                    tuple(array.order for array in unit.arrays), tuple(unit.maps), resources, unit.cluster,
                    unit.tickets is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers),
-                   Recording.of(unit) if unit.params.profile_space else None)
+                   Recording.of(unit) if unit.params.profile_space else None, unit.target.name)
 
     @property
     def warpgroups(self) -> int:
@@ -197,10 +199,13 @@ class Image:
 
     def _check(self) -> None:
         """Raise ValueError where the fields do not belong to each other, or to any kernel: what a launch would trust."""
+        target = next((target for target in TARGETS.values() if target.name == self.target), None)
+        if target is None:
+            raise ValueError(f"it is for {self.target}, and this numpipe knows {', '.join(t.name for t in TARGETS.values())}")
         for right, what in (
                 (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
-                (self.smem_bytes <= HOPPER.smem_bytes,
-                 f"smem_bytes is {self.smem_bytes}, more than the {HOPPER.smem_bytes} of a CTA"),
+                (self.smem_bytes <= target.smem_bytes,
+                 f"smem_bytes is {self.smem_bytes}, more than the {target.smem_bytes} of a CTA"),
                 (len(self.majors) == len(self.arrays), f"it has {len(self.arrays)} arrays and {len(self.majors)} majors"),
                 (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
                 (all(1 <= n <= 16 for n in self.cluster), f"cluster is {self.cluster}"),

@@ -1,6 +1,6 @@
 """What Numba does again and again, or for Python that kernels are not written in, in less time.
 
-Nothing here changes what is compiled. `replacements` are put in place by `hopper.compiling_for_hopper`, for as long as it compiles.
+Nothing here changes what is compiled. `replacements` are put in place by `hopper.compiling_for`, for as long as it compiles.
 """
 
 from __future__ import annotations
