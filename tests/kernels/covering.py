@@ -145,7 +145,7 @@ def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries:
 
 
 def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrizes a test over its arguments: each two values of different ones meet in a test, where a product has all of them meet.
+    """Parametrizes a test over its arguments: each two values of different ones meet in a test; in a product all would.
 
     Rules are about values, which need not be hashable.
     """

@@ -83,7 +83,7 @@ def moments(events: list[Event], unit: Any) -> list[Moment]:
             filling, issued = None, 0
         match event.note or event.kind:
             case "tile begin":
-                found.append(("tile", 0, 0, event.details["number"], event.start))
+                found.append(("tile begin", 0, 0, event.details["number"], event.start))
             case "region begin" | "region end" as kind:
                 found.append((kind, 0, 0, unit.region(event.details["region"]), event.start))
             case "fill" | "wait" | "compute" | "release" | "store" | "begin" as kind if event.kind == "note":

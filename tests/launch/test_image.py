@@ -25,7 +25,7 @@ from numpipe.compile.build import toolchain
 from numpipe.core.records import record
 from numpipe.kernels.kernels import Kernel
 from numpipe.launch import Image, MapRequest
-from numpipe.launch.image import Mbarrier, Recording
+from numpipe.launch.image import VERSION, Mbarrier, Recording
 from tests.kernels import image_kernels
 from tests.kernels.image_kernels import KINDS, arguments
 from tests.kernels.launch_kernels import image
@@ -138,7 +138,7 @@ SOUND = image(maps=(MapRequest(0, (8, 64), 128),), cubin=b"\x7fELF" + bytes(60),
 def packed(header: bytes, cubin: bytes = SOUND.cubin) -> bytes:
     """An image of this header, with the right lengths and checksum."""
     rest = struct.pack("<IQ", len(header), len(cubin)) + header + cubin
-    return struct.pack("<8sII", b"numpipe\0", 1, zlib.crc32(rest)) + rest
+    return struct.pack("<8sII", b"numpipe\0", VERSION, zlib.crc32(rest)) + rest
 
 
 def header() -> dict[str, Any]:
@@ -189,7 +189,7 @@ def test_every_flipped_bit_is_refused() -> None:
 
 @pytest.mark.parametrize("data, why", [
     (b"", "cut off"), (b"\x7fELF" + bytes(100), "it begins with b'.x7fELF.*: it is something else"), (b"{}" * 40, "something else"),
-    (b"numpipe\0" + struct.pack("<I", 2) + bytes(40), "version 2 of the form, and this numpipe reads version 1"),
+    (b"numpipe\0" + struct.pack("<I", 99) + bytes(40), f"version 99 of the form, and this numpipe reads version {VERSION}"),
     (packed(b""), "Expecting value"), (packed(b"{"), "Expecting"), (packed(b"\xff"), "utf-8"), (packed(b"7"), "it is 7, no Image"),
     (packed(b"[]"), "it is an array, no Image"), (packed(b"{}"), "the field 'arrays' is missing"),
     (packed(b"[" * 100_000), "nested too deeply"), (packed(b'{"name":' * 100_000), "nested too deeply"),

@@ -6,23 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
-from ...core.op import cuda_meaning
-from ...intrinsics import barrier, cp_async_bulk
+from ...intrinsics import cp_async_bulk
 from ...plan.cluster import Dims, mask_of
 from ...plan.context_cuda import cluster_place
-from ..memory.peers_cuda import arrive, rank
-from . import multicast as source
+from ..tiles.peers_cuda import rank
 
 I32, I64 = nb.types.int32, nb.types.int64
-
-
-@cuda_meaning(source.arrive_at_peers)
-def _arrive_at_peers(typing_context: Any, ring: Any, part: Any, address: Any) -> Any:
-    plan = ring.plan
-    context, builder, args = yield nb.types.void(ring, part, I32)
-    arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
-    if (plan.manual_consumed or plan.delay) and not plan.private:  # the arrival may stand before a loop's end: see `join`
-        nb.call(context, builder, barrier.warp_sync, (), ())
 
 
 def own_share(builder: Any, dims: Dims, along: tuple[int, ...]) -> Any:

@@ -140,7 +140,7 @@ def test_a_slot_is_kept_a_step_longer_by_default(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(kernel, "unit", lambda *args, **named: units.append(make(*args, **named)) or units[-1])
         kernel.simulate(a, b, np.zeros((64, 64), F16), cfg=replace(CFG, slots=slots))
         assert [plan.delay for unit in units for plan in unit.rings.values() if plan.dims is None] == [delay]
-        assert all(unit.turns == 2 and unit.consumed_arrivals == 4 for unit in units)
+        assert all(unit.turns == 2 and unit.readers(plan) == 1 for unit in units for plan in unit.load_rings)
 
 
 def test_barriers_of_the_kernels_own_lie_before_the_words_of_turns() -> None:
@@ -224,7 +224,7 @@ class _Plain:
 
 
 def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedMemory, "consumed_arrivals", property(lambda unit: 4 * unit.compute_wgs))
+    monkeypatch.setattr(Unit, "readers", lambda unit, plan: unit.compute_wgs)
     for seed in (None, *range(3)):
         with pytest.raises(PipelineDeadlock, match=r"consumed\[0\]"):
             run(cases()["gemm"], seed=seed)
