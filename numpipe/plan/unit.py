@@ -18,8 +18,9 @@ from ..traces.events import Ring
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .block import Block, cut
 from .budget import PANEL_BYTES
+from .copies import MapRequest
 from .layout import ATOM
-from .plans import COUNTERS, PHASES, BarrierPlace, MapRequest, NumberPlan, OutPlan, RingPlan
+from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, OutPlan, RingPlan
 from .shared_memory import SharedMemory
 
 _serials = itertools.count()
@@ -285,10 +286,6 @@ class Unit(SharedMemory):
     def whose(self, plan: RingPlan, part: int, own: bool) -> str:
         """What a barrier's name says behind its slot: the operand, if it is its `own`, and the ring."""
         return (f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
-
-    def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
-        block = plan.blocks[operand]
-        return MapRequest(plan.args[operand], block.box, block.layout.swizzle, block.fill)
 
     def traced(self) -> Iterator[Ring]:
         """Its rings, as far as a trace's reader has to know them."""
