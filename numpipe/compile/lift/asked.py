@@ -17,7 +17,7 @@ from .fold import MISSING, Constants
 from .lift import read
 from .nodes import definition
 from .positions import Source
-from .rewriter import Known
+from .rewriter import NOT_MINE, Known
 
 
 class Split(NamedTuple):
@@ -59,7 +59,7 @@ def split(source: Source, known: dict[str, Any], said: Said, default: Split | No
     Raises SpecError where they say different things, CompileError where a pipeline does not say a constant.
     """
     search = _Search(source, known, source.name)
-    search.function(search.tree)
+    search.rewrite_body(search.tree)
     found: dict[str, Any] = {}
     for name, value, position in search.found:
         own = getattr(said, name)
@@ -84,32 +84,26 @@ class _Search(Known):
         self.kernel, self.active = kernel, active
         self.found: list[tuple[str, Any, Position]] = []
 
-    def function(self, node: ast.FunctionDef | ast.Lambda) -> ast.AST:
-        """Search a function's body, with the names that it binds hiding those outside."""
-        self.rewrite_body(definition("lambda_", node.args, [ast.Return(node.body)]) if isinstance(node, ast.Lambda) else node)
+    def inner(self, node: ast.FunctionDef | ast.Lambda) -> Any:
+        """A nested function."""
+        self.rewrite_body(node if isinstance(node, ast.FunctionDef) else definition("", node.args, [ast.Return(node.body)]))
         return node
 
-    def called(self, node: ast.Call) -> ast.AST:
-        callee = self.value(node.func)
-        if callee is emit_pipeline_warp_specialized:
+    def call(self, node: ast.Call, function: Any) -> Any:
+        if function is emit_pipeline_warp_specialized:
             self._said(node)
-        if isinstance(callee, Function):
-            self._follow(callee, node)
-            for part in (*node.args, *node.keywords):
-                self.visit(part)
-            return node
-        return self.generic_visit(node)
+        if not isinstance(function, Function):
+            return NOT_MINE
+        self._follow(function, node)
+        for part in (*node.args, *node.keywords):
+            self.visit(part)
+        return node
 
-    def passed(self, node: ast.Name | ast.Attribute) -> ast.AST:
+    def passed(self, node: ast.Name | ast.Attribute) -> Any:
         """A function that is passed on is called by somebody."""
-        functions = list(_functions(self.value(node)))
-        for function in functions:
+        for function in _functions(self.value(node)):
             self._follow(function, None)
-        return node if functions else self.generic_visit(node)
-
-    of_type: ClassVar = {
-        ast.Assign: (Known.known_names,), ast.If: (Known.known_branch,), ast.IfExp: (Known.known_choice,),
-        ast.FunctionDef: (function,), ast.Lambda: (function,), ast.Call: (called,), ast.Name: (passed,), ast.Attribute: (passed,)}
+        return NOT_MINE
 
     def _said(self, node: ast.Call) -> None:
         for keyword in node.keywords:
@@ -136,8 +130,14 @@ class _Search(Known):
             given = [*zip(parameters, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
             known = {name: self.value(argument) for name, argument in given if name is not None}
             inner.constants.known = {name: value for name, value in known.items() if value is not MISSING}
-        inner.function(inner.tree)
+        inner.rewrite_body(inner.tree)
         self.found += inner.found
+
+    of_calls = (call,)
+    of_type: ClassVar = {
+        ast.Call: (Known.called,), ast.Name: (passed,), ast.Attribute: (passed,), ast.If: (Known.known_branch,),
+        ast.IfExp: (Known.known_choice,), ast.Assign: (Known.known_names,), ast.FunctionDef: (inner,), ast.Lambda: (inner,),
+    }
 
 
 def _functions(value: Any) -> Iterator[Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core.op import Helper, Op
+from ...core.op import Helper, Op, does
 from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
-from ...language.tiles import mma, refs, tile
+from ...language.tiles import refs, tile
 from ...plan import context, specs
 from .arithmetic import added
 from .fold import MISSING, literal_node, named_tuple
@@ -38,10 +38,9 @@ class Calls(Loops):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
 
     def unused_product(self, node: ast.Expr) -> Any:
-        called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
-        if called is mma.wgmma or called is mma.wgmma_wait:
-            name = "wgmma" if called is mma.wgmma else "wgmma_wait"
-            self.error(node, f"{name} returns the accumulator and changes nothing in place: write acc = "
+        called: Any = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
+        if does(called, "issues") or does(called, "waits"):
+            self.error(node, f"{called.__name__} returns the accumulator and changes nothing in place: write acc = "
                              f"{ast.unparse(node.value)}")
         return NOT_MINE
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ...language.grid import tile_scheduler
-from ...language.tiles import mma
+from ...language.tiles import products
 from ...plan import profiling
 from .fold import MISSING, literal_node
 from .nodes import assign, load, located, operation
@@ -68,4 +68,4 @@ def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast
 
 
 def _waits(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Assign) and operation(statement.value) is mma.wgmma_wait
+    return isinstance(statement, ast.Assign) and operation(statement.value) is products.drained

@@ -37,7 +37,7 @@ from ...plan.unit import Unit
 from .arithmetic import Arithmetic
 from .calls import Calls
 from .debugging import Debugging
-from .fold import MISSING, Constants, StaticArray, literal_node, stores
+from .fold import Constants, StaticArray, literal_node, stores
 from .functions import Bound
 from .lane_code import LaneCode
 from .nested import ENVIRONMENT

@@ -8,9 +8,10 @@ from typing import Any
 
 from ...core import arith
 from ...core.facts import Facts
+from ...core.op import does
 from ...language.grid import splits, tile_loop
 from ...language.pipeline import barriers, emit, pipelines
-from ...language.tiles import mma
+from ...language.tiles import products
 from ...plan import profiling
 from .arithmetic import Arithmetic
 from .fold import MISSING, literal_node
@@ -98,7 +99,7 @@ class Loops(PipelineNames, Arithmetic):
         loop = self.plain_loop(node)
         nested.value, groups.value = int(self._holds_pipeline(loop.body)), self._groups(loop.body)
         made.args[-2] = literal_node(sure_turns(loop.body), made)
-        return [loop, *(located(assign(name, self.call(mma.wgmma_wait, [load(name), literal_node(0, node)], node)), node)
+        return [loop, *(located(assign(name, self.call(products.drained, [load(name), literal_node(0, node)], node)), node)
                         for name in carried)]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
@@ -155,7 +156,7 @@ class Loops(PipelineNames, Arithmetic):
         return tuple(sorted(sure if after is None else sure & after))
 
     def _groups(self, body: list[ast.stmt]) -> int:
-        """wgmma calls that every step executes: what may stay in flight is counted in them, so none may be missing."""
+        """Products that every step issues: what may stay in flight is counted in them, so none may be missing."""
         sure = 0
         for statement in body:
             if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)):
@@ -165,14 +166,14 @@ class Loops(PipelineNames, Arithmetic):
         return sure
 
     def _products(self, node: ast.AST) -> int:
-        """wgmma calls that evaluating `node` is sure to make."""
+        """Products that evaluating `node` is sure to issue."""
         match node:
             case ast.Lambda():
                 return 0
             case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
                 return self._products(first)
         facts: Facts | None = getattr(node, "facts", None)
-        own = isinstance(node, ast.Call) and self.value(node.func) is mma.wgmma
+        own = isinstance(node, ast.Call) and does(self.value(node.func), "issues")
         return own + (facts.products if facts else 0) + sum(self._products(child) for child in children(node))
 
     def _stays_inside(self, node: ast.For) -> None:

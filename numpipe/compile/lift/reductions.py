@@ -75,7 +75,7 @@ class Reductions(Functions):
         scope = self.scopes[-1][0]
 
         def made(node: ast.AST) -> bool:
-            return any((isinstance(part, ast.Name) and (part.id in voted or _of_tiles(self.added.get(part.id)))) or (
+            return any((isinstance(part, ast.Name) and part.id in voted) or _of_tiles(operation(part)) or (
                 isinstance(part, ast.Call) and _of_tiles(self.meant(part, self.value(part.func)))) for part in walk(node))
 
         while True:  # names that are bound to such, through others

@@ -35,10 +35,14 @@ def with_records(value: Any) -> bool:
 
 
 class Known(ast.NodeTransformer):
-    """A function's source as it is compiled: names in their scopes, locals bound to constants, without branches not taken."""
+    """Goes through a function by rules, and knows on the way which names and branches are constant.
+
+    A pass is a class whose methods are rules. Which there are, and in which order they are asked, stands in its three tables.
+    """
 
     of_every_node: ClassVar[tuple[Rule, ...]] = ()
     of_type: ClassVar[dict[type[ast.AST], tuple[Rule, ...]]] = {}
+    of_calls: ClassVar[tuple[CallRule, ...]] = ()
 
     def __init__(self, source: Source, constants: Constants) -> None:
         self.source, self.constants = source, constants
@@ -52,7 +56,6 @@ class Known(ast.NodeTransformer):
     def value(self, node: ast.AST) -> Any:
         return self.constants.evaluate(node, self.local)
 
-    # ---- the dispatcher
     def visit(self, node: ast.AST) -> Any:
         """What the first rule that a node belongs to makes of it; else the node, with its parts visited."""
         for rule in self.of_every_node:
@@ -65,6 +68,13 @@ class Known(ast.NodeTransformer):
             if (new := rule(self, node)) is not NOT_MINE:
                 return new
         return self.generic_visit(node)
+
+    def called(self, node: ast.Call) -> Any:
+        function = self.value(node.func)
+        for rule in self.of_calls:
+            if (new := rule(self, node, function)) is not NOT_MINE:
+                return new
+        return NOT_MINE
 
     def rewrite_body(self, node: ast.FunctionDef) -> None:
         """Apply the rules to a function's statements, with its names in scope."""
@@ -89,18 +99,6 @@ class Known(ast.NodeTransformer):
     def known_choice(self, node: ast.IfExp) -> Any:
         test = self.value(node.test)
         return NOT_MINE if test is MISSING else self.visit(node.body if test else node.orelse)
-
-    def known_operands(self, node: ast.BoolOp) -> Any:
-        """Known operands that decide nothing are dropped, those behind one that decides too."""
-        kept: list[ast.expr] = []
-        for part in node.values:
-            value = self.value(part)
-            if value is MISSING or bool(value) is isinstance(node.op, ast.Or) or part is node.values[-1]:
-                kept.append(part)
-            if value is not MISSING and bool(value) is isinstance(node.op, ast.Or):
-                break
-        node.values = kept
-        return NOT_MINE if len(kept) > 1 else self.visit(kept[0])
 
     def known_names(self, node: ast.Assign) -> Any:
         """Names of constants are noted; of one that is no literal nothing is left at run time."""
@@ -134,12 +132,7 @@ class Known(ast.NodeTransformer):
 
 
 class Rewriter(Known):
-    """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts.
-
-    A part defines rules. Which there are, and in which order they are asked, stands in `lift`, in three tables.
-    """
-
-    of_calls: ClassVar[tuple[CallRule, ...]] = ()
+    """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts of the pass."""
 
     lifts_kernel = False
     """whether this is the kernel function, not one that it calls"""
@@ -185,13 +178,6 @@ class Rewriter(Known):
     def temporary(self, what: str) -> str:
         self.temporaries += 1
         return f"__np_{what}_{self.temporaries}"
-
-    def called(self, node: ast.Call) -> Any:
-        function = self.value(node.func)
-        for rule in self.of_calls:
-            if (new := rule(self, node, function)) is not NOT_MINE:
-                return new
-        return NOT_MINE
 
     def lift_body(self, node: ast.FunctionDef) -> None:
         """Rewrite the body of a function, in place."""
@@ -252,6 +238,18 @@ class Rewriter(Known):
         if node.value is None:
             return None
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def known_operands(self, node: ast.BoolOp) -> Any:
+        """Known operands that decide nothing are dropped, those behind one that decides too."""
+        kept: list[ast.expr] = []
+        for part in node.values:
+            value = self.value(part)
+            if value is MISSING or bool(value) is isinstance(node.op, ast.Or) or part is node.values[-1]:
+                kept.append(part)
+            if value is not MISSING and bool(value) is isinstance(node.op, ast.Or):
+                break
+        node.values = kept
+        return NOT_MINE if len(kept) > 1 else self.visit(kept[0])
 
     def branch(self, node: ast.If) -> ast.If:
         node.test = self.visit(node.test)

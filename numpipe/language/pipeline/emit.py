@@ -45,7 +45,7 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...plan.unit import Unit
 from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, mapped, strong
 from ..tiles.layouts import cast_for, said
-from ..tiles.mma import wgmma_wait
+from ..tiles.products import drained
 from ..tiles.tile import Tile
 from .chains import Allocations, check_shared, check_state
 from .pipelines import Pipeline, Planned, arrays_of, check_tokens, loaded, plan_rings, reachable, steps_over
@@ -220,10 +220,9 @@ def check_body(pipe: Planned, body: Facts | None, given: object, carry: bool) ->
         raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
     if body.coroutine:
         raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
-    wanted = 1 + tiles + barriers * sum(manual) + carry
+    wanted = 1 + tiles + barriers * len(manual) + carry
     if body.parameters != wanted:
-        kinds = [(tiles, "tile"), *[(barriers, f"{kind} barrier") for kind, asked in
-                                    zip(("ready", "consumed"), manual, strict=True) if asked]]
+        kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
         given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
                 f"; a carry needs {_a(option)}" if body.parameters > wanted else
@@ -310,7 +309,7 @@ def run_carry(bound, carry):  # type: ignore[no-untyped-def]
     carry = first_carry(emitted, refs, carry)
     for indices, tiles in emitted_steps(emitted, refs):
         carry = next_carry(emitted, indices, tiles, carry)
-    return wgmma_wait(carry, 0)  # on every way out of the loop: ptxas serialises wgmmas whose wait it does not see
+    return drained(carry, 0)  # on every way out of the loop: ptxas serialises products whose wait it does not see
 
 
 @op

@@ -53,7 +53,7 @@ class PipelineFacts(NamedTuple):
     labels       how messages call the leaves
     rings, outs  which of them share a ring
     unequal      whether it has steps_of
-    manual       whether the body waits for, and whether it releases, each operand itself (`barriers`)
+    manual       the kinds of barriers that the body uses itself, for each operand (`barriers`)
     single       whether each compute warpgroup runs it for itself (`single`)
     """
 
@@ -65,7 +65,7 @@ class PipelineFacts(NamedTuple):
     rings: tuple[Group, ...]
     outs: tuple[Group, ...]
     unequal: bool
-    manual: tuple[bool, bool]
+    manual: tuple[str, ...]
     single: bool
 
 
@@ -171,7 +171,7 @@ def no_specs(where: str, name: str, got: str) -> SpecError:
 
 
 def planned(unit: Unit, site: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
-            known: tuple[int | None, ...], said: int | None, delay: int | None, unequal: bool, manual: tuple[bool, bool],
+            known: tuple[int | None, ...], said: int | None, delay: int | None, unequal: bool, manual: tuple[str, ...],
             single: bool) -> PipelineFacts:
     """What a pipeline is, for the leaves and trees of (in_specs, out_specs).
 

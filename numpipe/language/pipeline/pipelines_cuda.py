@@ -234,7 +234,7 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     # Before a step's indices and behind the test nothing is done, so that the end of the test is the loop's own: LLVM makes one of
     # the two. It would then know the number of steps, and copy steps, with all their products, two by two or the first one apart:
     # so the count is hidden from it, but where there is one step, and no loop is left, and where the body does all by hand.
-    plain = kind.once or (kind.apart and all(kind.loop.manual))
+    plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
