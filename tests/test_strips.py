@@ -12,7 +12,7 @@ from kernels_for_tests import operands
 from strip_kernels import SHAPES, expected, numbered
 from test_turns import compiles
 
-from numpipe.language.tiles.layouts import places
+from numpipe.language.tiles.layouts import Form, places
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -31,7 +31,7 @@ def test_a_strip_is_the_registers_of_its_columns() -> None:
 
     for dtype, each in ((np.dtype(np.float32), 1), (np.dtype(np.float16), 2)):
         for rows, columns, width in SHAPES:
-            tile, strip = TileType((rows, columns), dtype), TileType((rows, width), dtype)
+            tile, strip = TileType(Form((rows, columns), dtype)), TileType(Form((rows, width), dtype))
             taken = [_run(tile, strip, first) for first in range(0, columns, width)]
             assert sorted(itertools.chain(*taken)) == list(range(tile.registers))
             for number, run in enumerate(taken):

@@ -23,8 +23,9 @@ from ...plan.context import Context
 from ...plan.layout import swizzle_of
 from ...plan.plans import MapRequest
 from ...plan.profiling import mark_store
-from .panel import write
+from .panel import panel_layout
 from .refs import GmemRef, tensor_map
+from .shared import write
 
 
 @op
@@ -44,7 +45,8 @@ def await_staging(ref: GmemRef) -> None:
 def write_panels(ref: GmemRef, batch: Any) -> None:
     """The batch's registers -> swizzled staging panels (stmatrix for 16-bit types)."""
     for number, (panel, _, _) in enumerate(batch.panels()):
-        write(panel, staging(ref, number))
+        layout = panel_layout(batch.width, panel.dtype.itemsize)
+        write(layout, staging(ref, number), panel.value, "staging panel")
 
 
 @op
