@@ -55,7 +55,7 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
     array = ref.arg
     ref.unit.check_output(ref.index, name, f"{name}({array.name}.at[…], tile) by its own name, or in a function that is called by "
                           "name and gets it as an argument")
-    check(f"{name}: {array.name}.at[…]", array.name, array.dtype, dst.sizes, form)
+    check(f"{name}: {array.name}.at[…]", array.name, array.dtype, dst.shape, form)
     if form.dtype.name in (REDUCTIONS if through_tma(array, dst.axes, form) else _LANES)[reduction]:
         return
     known = [kind for kind in _LANES[reduction] if kind != form.dtype.name]

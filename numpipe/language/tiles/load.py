@@ -88,7 +88,7 @@ def load_form(view: Any, layout: Any) -> Form:
     layout = constant("load_tile", "layout", layout)
     if layout not in (ACCUMULATOR, COALESCED):
         raise SpecError(f"load_tile: layout must be \"accumulator\" or \"coalesced\", got {layout!r}")
-    form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.sizes)
+    form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     assert form is not None
     return coalesced_form(form, "load_tile") if layout == COALESCED else form
 

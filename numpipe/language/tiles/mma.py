@@ -95,7 +95,7 @@ def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, in
     return tuple(tuple((ca + (x >> 4), y) for x, y in zip(row, right, strict=True)) for row in a.offsets)
 
 
-@op
+@op(products="issues")
 def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     """``acc + a @ b`` on the tensor cores, asynchronously (PTX ISA, "wgmma.mma_async").
 
@@ -132,7 +132,7 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     return Tile(result, form)
 
 
-@op
+@op(products="waits")
 def wgmma_wait(acc: Any, pending: int = 0) -> Any:
     """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns the accumulator.
 
@@ -150,7 +150,7 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
     return acc if pending or isinstance(acc._value, np.ndarray) else Tile(acc.value, acc.form)
 
 
-@op
+@op(products="waits")
 def wait_for(acc: Any, pending: int) -> Any:
     """``wgmma_wait(acc)``: of a tile that `pending` groups have been issued behind."""
     if not isinstance(acc, Tile) or acc.inert:

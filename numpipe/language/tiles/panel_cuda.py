@@ -20,5 +20,4 @@ def sub_tile(builder: Any, tile: TileType, value: Any, row: int, column: int, wi
 
 def write(builder: Any, panel: TileType, value: Any, address: Any) -> None:
     """Registers -> the panel at `address`, every warp its 16 rows."""
-    layout = panel_layout(panel.shape[1], panel.dtype.itemsize)
-    write_registers(builder, layout, address, words(builder, panel, value))
+    write_registers(builder, panel_layout(panel.shape[1], panel.dtype.itemsize), address, words(builder, panel, value))

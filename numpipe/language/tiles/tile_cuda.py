@@ -154,5 +154,4 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
 
 for _cls in (TileType, InFlightType):
     nb.method(_cls, "astype", source.astype)
-    nb.constant_attribute(_cls, "shape", lambda ty: ty.shape)
-    nb.constant_attribute(_cls, "dtype", lambda ty: ty.dtype.name)
+    nb.constant_attributes(_cls, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)

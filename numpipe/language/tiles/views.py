@@ -17,21 +17,15 @@ from .refs import All, Ds, GmemRef, method_of, whole_slices
 
 
 class GmemView:
-    """A part of an array. `start` has a place for each of its dimensions, `sizes` are of those along `axes`.
+    """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those along `axes`.
 
     Its Numba type is a subclass, as those of references are.
     """
 
-    def __init__(self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], sizes: tuple[int, ...]) -> None:
-        self.ref, self.start, self.axes, self.sizes = ref, start, axes, sizes
+    operand = "view"
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.sizes
-
-    @property
-    def dtype(self) -> Any:
-        return self.ref.dtype
+    def __init__(self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        self.ref, self.start, self.axes, self.shape, self.dtype = ref, start, axes, shape, ref.dtype
 
 
 class GmemAt:

@@ -22,9 +22,9 @@ class GmemAtType(nb.types.Type):  # type: ignore[misc]
 
 
 class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
-    def __init__(self, ref: GmemType, axes: tuple[int, ...], sizes: tuple[int, ...]) -> None:
-        self.ref, self.axes, self.sizes = ref, axes, sizes
-        super().__init__(name=f"view({ref}, {axes}, {sizes})")  # type: ignore[call-arg]
+    def __init__(self, ref: GmemType, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        self.ref, self.axes, self.shape, self.dtype = ref, axes, shape, ref.arg.dtype
+        super().__init__(name=f"view({ref}, {axes}, {shape})")  # type: ignore[call-arg]
 
     @property
     def place(self) -> Any:
@@ -85,8 +85,7 @@ def _at(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 
 nb.attribute(GmemType, "at", GmemAtType, _at)
-nb.constant_attribute(ViewType, "shape", lambda ty: ty.sizes)
-nb.constant_attribute(ViewType, "dtype", lambda ty: ty.ref.arg.dtype.name)
+nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
 
 def _view(target: Any, index: Any) -> Any:
