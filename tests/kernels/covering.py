@@ -145,9 +145,9 @@ def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries:
 
 
 def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrizes a test over its arguments: each two values of different ones meet in a test, where a product has all of them meet.
+    """Parametrizes a test over its arguments: any two values of different ones meet in one of the tests, as far as the rules let them.
 
-    Rules are about values, which need not be hashable.
+    Values need not be hashable.
     """
     positions = {name: tuple(range(len(values))) for name, values in factors.items()}
     about_positions = tuple(Rule(_of_positions(rule, factors)) for rule in rules)
