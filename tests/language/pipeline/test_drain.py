@@ -14,6 +14,7 @@ import numpipe
 from numpipe import BlockSpec, CompilerParams, ds
 from numpipe.language.pipeline import steps
 from tests.kernels import single_kernels
+from tests.kernels.covering import pairwise
 
 emit = numpipe.emit_pipeline_warp_specialized
 TILES = 3
@@ -117,13 +118,11 @@ def run(name: str, params: CompilerParams, n: int, m: int, seed: int | None = No
 
 
 # ---- what it does ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", KERNELS)
-def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(name: str, seed: int | None) -> None:
-    for n, m in ((5, 4), (1, 2), (2, 1)):
-        result, trace = run(name, DRAINED, n, m, seed)
-        assert empty_between(trace), (n, m)
-        np.testing.assert_array_equal(result, run(name, CHAINED, n, m, seed)[0])
+@pairwise(name=tuple(KERNELS), seed=SEEDS, steps=((5, 4), (1, 2), (2, 1)))
+def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(name: str, seed: int | None, steps: tuple[int, int]) -> None:
+    result, trace = run(name, DRAINED, *steps, seed)
+    assert empty_between(trace)
+    np.testing.assert_array_equal(result, run(name, CHAINED, *steps, seed)[0])
 
 
 @pytest.mark.parametrize("name", KERNELS)

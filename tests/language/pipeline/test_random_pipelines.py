@@ -21,6 +21,7 @@ from numpipe import Trace, cdiv
 from numpipe.arch.hopper import HOPPER
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
+from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import BF16, F16, F32, SMALL, by_trip_count, operands
 from tests.kernels.source_modules import module_of
 
@@ -297,7 +298,7 @@ def simulated_only(monkeypatch):
 
 
 @given(plan=plans(), seed=st.integers(0, 2**16))
-@settings(max_examples=SOAK or 30, derandomize=not SOAK, deadline=None, database=None,
+@settings(max_examples=SOAK or examples(30), derandomize=not SOAK, deadline=None, database=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_pipeline_computes_what_numpy_does_in_any_schedule(plan, seed):
     note(source(plan))
