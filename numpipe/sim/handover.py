@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..diagnostics.deadlocks import Hint
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
+from ..traces.deadlocks import Hint
 from . import report, sites
 from .state import SM, Blocked, Handed, Warpgroup
 from .touches import Touch

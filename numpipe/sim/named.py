@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..diagnostics.deadlocks import Hint
 from ..diagnostics.reports import Party
 from ..language.pipeline.turns import FIRST_BARRIER
+from ..traces.deadlocks import Hint
 from . import report, sites
 from .clocks import NAMED_BARRIERS
 from .state import SM, Blocked, Meeting, Warpgroup

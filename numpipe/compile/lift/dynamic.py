@@ -6,9 +6,10 @@ import ast
 from collections.abc import Callable
 
 from ...language.grid import tile_scheduler
+from ...language.tiles import products
 from ...plan import profiling
 from .fold import MISSING, literal_node
-from .nodes import assign, load, located
+from .nodes import assign, load, located, operation
 from .orders import Walk
 from .turns import Turns, leaves, pipeline_in, with_skips
 
@@ -67,5 +68,4 @@ def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast
 
 
 def _waits(statement: ast.stmt) -> bool:
-    called = statement.value.func if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) else None
-    return isinstance(called, ast.Name) and called.id == "__np_wgmma_wait"
+    return isinstance(statement, ast.Assign) and operation(statement.value) is products.drained
