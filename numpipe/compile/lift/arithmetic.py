@@ -213,8 +213,3 @@ class Arithmetic(Rewriter):
 def _float_literals(args: list[ast.expr]) -> int:
     """Bit i is set where argument i is a float literal."""
     return sum(1 << i for i, arg in enumerate(args) if _constant(arg, float))
-
-
-def added(function: ast.expr) -> bool:
-    """Whether the pass itself wrote a call."""
-    return isinstance(function, ast.Name) and function.id.startswith("__np_")

@@ -14,10 +14,9 @@ from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
 from ...language.tiles import mma, refs, tile
 from ...plan import context, specs
-from .arithmetic import added
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import statements, walk
+from .nodes import added, statements, walk
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -143,7 +142,7 @@ class Calls(Loops):
             self._by_position(node.func.id, node)
         elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
             self.error(node, by_position_only(ast.unparse(node.func)))
-        if (function is MISSING or tuples) and not added(node.func):
+        if (function is MISSING or tuples) and not added(node):
             node.args = [self._settled(arg, ints=tuples) for arg in node.args]
         return node
 

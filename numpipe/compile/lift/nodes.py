@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from ...core.facts import Facts
+
 Function = ast.FunctionDef | ast.Lambda
 _Node = TypeVar("_Node", bound=ast.AST)
 _NO_NODES = frozenset({"id", "attr", "name", "arg", "ctx", "op", "ops", "kind", "type_comment"})
@@ -63,6 +65,18 @@ def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, Function):
             todo += children(node)
+
+
+# ---- what is rewritten already
+def added(node: ast.AST | None) -> str:
+    """The operation that a call calls which the pass wrote, by its name; "" for all else."""
+    called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    return called.removeprefix("__np_") if called.startswith("__np_") else ""
+
+
+def called_facts(node: ast.AST) -> Facts | None:
+    """What the pass has noted of the function that a call calls."""
+    return getattr(node, "facts", None)
 
 
 # ---- new ones

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from ...core.facts import Facts
-from .nodes import walk
+from .nodes import added, called_facts, walk
 
 
 def holds_turns(body: Sequence[ast.AST]) -> bool:
     """Whether statements go through a block, or call a function that does."""
-    return any(_enters(node) or _calls(node) for statement in body for node in walk(statement))
+    return any(added(node) == "enter_turn" or ((facts := called_facts(node)) is not None and facts.turns)
+               for statement in body for node in walk(statement))
 
 
 def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
@@ -21,17 +21,8 @@ def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
     for statement in body:
         if holds_turns([statement]):
             call = statement.value if isinstance(statement, ast.Expr) else None
-            if call is None or not _enters(call) or not always:
+            if not isinstance(call, ast.Call) or added(call) != "enter_turn" or not always:
                 return None
-            found.append(ast.literal_eval(call.args[1]))  # type: ignore[attr-defined]
+            found.append(ast.literal_eval(call.args[1]))
         always = always and not any(isinstance(node, ast.Continue) for node in walk(statement))
     return tuple(found)
-
-
-def _enters(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "__np_enter_turn"
-
-
-def _calls(node: ast.AST) -> bool:
-    facts: Facts | None = getattr(node, "facts", None)
-    return facts is not None and facts.turns

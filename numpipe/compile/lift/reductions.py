@@ -17,13 +17,12 @@ from ...core.op import Op
 from ...language.tiles import reduce
 from .fold import MISSING, literal_node
 from .functions import Functions
-from .nodes import assign, load, located, walk
+from .nodes import added, assign, called_facts, load, located, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
 
-_LOADS = ("__np_steps", "__np_make_pipeline", "__np_emitted", "__np_emitted_alone", "__np_copy_gmem_to_smem",
-          "__np_copy_smem_to_gmem", "__np_commit_smem", "__np_commit_smem_to_gmem_group", "__np_wait_smem_to_gmem",
-          "__np_async_prefetch", "__np_barrier_arrive", "__np_barrier_wait")
+_LOADS = ("steps", "make_pipeline", "emitted", "emitted_alone", "copy_gmem_to_smem", "copy_smem_to_gmem", "commit_smem",
+          "commit_smem_to_gmem_group", "wait_smem_to_gmem", "async_prefetch", "barrier_arrive", "barrier_wait")
 
 
 def _of_tiles(operation: object) -> bool:
@@ -86,9 +85,7 @@ class Reductions(Functions):
     def _loads_nothing(self, written: str, new: ast.If) -> None:
         """CompileError for loads and copies, and for barriers, under a condition that the memory role does not know."""
         for part in (part for statement in (*new.body, *new.orelse) for part in walk(statement)):
-            facts = getattr(part, "facts", None)
-            called = part.func.id if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else ""
-            if called in _LOADS or (facts is not None and facts.pipelines):
+            if added(part) in _LOADS or ((facts := called_facts(part)) is not None and facts.pipelines):
                 self.error(new.test, f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
                                      "and the memory role has no such value; take the pipeline, or the copy, out of the 'if'")
 
