@@ -27,12 +27,14 @@ from ..arch.targets import DEFAULT, TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..plan import profile
-from ..plan.plans import MapRequest, RingPlan
+from ..plan.copies import MapRequest
+from ..plan.plans import RingPlan
 from ..plan.resources import Resources
 from ..plan.unit import Unit
 from ..traces.events import Ring
+from ..traces.protocol import BARRIERS
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"numpipe\0"
 _PREFIX = struct.Struct("<8sII")
 _LENGTHS = struct.Struct("<IQ")
@@ -42,7 +44,7 @@ _LENGTHS = struct.Struct("<IQ")
 class Mbarrier:
     """An mbarrier of a kernel: its offset in the CTA's shared memory, arrivals that complete a phase, and whose it is.
 
-    kind    "ready" or "consumed" of a slot of a ring, "own" of a `numpipe.Barrier`, "sums" (`plans.BarrierPlace`)
+    kind    of a slot of a ring (`protocol.BARRIERS`), "own" of a `numpipe.Barrier`, "sums" (`plans.BarrierPlace`)
     slots   of its ring; 0: it is of none
     """
 
@@ -59,24 +61,23 @@ class Mbarrier:
 class RecordedRing:
     """A ring as the events of a profile name it.
 
-    arrays, ready, consumed   by operand: its array, and what the names of its barriers say behind the slot
-    one_by_one                the kinds of events that are of one operand each
+    arrays      by operand: its array
+    whose       by kind of barrier and operand: what its name says behind the slot
+    one_by_one  the kinds of events that are of one operand each
     """
 
     name: str
     index: int
     slots: int
     arrays: tuple[str, ...]
-    ready: tuple[str, ...]
-    consumed: tuple[str, ...]
+    whose: tuple[tuple[str, ...], ...]
     one_by_one: tuple[str, ...]
 
     @classmethod
     def of(cls, unit: Unit, plan: RingPlan) -> RecordedRing:
         operands = range(max(1, len(plan.args)))
         return cls(plan.name, plan.index, plan.slots, tuple(unit.arrays[arg].name for arg in plan.args),
-                   tuple(unit.whose(plan, operand, plan.manual_ready) for operand in operands),
-                   tuple(unit.whose(plan, operand, plan.manual_consumed) for operand in operands),
+                   tuple(tuple(unit.whose(plan, operand, kind) for operand in operands) for kind in BARRIERS),
                    tuple(kind for kind in profile.KINDS if plan.one_by_one(kind)))
 
 

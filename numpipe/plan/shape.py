@@ -120,11 +120,6 @@ class KernelShape:
         return self.compute_wgs // self.turns
 
     @property
-    def consumed_arrivals(self) -> int:
-        """Arrivals that free a slot: lane 0 of each warp of each warpgroup that uses it (wgmma.wait_group is per warp)."""
-        return 4 * self.tile_wgs
-
-    @property
     def default_delay(self) -> int:
         """Steps a slot is kept after use where nothing says how many: nobody else's products fill the gap of a full wait."""
         return int(self.turns > 1)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
-
-from ...core.facts import Facts
+from typing import Any, TypeVar
 
 Function = ast.FunctionDef | ast.Lambda
 _Node = TypeVar("_Node", bound=ast.AST)
@@ -67,16 +65,21 @@ def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
             todo += children(node)
 
 
-# ---- what is rewritten already
-def added(node: ast.AST | None) -> str:
-    """The operation that a call calls which the pass wrote, by its name; "" for all else."""
-    called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-    return called.removeprefix("__np_") if called.startswith("__np_") else ""
+def parameters_of(function: Function) -> list[str]:
+    """The names that a function gives its arguments."""
+    return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
-def called_facts(node: ast.AST) -> Facts | None:
-    """What the pass has noted of the function that a call calls."""
-    return getattr(node, "facts", None)
+def reads(function: Function) -> tuple[bool, ...]:
+    """Which of its arguments a function reads."""
+    read = {node.id for part in statements(function) for node in walk(part)
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)}
+    return tuple(name in read for name in parameters_of(function))
+
+
+def operation(node: ast.AST) -> Any:
+    """The operation that the AST pass has written a call of; None for all other nodes."""
+    return getattr(node, "operation", None)
 
 
 # ---- new ones

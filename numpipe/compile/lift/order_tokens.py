@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from .nodes import added, called_facts, walk
+from ...core.facts import Facts
+from ...language.pipeline import order_tokens
+from .nodes import operation, walk
 
 
 def holds_turns(body: Sequence[ast.AST]) -> bool:
     """Whether statements go through a block, or call a function that does."""
-    return any(added(node) == "enter_turn" or ((facts := called_facts(node)) is not None and facts.turns)
-               for statement in body for node in walk(statement))
+    return any(_enters(node) or _calls(node) for statement in body for node in walk(statement))
 
 
 def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
@@ -21,8 +22,17 @@ def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
     for statement in body:
         if holds_turns([statement]):
             call = statement.value if isinstance(statement, ast.Expr) else None
-            if not isinstance(call, ast.Call) or added(call) != "enter_turn" or not always:
+            if call is None or not _enters(call) or not always:
                 return None
-            found.append(ast.literal_eval(call.args[1]))
+            found.append(ast.literal_eval(call.args[1]))  # type: ignore[attr-defined]
         always = always and not any(isinstance(node, ast.Continue) for node in walk(statement))
     return tuple(found)
+
+
+def _enters(node: ast.AST) -> bool:
+    return operation(node) is order_tokens.enter_turn
+
+
+def _calls(node: ast.AST) -> bool:
+    facts: Facts | None = getattr(node, "facts", None)
+    return facts is not None and facts.turns

@@ -14,15 +14,18 @@ import inspect
 from typing import Any
 
 from ...core.op import Op
+from ...language.memory import copies
+from ...language.pipeline import barriers, emit, pipelines
 from ...language.tiles import reduce
 from .fold import MISSING, literal_node
 from .functions import Functions
-from .nodes import added, assign, called_facts, load, located, walk
+from .nodes import assign, load, located, operation, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
 
-_LOADS = ("steps", "make_pipeline", "emitted", "emitted_alone", "copy_gmem_to_smem", "copy_smem_to_gmem", "commit_smem",
-          "commit_smem_to_gmem_group", "wait_smem_to_gmem", "async_prefetch", "barrier_arrive", "barrier_wait")
+_LOADS = (pipelines.steps, pipelines.make_pipeline, emit.emitted, copies.copy_gmem_to_smem, copies.copy_smem_to_gmem,
+          copies.commit_smem, copies.commit_smem_to_gmem_group, copies.wait_smem_to_gmem, copies.async_prefetch,
+          barriers.barrier_arrive, barriers.barrier_wait)
 
 
 def _of_tiles(operation: object) -> bool:
@@ -72,7 +75,7 @@ class Reductions(Functions):
         scope = self.scopes[-1][0]
 
         def made(node: ast.AST) -> bool:
-            return any((isinstance(part, ast.Name) and (part.id in voted or _of_tiles(self.added.get(part.id)))) or (
+            return any((isinstance(part, ast.Name) and part.id in voted) or _of_tiles(operation(part)) or (
                 isinstance(part, ast.Call) and _of_tiles(self.meant(part, self.value(part.func)))) for part in walk(node))
 
         while True:  # names that are bound to such, through others
@@ -85,7 +88,8 @@ class Reductions(Functions):
     def _loads_nothing(self, written: str, new: ast.If) -> None:
         """CompileError for loads and copies, and for barriers, under a condition that the memory role does not know."""
         for part in (part for statement in (*new.body, *new.orelse) for part in walk(statement)):
-            if added(part) in _LOADS or ((facts := called_facts(part)) is not None and facts.pipelines):
+            facts = getattr(part, "facts", None)
+            if operation(part) in _LOADS or (facts is not None and facts.pipelines):
                 self.error(new.test, f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
                                      "and the memory role has no such value; take the pipeline, or the copy, out of the 'if'")
 

@@ -33,13 +33,15 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
 class BarriersType(nb.types.Type):  # type: ignore[misc]
     """Barriers of an allocation, as one role sees them; the value has the context and the number of the first."""
 
+    operand = "barrier"
+
     def __init__(self, context: ContextType, plan: BarrierPlan, shape: tuple[int, ...]) -> None:
         self.context, self.plan, self.shape = context, plan, shape
         super().__init__(name=f"barriers({context}, {plan}, {shape})")
 
     @property
     def memory(self) -> bool:
-        return bool(self.context.role == "memory")
+        return self.context.memory
 
 
 class AtType(nb.types.Type):  # type: ignore[misc]

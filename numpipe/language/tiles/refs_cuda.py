@@ -44,7 +44,7 @@ class AllType(nb.types.Type):  # type: ignore[misc]
 
 
 class SmemType(nb.types.Type):  # type: ignore[misc]
-    what = "a shared-memory tile"
+    what, operand = "a shared-memory tile", "tile"
 
     def __init__(self, layout: Layout, dtype: np.dtype, role: str, writable: bool = False) -> None:
         self.layout, self.dtype, self.role, self.writable = layout, dtype, role, writable

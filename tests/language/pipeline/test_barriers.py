@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
 import textwrap
@@ -20,6 +21,7 @@ from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, 
 from numpipe.language.pipeline import ring
 from numpipe.plan.plans import ArrayArg, RingPlan
 from numpipe.plan.unit import Unit
+from numpipe.traces.protocol import BARRIERS
 from tests.kernels.barrier_plans import MANUAL, RINGS, TK, Plan, check, inputs, load, source
 
 emit = numpipe.emit_pipeline_warp_specialized
@@ -86,7 +88,7 @@ def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
     """The other half of the test above."""
     function = ring.release.function
     text = textwrap.dedent(inspect.getsource(function))
-    line = 'each(ring, "ready", part, await_ready, step)'
+    line = 'each(ring, "unwaited", part, await_ready, step)'
     assert text.count(line) == 1
     scope: dict[str, Any] = {}
     exec(text[text.index("def "):].replace(line, "pass"), vars(ring), scope)
@@ -360,7 +362,7 @@ def test_an_operand_has_a_barrier_of_its_own_in_each_slot(manual: tuple[bool, bo
     kernel, arrays = load(source(plan)), inputs(plan, 1, 4)
     ring, = kernel.compiled(*arrays).unit.rings.values()
     assert ring.barrier_bytes == 8 * 3 * barriers
-    assert {ring.expected(part) for part in ring.ready_parts} == {64 * TK * 2 * (1 if manual[0] else 3)}
+    assert {ring.expected(part) for part in ring.parts_of("ready")} == {64 * TK * 2 * (1 if manual[0] else 3)}
     assert kernel.inspect("ptx", *arrays).count("mbarrier.init") == 3 * barriers
 
 
@@ -369,7 +371,8 @@ def test_barriers_of_rings_do_not_overlap(manual: tuple[bool, bool]) -> None:
     arrays = tuple(ArrayArg(name, np.dtype(np.float16), 2) for name in "ab")
     unit = Unit("k", arrays, (), "wg", 2, 40)
     blocks = tuple((n, *BlockSpec((64, 64), lambda k: (0, k)).block) for n in range(2))
-    planned = [unit.plan_ring(f"f:{line}", blocks, 2, 0, manual if line == 2 else (False, False)) for line in (1, 2, 3)]
+    planned = [unit.plan_ring(f"f:{line}", blocks, 2, 0, tuple(itertools.compress(BARRIERS, manual)) if line == 2 else ())
+               for line in (1, 2, 3)]
     found = [(address, count) for plan in planned for address, count, _ in unit.barriers(plan)]
     assert [address for address, _ in found] == list(range(0, 8 * len(found), 8))
     assert [count for _, count in found[4:]][:2] == [1, 1]
