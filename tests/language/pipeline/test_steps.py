@@ -124,7 +124,7 @@ BUGS: dict[str, tuple[Any, str, str, Plan, type[SimulationError], str]] = {
     "unused tiles not released": (steps.pass_rest, "over(loop, pass_by, k)", "None", UNEQUAL["none and more than all"],
                                   PipelineDeadlock, "consumed"),
     "unused tiles released before they land": (
-        steps.pass_by, 'each(ring, "landing", 0, await_ready, step_of(ring, k, 0))', "None", UNEQUAL["none and more than all"],
+        steps.pass_by, 'each(ring, "ready", 0, await_ready, step_of(ring, k, 0))', "None", UNEQUAL["none and more than all"],
         SimulationError, "x0|x1"),
 }
 
