@@ -66,7 +66,7 @@ class Bound:
         """
         call = copy.copy(self._bound)
         call.infos, call.values = list(call.infos), list(call.values)
-        scalars = [name for name, _ in call.numbers]
+        scalars = call.names
         for name, value in arguments.items():
             if name in self._names:
                 index = self._names.index(name)

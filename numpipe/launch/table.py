@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from typing import Any
 
 MOST = 1024
@@ -12,7 +13,7 @@ _lock = threading.Lock()
 """of all tables: it is held for a moment and nothing waits inside"""
 
 
-class Table(dict[Any, Any]):
+class Table(OrderedDict[Any, Any]):
     """What is known by what it depends on. To look something up takes no lock; `keep` forgets the oldest entry when it is full.
 
     A kernel has one, in which keys of several forms lie beside each other:
@@ -21,7 +22,8 @@ class Table(dict[Any, Any]):
     marks of arrays, Statics                 a `Repeat`: a call on device arrays that was made before (`kernels.repeats`)
     a `Repeat`, a stream                     what it launches there, a `Launch`
     marks of the inputs alone, Statics       a list of functions that allocate its outputs
-    names and ids of Statics                 the `Statics`, with the values, which keep their ids
+    `Statics`                                what stands for them above
+    names and ids of Statics                 the same, and their values, which keep their ids
     layouts of arrays, Statics, scalars      a `Plan`: what a call on arrays like these does (`kernels.calls`)
     a `Prepared`, a grid, a stream, arrays   a `Launch`
     a `Function`, a grid, a stream           the driver's launch configuration
@@ -34,7 +36,7 @@ class Table(dict[Any, Any]):
         """Remember a value; returns it."""
         with _lock:
             if len(self) >= MOST:
-                del self[next(iter(self))]
+                self.popitem(last=False)
             self[key] = value
         return value
 
