@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
-from ..core.op import cuda_meaning, entry_operation
+from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol
 from . import context as source
 from .cluster import Dims
@@ -22,6 +23,10 @@ class ContextType(nb.types.Type):  # type: ignore[misc]
     def __init__(self, unit: Unit, role: str) -> None:
         self.unit, self.role = unit, role
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
+
+    @property
+    def memory(self) -> bool:
+        return self.role == "memory"
 
 
 nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
@@ -87,6 +92,30 @@ def by_those(operation: Any, executes: Callable[[Unit, str], bool], guard: Calla
             chosen = guard is not None and np_.role != "memory"
             with builder.if_then(guard(builder, unit)) if chosen else contextlib.nullcontext():  # type: ignore[misc]
                 nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
+
+
+def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
+    """An operation (np_, *args) that the compute role executes, and that is checked in both: a call of a function.
+
+    What follows is a generator function of the types. It checks them, yields the function and the types that it is called with, is
+    sent what LLVM code is made with, and returns the arguments' values.
+    """
+    def attach(prepared: Callable[..., Any]) -> None:
+        def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
+            rest = prepared(np_, *given)
+            function, argtypes = next(rest)
+            if not np_.memory:
+                nb.returns(typing_context, function, argtypes)
+            context, builder, args = yield nb.types.void(np_, *given)
+            if not np_.memory:
+                try:
+                    rest.send((context, builder, args))
+                except StopIteration as end:
+                    nb.call(context, builder, function, argtypes, end.value)
+
+        cuda_meaning(operation)(with_parameters(typer, inspect.signature(prepared).parameters))
+
+    return attach
 
 
 def _axis(what: str) -> Any:
