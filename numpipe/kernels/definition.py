@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -123,13 +123,6 @@ class Definition:
             arrays.append(ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True))
         kinds = tuple(scalar_dtype(value, name, self.name) for name, value in zip(call.names, call.numbers, strict=True))
         return (tuple(arrays), kinds, call.statics), obstacles
-
-    def workspace_of(self, key: tuple[Any, ...]) -> Callable[[tuple[int, int, int], Sequence[launch.ArrayInfo]], Any] | None:
-        """The shape of a variant's workspace, of a grid and the arrays of a call; None: the kernel has none."""
-        if self._workspace is None:
-            return None
-        arrays, _, statics = key
-        return functools.partial(self.results.workspace, [array.name for array in arrays[:-1]], dict(statics))
 
 
 def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from typing import Any
+
+from ..core.undisturbed import in_child
 
 MOST = 1024
 """entries of a table: a few for each argument list, and a training step has some hundred of these"""
@@ -41,11 +42,8 @@ class Table(OrderedDict[Any, Any]):
         return value
 
 
+@in_child
 def _after_fork() -> None:
-    """In the child: a thread that held the lock is gone."""
+    """A thread that held the lock is gone."""
     global _lock
     _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
