@@ -36,8 +36,8 @@ from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, 
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
-from .single import advance_alone, begin_alone
-from .steps import Group, Loop, advance, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
+from .single import begin_alone
+from .steps import Group, Loop, advance, fill_step, finish_loads, grouped, places, produce, tiles
 from .turns import check_pipeline as check_turns
 
 __all__ = ["pipeline"]
@@ -354,7 +354,7 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
 def _comes(loop: Loop, k: Any) -> bool:
     """What a role does before step k; whether there is such a step."""
     if not loop.np.memory:
-        return bool((advance_alone if loop.single else advance)(loop, k, loop.steps))
+        return bool(advance(loop, k, loop.steps))
     more = bool(k < loop.total)
     if not loop.single:
         if more:
@@ -366,7 +366,7 @@ def _comes(loop: Loop, k: Any) -> bool:
 
 def _given(loop: Loop, k: Any, apart: bool) -> tuple[Any, ...]:
     """The groups behind the indices of step k."""
-    given, barriers = tiles(loop, ring_steps(loop, k)), barriers_of(loop, k)
+    given, barriers = tiles(loop, k), barriers_of(loop, k)
     if not apart:
         return ((*given, *barriers) if barriers else given,)
     return given, *by_kind(loop.manual, barriers)

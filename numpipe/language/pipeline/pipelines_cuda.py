@@ -26,8 +26,8 @@ from .barriers_cuda import barrier_types
 from .chains import Allocations
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
-from .single import advance_alone, begin_alone
-from .steps import advance, fill_step, finish_loads, places, produce, ring_steps, tiles
+from .single import begin_alone
+from .steps import advance, fill_step, finish_loads, places, produce, tiles
 from .steps_cuda import LoopType
 
 I32 = nb.types.int32
@@ -259,8 +259,7 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
-    at, rings = nb.call(context, builder, ring_steps, (kind.loop, I32), (it.loop, k))
-    given = nb.call(context, builder, tiles, (kind.loop, at), (it.loop, rings))[1]
+    given = nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]
     groups: list[Any] = []
     if barrier_types(kind.loop):
         barriers = nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
@@ -284,8 +283,7 @@ def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
 def _moved_on(context: Any, builder: Any, kind: Any, it: Any, loop: Any, k: Any) -> Any:
     """What a role does before step k; whether there is such a step."""
     if kind.role != "memory":
-        step = advance_alone if kind.loop.single else advance
-        return nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
+        return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     valid = builder.icmp_signed("<", k, loop.total)
     if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):

@@ -22,8 +22,8 @@ import numpy as np
 from ...core.arith import successor
 from ...core.lanes import one_lane
 from ...core.op import helper, op
+from ...plan.context import over
 from .ring import Ring, blocks_of, each, ends, fill, own_step, unravel
-from .steps import await_products, begin_step, end_loop, over, release_due
 
 
 # ---- blocks of a ring in this loop, numbered from 0 --------------------------------------------------------------
@@ -69,18 +69,11 @@ def fill_used(ring, k):  # type: ignore[no-untyped-def]
 @helper
 def begin_alone(loop):  # type: ignore[no-untyped-def]
     """Before a loop."""
-    one_lane(over, loop, fill_slots)
+    one_lane(over, loop.rings, fill_slots)
 
 
 @helper
-def advance_alone(loop, k, steps):  # type: ignore[no-untyped-def]
-    """As `steps.advance`: what is released is filled again at once."""
-    if k < steps:
-        await_products(loop)
-        over(loop, release_due, k)
-        if k > 0:
-            one_lane(over, loop, fill_used, k)
-        begin_step(loop, k)
-        return True
-    end_loop(loop, k)
-    return False
+def fill_released(loop, k):  # type: ignore[no-untyped-def]
+    """In `steps.advance`: what is released is filled again at once."""
+    if k > 0:
+        one_lane(over, loop.rings, fill_used, k)

@@ -88,7 +88,7 @@ def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
     """The other half of the test above."""
     function = ring.release.function
     text = textwrap.dedent(inspect.getsource(function))
-    line = 'each(ring, "ready", part, await_ready, step)'
+    line = 'each(ring, "unwaited", part, await_ready, step)'
     assert text.count(line) == 1
     scope: dict[str, Any] = {}
     exec(text[text.index("def "):].replace(line, "pass"), vars(ring), scope)
