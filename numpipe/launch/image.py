@@ -27,7 +27,8 @@ from ..arch.targets import DEFAULT, TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..plan import profile
-from ..plan.plans import MapRequest, RingPlan
+from ..plan.copies import MapRequest
+from ..plan.plans import RingPlan
 from ..plan.resources import Resources
 from ..plan.unit import Unit
 from ..traces.events import Ring

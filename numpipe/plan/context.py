@@ -25,7 +25,7 @@ class ContextFacts:
     """What a role of a kernel knows when the kernel is compiled: of a `Context`, and of its type."""
 
     unit: Unit
-    role: Role
+    role: str
 
     @property
     def memory(self) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
-from ..core.machine import Role
-from ..core.op import cuda_meaning, entry_operation
+from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol
 from . import context as source
 from .cluster import Dims
@@ -19,15 +19,19 @@ I32 = nb.types.int32
 
 
 class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, unit: Unit, role: Role) -> None:
+    def __init__(self, unit: Unit, role: str) -> None:
         self.unit, self.role = unit, role
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
+
+    @property
+    def memory(self) -> bool:
+        return self.role == "memory"
 
 
 nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
 
 
-def new_context(unit: Unit, role: Role) -> Any:
+def new_context(unit: Unit, role: str) -> Any:
     """An operation that makes the context of a role: counters on the warpgroup's own stack (SROA keeps them in registers)."""
     def typer(_context: Any) -> Any:
         _, builder, _ = yield ContextType(unit, role)()
@@ -90,6 +94,30 @@ def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
     context, builder, given = yield nb.types.void(values, function, *args)
     for number, kind in enumerate(values):
         nb.call(context, builder, function, (kind, *args), (builder.extract_value(given[0], number), *given[2:]))
+
+
+def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
+    """An operation (np_, *args) that the compute role executes, and that is checked in both: a call of a function.
+
+    What follows is a generator function of the types. It checks them, yields the function and the types that it is called with, is
+    sent what LLVM code is made with, and returns the arguments' values.
+    """
+    def attach(prepared: Callable[..., Any]) -> None:
+        def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
+            rest = prepared(np_, *given)
+            function, argtypes = next(rest)
+            if not np_.memory:
+                nb.returns(typing_context, function, argtypes)
+            context, builder, args = yield nb.types.void(np_, *given)
+            if not np_.memory:
+                try:
+                    rest.send((context, builder, args))
+                except StopIteration as end:
+                    nb.call(context, builder, function, argtypes, end.value)
+
+        cuda_meaning(operation)(with_parameters(typer, inspect.signature(prepared).parameters))
+
+    return attach
 
 
 def _axis(what: str) -> Any:

@@ -13,6 +13,7 @@ from ..diagnostics.errors import SpecError
 from ..traces.protocol import BARRIERS, MOMENTS, SlotBarrier
 from .block import Block
 from .cluster import ALONE, Dims, freed_by
+from .copies import CopyPlan
 from .layout import Layout
 
 COUNTERS = 16  # int32 state of rings, per warpgroup
@@ -44,19 +45,10 @@ class ArrayArg:
     workspace: bool = False
     """whether it is the kernel's own, for partial sums (`partials`)"""
 
-
-@dataclass(frozen=True)
-class MapRequest:
-    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes.
-
-    `written`: it is one of a store.
-    """
-
-    arg: int
-    box: tuple[int, ...]
-    swizzle: int
-    fill: Literal["zeros", "nan"] = "zeros"
-    written: bool = False
+    @property
+    def contiguous(self) -> int:
+        """Its contiguous dimension."""
+        return self.ndim - 1 if self.order == "row" else 0
 
 
 class BarrierPlace(NamedTuple):
@@ -109,6 +101,12 @@ class RingPlan:
     def layouts(self) -> tuple[Layout, ...]:
         """Of the tiles in shared memory."""
         return tuple(block.layout for block in self.blocks)
+
+    @functools.cached_property
+    def copies(self) -> tuple[CopyPlan, ...]:
+        """By operand: the TMA copies of a block."""
+        return tuple(block.copies(arg, offset, self.written)
+                     for arg, block, offset in zip(self.args, self.blocks, self.offsets, strict=True))
 
     @property
     def end(self) -> int:

@@ -19,8 +19,9 @@ from ..traces.protocol import BARRIERS
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .block import Block, cut
 from .budget import PANEL_BYTES
+from .copies import MapRequest
 from .layout import ATOM
-from .plans import COUNTERS, PHASES, BarrierPlace, MapRequest, NumberPlan, OutPlan, RingPlan
+from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, OutPlan, RingPlan
 from .shared_memory import SharedMemory
 
 _serials = itertools.count()
@@ -284,10 +285,6 @@ class Unit(SharedMemory):
         """What a barrier's name says behind its slot: the operand, if each has a barrier of the kind, and the ring."""
         operand = f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if kind in plan.manual else ""
         return f"{operand} of {plan.name}"
-
-    def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
-        block = plan.blocks[operand]
-        return MapRequest(plan.args[operand], block.box, block.layout.swizzle, block.fill)
 
     def traced(self) -> Iterator[Ring]:
         """Its rings, as far as a trace's reader has to know them."""

@@ -57,7 +57,7 @@ def test_one_wrong_element_of_an_operand_is_told(pair: str, monkeypatch: pytest.
             a[0, -1] = 16
         product(a, *others, **how)
 
-    monkeypatch.setattr("element_kernels.product", changed)
+    monkeypatch.setattr("tests.kernels.element_kernels.product", changed)
     assert wrong(pair, (20, 20, 40), np.random.default_rng(7), target="sim") != ""
 
 
@@ -96,7 +96,7 @@ def test_another_bit_of_a_conversion_is_told(dtype: np.dtype, monkeypatch: pytes
         conversions(*arrays, **how)
         arrays[4].view(np.uint8)[70, 3] ^= 1
 
-    monkeypatch.setattr("element_kernels.conversions", changed)
+    monkeypatch.setattr("tests.kernels.element_kernels.conversions", changed)
     assert conversions_wrong(dtype, target="sim") == ["made"]
 
 

@@ -407,16 +407,14 @@ def normal(built_: Built, text: str) -> str:
     return text.replace(built_.image.entry, "ENTRY")
 
 
-def test_compiling_again_gives_the_same_code_at_once_and_after_twenty_other_kernels():
+def test_compiling_again_gives_the_same_code_at_once_and_after_other_kernels():
     def again() -> Built:
         return gemm.__wrapped__(1).compiled(*CASES[PLAIN].args, cfg=CASES[PLAIN].cfg)
 
     first = built(PLAIN)
     second = again()
-    for name in CASES:
-        built(name)
-    for number in range(20 - len(CASES)):
-        by_axes("n", "m", str(number)).compiled(T16)
+    for last in ("1", "2", "3"):  # with a grid axis more, which this kernel has not, each
+        by_axes("n", "m", last).compiled(T16)
     for other in (second, again()):
         assert other is not first and other.unit.serial != first.unit.serial
         assert normal(other, other.ptx) == normal(first, ptx(PLAIN))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 Factors = Mapping[str, tuple[Any, ...]]
 Row = dict[str, Any]
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
@@ -140,3 +142,22 @@ def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries:
             missing.pop(p, None)
         rows.append(row)
     return rows
+
+
+def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test over its arguments: each two values of different ones meet in a test; in a product all would.
+
+    Rules are about values, which need not be hashable.
+    """
+    positions = {name: tuple(range(len(values))) for name, values in factors.items()}
+    about_positions = tuple(Rule(_of_positions(rule, factors)) for rule in rules)
+    rows = covering_array(positions, about_positions)
+    return pytest.mark.parametrize(tuple(factors), [tuple(factors[name][row[name]] for name in factors) for row in rows])
+
+
+def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Callable[..., bool]:
+    def holds(*positions: int) -> bool:
+        return rule.holds(*(factors[name][position] for name, position in zip(rule.names, positions, strict=True)))
+
+    holds.__signature__ = inspect.signature(rule.holds)  # type: ignore[attr-defined]  # a rule reads its factors' names there
+    return holds

@@ -113,7 +113,7 @@ def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
             # Numba reads the PTX only to look for runtime calls we never make
             (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
             (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),
-            *quicker.replacements)
+            *quicker.replacements())
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
         try:
             for owner, name, value in changes:

@@ -16,10 +16,9 @@ PTX ISA, "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...core.machine import current
-from ...intrinsics import cp_async_bulk
 from ...plan.block import Block
 from ...plan.cluster import mask_of, place_of, rank_of, share_of
 from ...plan.plans import RingPlan
@@ -32,18 +31,12 @@ class Ring(Protocol):
     step: int
 
 
-def own_share(ring: Ring, block: Block) -> int:
-    """Which share of a block this CTA loads."""
-    return share_of(place_of(current().cta, ring.plan.cluster), ring.plan.cluster, block.along)
-
-
-def load(ring: Ring, block: Block, tensor: Any, at: tuple[Any, ...], address: Any, barrier: Any) -> None:
-    """Issue a copy of a block's panel, or of this CTA's share of it to all that have one."""
-    if block.along:
-        dims = ring.plan.cluster
-        cp_async_bulk.multicast(address, tensor, at, barrier, mask_of(place_of(current().cta, dims), dims, block.along))
-    else:
-        cp_async_bulk.load(address, tensor, at, barrier)
+def own_share(ring: Ring, block: Block) -> tuple[int, int, int]:
+    """The share of a block that this CTA loads: (rows before it in the tile, bytes before it, the CTAs that it is for, as bits)."""
+    dims = ring.plan.cluster
+    place = place_of(current().cta, dims)
+    rows = share_of(place, dims, block.along) * block.share_rows
+    return rows, rows * block.layout.width, mask_of(place, dims, block.along)
 
 
 def agree(ring: Ring, number: int, start: list[int], what: str) -> None:

@@ -33,25 +33,26 @@ slots of outputs (`outputs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from ...core.arith import quotient, remainder
-from ...core.machine import TensorMap, current, failure
+from ...core.machine import current, failure
 from ...core.op import helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
 from ...intrinsics import mbarrier
-from ...plan.block import Block, wrong_indices
+from ...plan.block import wrong_indices
 from ...plan.context import Context, counter, set_counter
-from ...plan.plans import MapRequest, RingPlan
+from ...plan.plans import RingPlan
 from ...plan.unit import Unit
 from ...traces.protocol import MOMENTS
 from ..tiles import products
-from ..tiles.refs import GmemRef, SmemTile, tensor_map
-from .multicast import agree, load, own_share
+from ..tiles.refs import GmemRef, SmemTile
+from ..tiles.tma import Copy
+from .multicast import agree, own_share
 
 
 class Ring:
@@ -260,27 +261,20 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
-    for block, tensor, at, address in copies_of(ring, ring.plan.parts[part], indices, slot, ring.np.unit.load_map):
-        load(ring, block, tensor, at, address, barrier(ring, "ready", slot, part))
+    for copy in copies_of(ring, ring.plan.parts[part], indices, slot, barrier(ring, "ready", slot, part)):
+        copy.load()
 
 
-def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any,
-              request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Block, TensorMap, tuple[Any, ...], Any]]:
-    """(block, tensor map, coordinates, address in the slot) of the TMA copies of some operands: one a panel, or its share."""
+def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arrival: int = 0) -> Iterator[Copy]:
+    """The copies of some operands' blocks, or of this CTA's shares of them to all that have one."""
     plan, stage = ring.plan, stage_of(ring, slot)
     for number in operands:
         block, start = plan.blocks[number], start_of(ring, number, indices)
-        layout, tensor = block.layout, tensor_map(ring.refs[number], request(plan, number))
-        rows = 0
+        copy = Copy(plan.copies[number], ring.refs[number], start, stage, arrival)
         if block.along:
             agree(ring, number, start, index_map_of(ring.np.unit, plan, number))
-            rows = own_share(ring, block) * block.share_rows
-            start[block.across] += rows
-        for panel in range(layout.panels):
-            at = list(start)
-            at[block.contiguous] += panel * layout.per_panel
-            yield (block, tensor, block.in_memory(at),
-                   stage + plan.offsets[number] + panel * layout.panel_stride + rows * layout.width)
+            copy.only(block.across, *own_share(ring, block))
+        yield copy
 
 
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:

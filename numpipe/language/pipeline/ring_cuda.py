@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...core import numba as nb
@@ -13,11 +13,12 @@ from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
 from ...plan.context_cuda import ContextType, compute_warpgroup, counter_pointer
-from ...plan.plans import MapRequest, RingPlan
+from ...plan.plans import RingPlan
 from ...plan.profiling_cuda import of_ring
 from ..tiles.refs_cuda import SmemType
+from ..tiles.tma_cuda import Copy
 from . import ring as source
-from .multicast_cuda import load, own_share
+from .multicast_cuda import own_share
 
 I32 = nb.types.int32
 
@@ -230,31 +231,21 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     kind = nb.types.literal("ready")
     of_slot = args[0], nb.nothing(context), args[2], args[3]
     barrier = nb.call(context, builder, source.barrier, (ring, kind, I32, part), of_slot)[1]
-    for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
-                                  args[2], ring.context.unit.load_map):
-        load(context, builder, ring, block, copy, barrier)
+    for copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1], args[2],
+                          barrier):
+        copy.load()
 
 
 def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
-              slot: Any, request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Any, ...]]:
-    """`ring.copies_of`: (block, type of the coordinates, tensor map, coordinates, address, type of the eviction policy);
-    `operands`: what their index maps return."""
+              slot: Any, arrival: Any = None) -> Iterator[Copy]:
+    """`ring.copies_of`; `operands`: what their index maps return."""
     plan, stage = ring.plan, stage_of(builder, ring, slot)
     for number, kinds in operands.items():
-        block = plan.blocks[number]
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
-        layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
-        policy = nb.types.none if block.policy is None else nb.types.literal(block.policy)
-        tensor = builder.add(value.table, nb.const(128 * ring.context.unit.map_slot(request(plan, number)), nb.i64))
-        if block.along:
-            rows = builder.mul(own_share(builder, plan.cluster, block.along), nb.const(block.share_rows))
-            start[block.across] = builder.add(start[block.across], rows)
-        for panel in range(layout.panels):
-            at = list(start)
-            at[block.contiguous] = builder.add(at[block.contiguous], nb.const(panel * layout.per_panel))
-            to = builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride))
-            to = builder.add(to, builder.mul(rows, nb.const(layout.width))) if block.along else to
-            yield block, place, tensor, context.make_tuple(builder, place, block.in_memory(at)), to, policy
+        copy = Copy(context, builder, ring.context.unit, plan.copies[number], value.table, start, stage, arrival)
+        if plan.blocks[number].along:
+            copy.only(plan.blocks[number].across, *own_share(builder, plan.cluster, plan.blocks[number]))
+        yield copy
 
 
 @cuda_meaning(source.tiles_of)

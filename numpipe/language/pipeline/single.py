@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...core.arith import successor
-from ...core.lanes import one_lane
 from ...core.op import helper, op
-from ...plan.context import over
 from .ring import Ring, blocks_of, each, ends, fill, own_step, unravel
 
 
@@ -63,17 +61,3 @@ def fill_used(ring, k):  # type: ignore[no-untyped-def]
     used = k - 1 - ring.delay
     if used >= 0 and ends(ring, used):
         fill_block(ring, block_of(ring, used) + ring.slots)
-
-
-# ---- the warpgroup -----------------------------------------------------------------------------------------------
-@helper
-def begin_alone(loop):  # type: ignore[no-untyped-def]
-    """Before a loop."""
-    one_lane(over, loop.rings, fill_slots)
-
-
-@helper
-def fill_released(loop, k):  # type: ignore[no-untyped-def]
-    """In `steps.advance`: what is released is filled again at once."""
-    if k > 0:
-        one_lane(over, loop.rings, fill_used, k)

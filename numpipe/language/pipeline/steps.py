@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.arith import successor
+from ...core.lanes import one_lane
 from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, only_if, over
@@ -42,7 +43,7 @@ from .ring import (
     tiles_of,
     unravel,
 )
-from .single import fill_released
+from .single import fill_slots, fill_used
 from .turns import pass_turn
 
 
@@ -297,6 +298,19 @@ def pass_by(ring, k):  # type: ignore[no-untyped-def]
 
 
 @helper
+def begin_alone(loop):  # type: ignore[no-untyped-def]
+    """Before a single-stream loop."""
+    one_lane(over, loop.rings, fill_slots)
+
+
+@helper
+def refill(loop, k):  # type: ignore[no-untyped-def]
+    """Before step k of a single-stream loop: what was released is filled again at once."""
+    if k > 0:
+        one_lane(over, loop.rings, fill_used, k)
+
+
+@helper
 def begin_step(loop, k):  # type: ignore[no-untyped-def]
     """Store the blocks that ended before step k, and wait for what it needs: free slots of outputs, tiles."""
     over(loop.outs, end_block, loop.grid, k)
@@ -333,7 +347,7 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     if k < steps:
         only_if(loop, "drains", await_products)
         over(loop.rings, release_due, k)
-        only_if(loop, "single", fill_released, k)
+        only_if(loop, "single", refill, k)
         begin_step(loop, k)
         return True
     end_loop(loop, k)

@@ -68,7 +68,7 @@ nb.struct_model(LoopType, lambda ty: [
 
 nb.field_attributes(LoopType, np=lambda loop: loop.context, grid=lambda loop: loop.grid, total=I32,
                     rings=lambda loop: nb.types.Tuple(loop.rings), outs=lambda loop: nb.types.Tuple(loop.outs))
-nb.constant_attribute(LoopType, "pending", lambda loop: loop.pending)
+nb.constant_attributes(LoopType, None, pending=lambda loop: loop.pending)
 
 
 @cuda_meaning(source.pass_tokens)

@@ -84,7 +84,7 @@ def _atomic(reduction: str) -> Op[..., Any]:
             raise no_tile(name, type(tile).__name__)
         unit, index = dst.ref.unit, dst.ref.index
         unit.check_output(index, name, mend(name, dst.ref.name))
-        check_atomic(name, unit.arrays[index], dst.axes, dst.sizes, tile.form)
+        check_atomic(name, unit.arrays[index], dst.axes, dst.shape, tile.form)
         if not tile.inert:
             start = tuple(int(place) for place in dst.start)
             write_out(dst.ref, dst.axes, start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)

@@ -35,7 +35,7 @@ def _atomic(name: str, operation: Op[..., Any]) -> None:
             raise source.no_tile(name, nb.unliteral(tile))
         kind, ref = settled(tile, name), dst.ref
         ref.unit.check_output(ref.index, name, source.mend(name, ref.arg.name))
-        source.check_atomic(name, ref.arg, dst.axes, dst.sizes, kind.form)
+        source.check_atomic(name, ref.arg, dst.axes, dst.shape, kind.form)
         how = writing(typing_context, ref, kind, dst.axes, reduction, _statement(reduction, kind.dtype))
         context, builder, args = yield nb.types.void(dst, tile)
         view = nb.fields(context, builder, dst, args[0])

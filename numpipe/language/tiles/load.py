@@ -110,7 +110,7 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
     """
     if not isinstance(view, GmemView):
         raise not_loaded(type(view).__name__)
-    form = load_form((view.ref.name, view.dtype, view.sizes), constant("load_tile", "layout", layout))
+    form = load_form((view.ref.name, view.dtype, view.shape), constant("load_tile", "layout", layout))
     if current().role == "memory":
         return Tile(None, form.shape, form.dtype, form.layout)
     value = np.zeros(form.shape, form.dtype)

@@ -156,7 +156,7 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     if not isinstance(view, ViewType):
         raise source.not_loaded(nb.unliteral(view))
     ref = view.ref
-    form = source.load_form((ref.arg.name, ref.arg.dtype, view.sizes), immediate("load_tile", "layout", layout))
+    form = source.load_form((ref.arg.name, ref.arg.dtype, view.shape), immediate("load_tile", "layout", layout))
     tile = TileType.of(form)
     context, builder, args = yield tile(view, layout)
     if ref.role == "memory":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.machine import current
-from ...plan.layout import row_width, swizzled
+from ...plan.layout import Layout, row_width, swizzled
 from .tile import Tile
 
 
@@ -46,6 +46,11 @@ class Batch:
         """(panel, row, column) of each."""
         for row, column in self.places:
             yield sub_tile(self.tile, row, column, self.width), row, column
+
+
+def panel_layout(width: int, itemsize: int) -> Layout:
+    """How a panel of so many columns lies in shared memory."""
+    return Layout((64, width), itemsize, 1, width * itemsize, 64 * width * itemsize)
 
 
 @functools.lru_cache(maxsize=16)

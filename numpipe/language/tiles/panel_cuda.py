@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...plan.layout import Layout
+from .panel import panel_layout
 from .shared_cuda import write_registers
 from .tile_cuda import TileType, assembled, words
 
@@ -19,6 +19,4 @@ def sub_tile(builder: Any, tile: TileType, value: Any, row: int, column: int, wi
 
 def write(builder: Any, panel: TileType, value: Any, address: Any) -> None:
     """Registers -> the panel at `address`, every warp its 16 rows."""
-    width = panel.shape[1] * panel.dtype.itemsize
-    layout = Layout(panel.shape, panel.dtype.itemsize, 1, width, 64 * width)  # type: ignore[arg-type]
-    write_registers(builder, layout, address, words(builder, panel, value))
+    write_registers(builder, panel_layout(panel.shape[1], panel.dtype.itemsize), address, words(builder, panel, value))

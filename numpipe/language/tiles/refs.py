@@ -22,8 +22,8 @@ from ...core.inert import REASON, Inert
 from ...core.machine import TensorMap
 from ...core.op import constant, op
 from ...diagnostics.errors import CompileError, SpecError
+from ...plan.copies import MapRequest
 from ...plan.layout import Layout
-from ...plan.plans import MapRequest
 from ...plan.unit import Unit
 
 __all__ = ["ds"]
@@ -99,6 +99,8 @@ class SmemTile:
     ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a register tile; where a tile is
     `writable`, ``tile[...] = value`` stores one.
     """
+
+    operand = "tile"
 
     def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False) -> None:
         self.address, self.layout, self.dtype, self.memory, self.writable = address, layout, dtype, memory, writable

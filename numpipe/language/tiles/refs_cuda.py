@@ -44,7 +44,7 @@ class AllType(nb.types.Type):  # type: ignore[misc]
 
 
 class SmemType(nb.types.Type):  # type: ignore[misc]
-    what = "a shared-memory tile"
+    what, operand = "a shared-memory tile", "tile"
 
     def __init__(self, layout: Layout, dtype: np.dtype, role: str, writable: bool = False) -> None:
         self.layout, self.dtype, self.role, self.writable = layout, dtype, role, writable
@@ -109,10 +109,8 @@ def _whole(_context: Any) -> Any:
 
 nb.attribute(SmemType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
 nb.attribute(SmemType, "at", AtType, lambda c, b, ty, value: value)
-nb.constant_attribute(SmemType, "shape", lambda ty: ty.layout.shape)
-nb.constant_attribute(SmemType, "dtype", lambda ty: ty.dtype.name)
-nb.constant_attribute(GmemType, "dtype", lambda ty: ty.arg.dtype.name)
-nb.constant_attribute(GmemType, "ndim", lambda ty: ty.arg.ndim)
+nb.constant_attributes(SmemType, None, shape=lambda ty: ty.layout.shape, dtype=lambda ty: ty.dtype.name)
+nb.constant_attributes(GmemType, None, dtype=lambda ty: ty.arg.dtype.name, ndim=lambda ty: ty.arg.ndim)
 nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
              lambda c, b, ty, value: gmem_value(c, b, ty, value).shape)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ...core.inert import Inert
 from ...diagnostics.errors import SpecError
 from ...plan.transforms import is_int
@@ -18,18 +16,12 @@ from .refs import All, Ds, GmemRef, method_of, whole_slices
 
 
 class GmemView:
-    """A part of an array. `start` has a place for each of its dimensions, `sizes` are of those along `axes`."""
+    """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those along `axes`."""
 
-    def __init__(self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], sizes: tuple[int, ...]) -> None:
-        self.ref, self.start, self.axes, self.sizes = ref, start, axes, sizes
+    operand = "view"
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.sizes
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.ref.dtype
+    def __init__(self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        self.ref, self.start, self.axes, self.shape, self.dtype = ref, start, axes, shape, ref.dtype
 
 
 class GmemAt:

@@ -21,9 +21,11 @@ class GmemAtType(nb.types.Type):  # type: ignore[misc]
 
 
 class ViewType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, ref: GmemType, axes: tuple[int, ...], sizes: tuple[int, ...]) -> None:
-        self.ref, self.axes, self.sizes = ref, axes, sizes
-        super().__init__(name=f"view({ref}, {axes}, {sizes})")
+    operand = "view"
+
+    def __init__(self, ref: GmemType, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        self.ref, self.axes, self.shape, self.dtype = ref, axes, shape, ref.arg.dtype
+        super().__init__(name=f"view({ref}, {axes}, {shape})")
 
     @property
     def place(self) -> Any:
@@ -77,8 +79,7 @@ def _at(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 
 nb.attribute(GmemType, "at", GmemAtType, _at)
-nb.constant_attribute(ViewType, "shape", lambda ty: ty.sizes)
-nb.constant_attribute(ViewType, "dtype", lambda ty: ty.ref.arg.dtype.name)
+nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
 
 def is_slice(part: Any) -> bool | None:

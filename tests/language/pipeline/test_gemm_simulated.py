@@ -21,6 +21,7 @@ import numpipe
 from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
 from numpipe.compile.build import toolchain
+from tests.kernels.covering import Rule, pairwise
 
 F16, BF16, F32 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 SMALL = Config(tm=128, tn=64, tk=64, slots=3)
@@ -81,30 +82,25 @@ def around(tile: int) -> list[int]:
     return [1, tile - 1, tile, tile + 1, 2 * tile + 8]
 
 
-@pytest.mark.parametrize(("m", "n"), list(itertools.product(around(SMALL.tm), around(SMALL.tn))))
-def test_every_edge_of_m_n_and_k(m: int, n: int) -> None:
-    for k, dtype in itertools.product(around(SMALL.tk), (F16, BF16)):
-        a, b = integers(m, n, k, dtype)
-        c = Framed((m, n), dtype)
-        matmul.simulate(a, b, out=c.inside, cfg=SMALL)
-        assert_exact(c.inside, a, b)
-        c.assert_rest_untouched()
+@pairwise(m=around(SMALL.tm), n=around(SMALL.tn), k=around(SMALL.tk), dtype=(F16, BF16))
+def test_every_edge_of_m_n_and_k(m: int, n: int, k: int, dtype: Any) -> None:
+    a, b = integers(m, n, k, dtype)
+    c = Framed((m, n), dtype)
+    matmul.simulate(a, b, out=c.inside, cfg=SMALL)
+    assert_exact(c.inside, a, b)
+    c.assert_rest_untouched()
 
 
-@pytest.mark.parametrize("residue", range(8))
-def test_every_residue_of_k_and_n(residue: int) -> None:
-    for other, orders in itertools.product(range(residue % 2, 8, 2), ("CC", "FF")):
-        a, b = integers(60 + residue, 64 + other, 64 + residue, F16, orders)
-        assert_exact(matmul.simulate(a, b, cfg=SMALL), a, b)
+@pairwise(Rule(lambda residue, other: residue % 2 == other % 2), residue=range(8), other=range(8), orders=("CC", "FF"))
+def test_every_residue_of_k_and_n(residue: int, other: int, orders: str) -> None:
+    a, b = integers(60 + residue, 64 + other, 64 + residue, F16, orders)
+    assert_exact(matmul.simulate(a, b, cfg=SMALL), a, b)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
-@pytest.mark.parametrize("orders", ORDERS)
-def test_every_major_order_of_a_and_b(orders: str, dtype: Any, seed: int | None) -> None:
-    for m, n, k in ((129, 65, 63), (264, 136, 136), (1, 1, 1), (7, 200, 9)):
-        a, b = integers(m, n, k, dtype, orders)
-        assert_exact(matmul.simulate(a, b, cfg=SMALL, seed=seed), a, b)
+@pairwise(orders=ORDERS, dtype=(F16, BF16), seed=SEEDS, shape=((129, 65, 63), (264, 136, 136), (1, 1, 1), (7, 200, 9)))
+def test_every_major_order_of_a_and_b(orders: str, dtype: Any, seed: int | None, shape: tuple[int, int, int]) -> None:
+    a, b = integers(*shape, dtype, orders)
+    assert_exact(matmul.simulate(a, b, cfg=SMALL, seed=seed), a, b)
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
@@ -146,12 +142,10 @@ def test_infinities_nans_and_overflow_take_their_course() -> None:
 
 
 # ---- tiles and rings
-@pytest.mark.parametrize("tk", [16, 32, 64, 96, 128])
-@pytest.mark.parametrize("tn", [8, 24, 64, 96, 128, 192, 256])
-def test_tile_shapes(tn: int, tk: int) -> None:
-    for orders in ORDERS:
-        a, b = integers(110, tn + 9, 2 * tk + 7, F16, orders)
-        assert_exact(matmul.simulate(a, b, cfg=Config(128, tn, tk, 2)), a, b)
+@pairwise(tn=(8, 24, 64, 96, 128, 192, 256), tk=(16, 32, 64, 96, 128), orders=ORDERS)
+def test_tile_shapes(tn: int, tk: int, orders: str) -> None:
+    a, b = integers(110, tn + 9, 2 * tk + 7, F16, orders)
+    assert_exact(matmul.simulate(a, b, cfg=Config(128, tn, tk, 2)), a, b)
 
 
 @pytest.mark.parametrize("orders", ["CC", "FF"])
@@ -161,22 +155,20 @@ def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
     assert_exact(with_wgs(wgs).simulate(a, b, cfg=Config(wgs * rows, 64, 32, 3)), a, b)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("slots", "delay"), [(s, d) for s in range(1, 6) for d in (0, 1) if d < s])
-def test_slots_and_delayed_release(slots: int, delay: int, seed: int | None) -> None:
+@pairwise(ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots], seed=SEEDS,
+          k=(1, 64, 200, 400))  # fewer, as many and more steps than slots, over several tiles
+def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: int) -> None:
+    slots, delay = ring
     kernel = variant(compiler_params=CompilerParams(delay_release=delay))
-    for k in (1, 64, 200, 400):  # fewer, as many and more steps than slots, over several tiles
-        a, b = integers(264, 136, k)
-        assert_exact(kernel.simulate(a, b, cfg=Config(128, 64, 64, slots), seed=seed), a, b)
+    a, b = integers(264, 136, k)
+    assert_exact(kernel.simulate(a, b, cfg=Config(128, 64, 64, slots), seed=seed), a, b)
 
 
-@pytest.mark.parametrize("wgs", [1, 2, 3])
-@pytest.mark.parametrize("store_slots", range(9))
-def test_store_slots(store_slots: int, wgs: int) -> None:
+@pairwise(store_slots=range(9), wgs=(1, 2, 3), tn=(136, 192, 256), seed=SEEDS)  # 17 and 3 panels, whom no batch divides, and 4
+def test_store_slots(store_slots: int, wgs: int, tn: int, seed: int | None) -> None:
     kernel = with_wgs(wgs, compiler_params=CompilerParams(store_slots=store_slots))
-    for tn, seed in ((136, None), (192, 0), (256, 1)):  # 17 and 3 panels, which no batches but of one divide, and 4
-        a, b = integers(64 * wgs + 30, tn + 60, 40)
-        assert_exact(kernel.simulate(a, b, cfg=Config(64 * wgs, tn, 16, 2), seed=seed), a, b)
+    a, b = integers(64 * wgs + 30, tn + 60, 40)
+    assert_exact(kernel.simulate(a, b, cfg=Config(64 * wgs, tn, 16, 2), seed=seed), a, b)
 
 
 def test_a_tile_of_many_narrow_panels_gets_as_many_staging_panels_as_fit() -> None:
@@ -361,13 +353,11 @@ GRIDS = [numpipe.persistent(1), numpipe.persistent(2), numpipe.persistent(40), (
          lambda a: (cdiv(a.shape[0], 128),), lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn))]
 
 
-@pytest.mark.parametrize("function", [matmul, in_row_order, in_groups], ids=lambda f: f.name)
-@pytest.mark.parametrize("grid", GRIDS, ids=[f"grid{i}" for i in range(len(GRIDS))])
-def test_every_grid_covers_all_tiles(function: Any, grid: Any) -> None:
+@pairwise(function=(matmul, in_row_order, in_groups), grid=GRIDS, shape=MANY_TILES)
+def test_every_grid_covers_all_tiles(function: Any, grid: Any, shape: tuple[int, int, int]) -> None:
     kernel = variant(function, grid=grid)
-    for shape in MANY_TILES:
-        a, b = integers(*shape)
-        assert_exact(kernel.simulate(a, b, cfg=SMALL), a, b)
+    a, b = integers(*shape)
+    assert_exact(kernel.simulate(a, b, cfg=SMALL), a, b)
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 16])
@@ -394,12 +384,10 @@ def test_a_host_table_may_leave_tiles_out() -> None:
     assert np.isnan(c[:128]).all() and np.isnan(c[:, 64:]).all()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kernel", [a_cta_each_tile, strided_by_axes], ids=lambda k: k.name)
-def test_grids_with_named_axes(kernel: Any, seed: int | None) -> None:
-    for shape in MANY_TILES:
-        a, b = integers(*shape)
-        assert_exact(kernel.simulate(a, b, seed=seed), a, b)
+@pairwise(kernel=(a_cta_each_tile, strided_by_axes), seed=SEEDS, shape=MANY_TILES)
+def test_grids_with_named_axes(kernel: Any, seed: int | None, shape: tuple[int, int, int]) -> None:
+    a, b = integers(*shape)
+    assert_exact(kernel.simulate(a, b, seed=seed), a, b)
 
 
 # ---- the same kernels compile

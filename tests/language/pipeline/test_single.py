@@ -116,8 +116,7 @@ BUGS = {
     "release before drain": Bug(
         ADVANCE, WAITS, "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
     "a slot too far ahead": Bug(single.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."),
-    "no fill": Bug(single.fill_released, "one_lane(over, loop.rings, fill_used, k)", "pass", numpipe.PipelineDeadlock,
-                   "warpgroup 0"),
+    "no fill": Bug(steps.refill, "one_lane(over, loop.rings, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
     "no release": Bug(ADVANCE, "over(loop.rings, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
     "no wait": Bug(steps.begin_step, "over(loop.rings, await_begun, k)", "pass", PipelineRace, "."),
 }

@@ -22,6 +22,7 @@ from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.compile.lift.turns import _Skips
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
+from numpipe.kernels.variants import Variant
 from numpipe.language.pipeline import steps, turns
 from numpipe.plan.plans import ArrayArg, BarrierPlace
 from numpipe.plan.shape import SCHEDULES
@@ -134,10 +135,12 @@ def test_a_slot_is_kept_a_step_longer_by_default(monkeypatch: pytest.MonkeyPatch
                 pass
 
     a, b = operands(64, 64, 256)
+    units: list[Unit] = []
+    make = Variant.unit
     for params, slots, delay in ((CompilerParams(), 3, 1), (CompilerParams(), 1, 0), (CompilerParams(delay_release=0), 3, 0)):
         kernel = pingpong(first, compiler_params=params)
-        units, make = [], kernel.unit
-        monkeypatch.setattr(kernel, "unit", lambda *args, **named: units.append(make(*args, **named)) or units[-1])
+        units.clear()
+        monkeypatch.setattr(Variant, "unit", lambda *args, **named: units.append(make(*args, **named)) or units[-1])
         kernel.simulate(a, b, np.zeros((64, 64), F16), cfg=replace(CFG, slots=slots))
         assert [plan.delay for unit in units for plan in unit.rings.values() if plan.dims is None] == [delay]
         assert all(unit.turns == 2 and unit.readers(plan) == 1 for unit in units for plan in unit.load_rings)
