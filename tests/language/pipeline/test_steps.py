@@ -15,8 +15,8 @@ import pytest
 import numpipe
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
 from numpipe.language.pipeline import steps
-from tests.kernels.covering import pairwise
 from tests.kernels.barrier_plans import MANUAL, load
+from tests.kernels.covering import pairwise
 from tests.kernels.step_plans import EACH, GRIDS, Operand, Plan, check, inputs, source
 
 FORMS = ["loop", "body"]
