@@ -244,11 +244,14 @@ def test_what_fails_in_a_thread_is_raised_by_the_call_and_the_next_call_works(cu
 def test_an_interrupted_call_leaves_nothing_behind(cuda: QueuedDriver, where: str) -> None:
     a, c = np.ones((64, 8), np.float32), np.zeros((64, 8), np.float32)
     prepared, infos = doubling(cuda, a, c)
-    main = threading.get_ident()
+    main, interrupted = threading.get_ident(), threading.Event()
 
     def before(call: str) -> None:
         if call == where and threading.get_ident() == main:
+            interrupted.set()
             raise KeyboardInterrupt
+        if call == where:
+            interrupted.wait(20)  # it leaves something to copy to the main thread
 
     cuda.before = before
     with pytest.raises(KeyboardInterrupt):
