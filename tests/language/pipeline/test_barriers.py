@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, cdiv, ds
 from numpipe.language.pipeline import ring
-from numpipe.plan.plans import ArrayArg, RingPlan
+from numpipe.plan.plans import ArrayArg, BarrierPlace, RingPlan
 from numpipe.plan.unit import Unit
-from numpipe.traces.protocol import BARRIERS
+from numpipe.traces.protocol import BARRIERS, SlotBarrier
 from tests.kernels.barrier_plans import MANUAL, RINGS, TK, Plan, check, inputs, load, source
 from tests.kernels.covering import examples, pairwise
 
@@ -384,3 +384,14 @@ def test_barriers_of_rings_do_not_overlap(manual: tuple[bool, bool]) -> None:
     assert [address for address, _ in found] == list(range(0, 8 * len(found), 8))
     assert [count for _, count in found[4:]][:2] == [1, 1]
     assert len({name for plan in planned for _, _, name in unit.barriers(plan)}) == len(found)
+
+
+def test_a_row_more_gives_each_slot_a_barrier_with_a_place_arrivals_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = SlotBarrier("seen", "compute", 4, -1, "slot", "", "", "tell of {slot} once a step")
+    monkeypatch.setattr(RingPlan, "kinds", (*RingPlan.kinds, row))
+    unit = Unit("k", (ArrayArg("a", np.dtype(np.float16), 2),), (), "wg", 2, 40)
+    rings = [unit.plan_ring(f"f:{line}", ((0, *BlockSpec((64, 64), lambda k: (0, k)).block),), 3, 0) for line in (1, 2)]
+    found = [barrier for plan in rings for barrier in unit.barriers(plan)]
+    assert [address for address, _, _ in found] == list(range(0, 8 * 3 * 3 * 2, 8))
+    assert [(count, name) for _, count, name in found[6:9]] == [(8, f"seen[{slot}] of a @ f:1") for slot in range(3)]
+    assert [unit.barrier_at(address) for address, _, _ in found[6:9]] == [BarrierPlace("seen", rings[0], slot) for slot in range(3)]
