@@ -2,6 +2,11 @@
 
 On Hopper a warpgroup waits for its own products (`drain`), each warp for itself, and then tells others (`commit_to`). An SM that
 tells an mbarrier itself when products end needs other meanings here, and nothing above.
+
+``drain(pending)``             wait until at most so many of this warpgroup's newest products are in flight
+``drained(value, pending)``    a value, with the accumulators in it, when at most `pending` products are in flight
+``drained_behind(acc, groups)``  an accumulator that so many products have been issued behind, when it can be read
+``commit_to(ring, part, address)``  tell an mbarrier that what was drained reads a slot no more
 """
 
 from __future__ import annotations
@@ -11,19 +16,16 @@ from typing import Any
 from ...core.lanes import each_warp
 from ...core.machine import current
 from ...core.op import op
-from ...intrinsics import cluster, mbarrier, wgmma
+from ...intrinsics import cluster, mbarrier
+from ...intrinsics.wgmma import wait_group as drain
 from ...plan.cluster import place_of, rank_of, shifted
-from .mma import wait_for, wgmma_wait
+from .mma import wait_for as drained_behind
+from .mma import wgmma_wait as drained
+
+__all__ = ["MOST", "commit_to", "drain", "drained", "drained_behind"]
 
 MOST = 7
 """groups that a wait can leave in flight"""
-
-drain = wgmma.wait_group
-"""``drain(pending)``: wait until at most so many of this warpgroup's newest products are in flight."""
-drained = wgmma_wait
-"""``drained(value, pending)``: a value, with the accumulators in it, when at most `pending` products are in flight."""
-drained_behind = wait_for
-"""``drained_behind(acc, groups)``: an accumulator that so many products have been issued behind, when it can be read."""
 
 
 @op
