@@ -25,7 +25,7 @@ from ...core.op import op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context import Context
-from ..tiles.refs import SmemTile, whole_slices
+from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 
 __all__ = ["run_scoped", "scratch"]
 
@@ -36,8 +36,8 @@ NO_VALUE = "a barrier has no value: it is passed to barrier_arrive, barrier_wait
 class Slots:
     """Slots of a tile: ``slots.at[slot]`` is one, ``slots.at[slot, rows, columns]`` a part of one."""
 
-    def __init__(self, plan: SmemPlan, address: int, memory: bool) -> None:
-        self.plan, self.address, self.memory = plan, address, memory
+    def __init__(self, plan: SmemPlan, address: int, memory: bool, tile: type[SharedTile] = SmemTile) -> None:
+        self.plan, self.address, self.memory, self.tile = plan, address, memory, tile
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,27 +52,17 @@ class Slots:
     def at(self) -> At:
         return At(self._slot)
 
-    def _slot(self, index: Any) -> SmemTile:
+    def _slot(self, index: Any) -> SharedTile:
         parts, lead, kind = whole_slices(index), self.plan.slots, self.plan.kind
         check_slots(lead, [_kind(part) for part in parts], parts)
         number = linear(lead, parts[:len(lead)])
-        tile = SmemTile(self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True)
+        tile = self.tile(self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True)
         return tile.at[parts[len(lead):]] if len(parts) > len(lead) else tile
 
     def _none(self, *_: Any) -> NoReturn:
         raise SpecError(NO_SLOTS)
 
     __getitem__ = __setitem__ = _none
-
-
-class At:
-    """``x.at`` of slots and barriers: indexing with it gives a view."""
-
-    def __init__(self, view: Callable[[Any], Any]) -> None:
-        self._view = view
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._view(index)
 
 
 class BarrierRef:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ...plan.unit import Unit
 from . import refs
 
 I32 = nb.types.int32
+_S = TypeVar("_S", bound="SharedType")
 
 
 class DsType(nb.types.Type):  # type: ignore[misc]
@@ -43,22 +44,35 @@ class AllType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name="':'")
 
 
-class SmemType(nb.types.Type):  # type: ignore[misc]
-    what, operand = "a shared-memory tile", "tile"
+class SharedType(nb.types.Type):  # type: ignore[misc]
+    """`refs.SharedTile`: a tile and its views."""
+
+    what, word = "a shared-memory tile", "smem"
 
     def __init__(self, layout: Layout, dtype: np.dtype, role: str, writable: bool = False) -> None:
         self.layout, self.dtype, self.role, self.writable = layout, dtype, role, writable
-        super().__init__(name=f"smem({layout}, {dtype}, {role}{', writable' * writable})")
+        super().__init__(name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable})")
 
-    def of(self, layout: Layout) -> SmemType:
+    def of(self: _S, layout: Layout) -> _S:
         """A view of it."""
-        return SmemType(layout, self.dtype, self.role, self.writable)
+        return type(self)(layout, self.dtype, self.role, self.writable)
+
+    def at(self, target: AtType, index: Any) -> Any:
+        part, address = view(self, index)
+        context, builder, args = yield part(target, index)
+        return address(builder, nb.fields(context, builder, target, args[0]).of, args[1])
+
+
+class SmemType(SharedType):
+    operand = "tile"
 
 
 class AtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, tile: SmemType) -> None:
-        self.tile = tile
-        super().__init__(name=f"at({tile})")
+    """``x.at``: indexing with it gives a view, whose typer is the method `at` of the type of x."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        super().__init__(name=f"at({of})")
 
 
 class GmemType(nb.types.Type):  # type: ignore[misc]
@@ -70,8 +84,9 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
 
 
 STEERLESS.append(SmemType)
-for _type in (DsType, SmemType, AtType):
+for _type in (DsType, SmemType):
     nb.machine_model(_type, lambda ty: nb.i32)
+nb.struct_model(AtType, lambda ty: [("of", ty.of)])
 nb.register_model(AllType)(nb.models.OpaqueModel)
 
 
@@ -107,10 +122,15 @@ def _whole(_context: Any) -> Any:
     return AllType()(), lambda context, builder, sig, args: nb.nothing(context)
 
 
-nb.attribute(SmemType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
-nb.attribute(SmemType, "at", AtType, lambda c, b, ty, value: value)
-nb.constant_attribute(SmemType, "shape", lambda ty: ty.layout.shape)
-nb.constant_attribute(SmemType, "dtype", lambda ty: ty.dtype.name)
+def with_at(kind: type) -> None:
+    """Values of a type have the attribute ``at``."""
+    nb.attribute(kind, "at", AtType, lambda context, builder, ty, value: nb.struct(context, builder, AtType(ty), of=value))
+
+
+nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
+with_at(SharedType)
+nb.constant_attribute(SharedType, "shape", lambda ty: ty.layout.shape)
+nb.constant_attribute(SharedType, "dtype", lambda ty: ty.dtype.name)
 nb.constant_attribute(GmemType, "dtype", lambda ty: ty.arg.dtype.name)
 nb.constant_attribute(GmemType, "ndim", lambda ty: ty.arg.ndim)
 nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
@@ -125,12 +145,15 @@ def parts(index: Any, what: str) -> tuple[Any, Any]:
     return both[0], both[1]
 
 
-def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
-    """The part of a tile that an index selects: (type, ``codegen(builder, address, index) -> address``)."""
+def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
+    """The part of a tile that an index selects: (type, ``codegen(builder, address, index) -> address``).
+
+    `before`: parts of an index of slots that come first.
+    """
     if isinstance(index, nb.types.EllipsisType):
         return tile, lambda builder, address, index: address
     layout, scales = tile.layout, []
-    for axis, part in enumerate(parts(index, "a tile")):
+    for axis, part in enumerate(parts(nb.types.Tuple(tuple(index)[before:]) if before else index, "a tile")):
         scale = 0
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
@@ -140,7 +163,7 @@ def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
         scales.append(scale)
 
     def codegen(builder: Any, address: Any, index: Any) -> Any:
-        for axis, scale in enumerate(scales):
+        for axis, scale in enumerate(scales, before):
             if scale:
                 start = builder.extract_value(index, axis)
                 address = builder.add(address, builder.mul(start, nb.const(scale)))
@@ -149,14 +172,7 @@ def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
     return tile.of(layout), codegen
 
 
-def _indexed(target: Any, index: Any) -> Any:
-    if not isinstance(target, AtType):
-        return None
-    part, address = view(target.tile, index)
-    return part(target, index), lambda context, builder, sig, args: address(builder, *args)
-
-
-nb.binary(operator.getitem, _indexed)
+nb.binary(operator.getitem, lambda target, index: target.of.at(target, index) if isinstance(target, AtType) else None)
 
 
 def new_ref(unit: Unit, index: int, role: str) -> Any:

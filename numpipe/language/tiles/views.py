@@ -6,13 +6,14 @@ run-time values and may lie outside the array.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from ...core.inert import Inert
 from ...diagnostics.errors import SpecError
 from ...plan.transforms import is_int
-from .refs import All, Ds, GmemRef, method_of, whole_slices
+from .refs import All, At, Ds, GmemRef, method_of, whole_slices
 
 
 class GmemView:
@@ -24,21 +25,15 @@ class GmemView:
         self.ref, self.start, self.axes, self.shape, self.dtype = ref, start, axes, shape, ref.dtype
 
 
-class GmemAt:
-    """Indexing with it gives a view: ``array.at[rows, columns]``."""
-
-    def __init__(self, ref: GmemRef) -> None:
-        self.ref = ref
-
-    def __getitem__(self, index: Any) -> GmemView:
-        parts = whole_slices(index)
-        axes = view_axes(self.ref.name, self.ref.ndim, [is_slice(part) for part in parts], parts,
-                         any(isinstance(part, All) for part in parts))
-        start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
-        return GmemView(self.ref, start, axes, tuple(parts[axis].size for axis in axes))
+def _view(ref: GmemRef, index: Any) -> GmemView:
+    """``array.at[rows, columns]``"""
+    parts = whole_slices(index)
+    axes = view_axes(ref.name, ref.ndim, [is_slice(part) for part in parts], parts, any(isinstance(part, All) for part in parts))
+    start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
+    return GmemView(ref, start, axes, tuple(parts[axis].size for axis in axes))
 
 
-method_of(GmemRef, "at")(property(GmemAt))
+method_of(GmemRef, "at")(property(lambda ref: At(functools.partial(_view, ref))))
 
 
 def is_slice(part: Any) -> bool | None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
 from . import views as source
-from .refs_cuda import AllType, DsType, GmemType
+from .refs import method_of
+from .refs_cuda import AllType, AtType, DsType, GmemType, with_at
 
 I32 = nb.types.int32
-
-
-class GmemAtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, ref: GmemType) -> None:
-        self.ref = ref
-        super().__init__(name=f"at({ref})")
 
 
 class ViewType(nb.types.Type):  # type: ignore[misc]
@@ -32,7 +26,6 @@ class ViewType(nb.types.Type):  # type: ignore[misc]
         return nb.types.UniTuple(I32, self.ref.arg.ndim)
 
 
-nb.struct_model(GmemAtType, lambda ty: [("ref", ty.ref)])
 nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", ty.place)])
 
 
@@ -74,11 +67,7 @@ class Block:
         return builder.select(inside, found, zero)
 
 
-def _at(context: Any, builder: Any, ty: Any, value: Any) -> Any:
-    return nb.struct(context, builder, GmemAtType(ty), ref=value)
-
-
-nb.attribute(GmemType, "at", GmemAtType, _at)
+with_at(GmemType)
 nb.constant_attribute(ViewType, "shape", lambda ty: ty.shape)
 nb.constant_attribute(ViewType, "dtype", lambda ty: ty.dtype.name)
 
@@ -90,15 +79,14 @@ def is_slice(part: Any) -> bool | None:
     return False if isinstance(part, (nb.types.Integer, InertType)) else None
 
 
-def _view(target: Any, index: Any) -> Any:
-    if not isinstance(target, GmemAtType):
-        return None
+@method_of(GmemType, "at")
+def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
-    axes = source.view_axes(target.ref.arg.name, target.ref.arg.ndim, [is_slice(part) for part in parts],
+    axes = source.view_axes(of.arg.name, of.arg.ndim, [is_slice(part) for part in parts],
                             f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})", any(isinstance(p, AllType) for p in parts))
-    result = ViewType(target.ref, axes, tuple(parts[axis].size for axis in axes))
+    result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
-    ref = nb.fields(context, builder, target, args[0]).ref
+    ref = nb.fields(context, builder, target, args[0]).of
     start = []
     for axis, part in enumerate(parts):
         inert = isinstance(part, InertType) or getattr(part, "inert", False)
@@ -106,6 +94,3 @@ def _view(target: Any, index: Any) -> Any:
         found = nb.const(0) if inert else given
         start.append(found if inert or isinstance(part, DsType) else context.cast(builder, found, part, I32))
     return nb.struct(context, builder, result, ref=ref, start=context.make_tuple(builder, result.place, start))
-
-
-nb.binary(operator.getitem, _view)
