@@ -27,21 +27,22 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+    ROOT = Path(__file__).resolve().parent.parent
+    sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 import batched_gemm
 import copy_pipeline
 import gemm_single
 import ml_dtypes
 import numpy as np
-from pipeline_plans import Plan, array
-from pipeline_sources import inputs, load
-from tuned_cases import FORMS, LAYOUTS, laid
 
 import flash_attention
 import gemm
 import gemm_tuned
 from numpipe import ArrayType
+from tests.kernels.pipeline_plans import Plan, array
+from tests.kernels.pipeline_sources import inputs, load
+from tests.kernels.tuned_cases import FORMS, LAYOUTS, laid
 
 RECORDED = Path(__file__).with_name("code_digests.json")
 KINDS = ("ptx", "sass")

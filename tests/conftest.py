@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from variants import COLLECTED, VARIANTS
+
+from tests.kernels.variants import COLLECTED, VARIANTS
 
 # before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each other on a busy machine cost
 # twenty times what they save

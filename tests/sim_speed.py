@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from sim_pipelines import BF16, F16, Gemm
 
 from numpipe.sim.schedule import kind
+from tests.kernels.sim_pipelines import BF16, F16, Gemm
 
 
 def main(runs: int = 7) -> None:

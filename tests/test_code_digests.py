@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import code_digests
 import pytest
-from code_digests import RECORDED, cases, compare, main, plain, record, toolchain
+
+from tests import code_digests
+from tests.code_digests import RECORDED, cases, compare, main, plain, record, toolchain
 
 KNOWN = json.loads(RECORDED.read_text(encoding="utf8"))
 COPY, SLOWER = "copy_pipeline, run 8, float16", "copy_pipeline, run 2, float16"

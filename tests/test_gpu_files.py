@@ -11,8 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import GPU_TESTS, TIME_LIMIT, said, turn
-from variants import COLLECTED, VARIANTS
+
+from tests.conftest import GPU_TESTS, TIME_LIMIT, said, turn
+from tests.kernels.variants import COLLECTED, VARIANTS
 
 pytest.importorskip("fcntl", reason="files take turns by flock")
 
@@ -74,8 +75,9 @@ def ran(root: Path, files: dict[str, str], limit: float) -> str:
     """What pytest prints of files of tests/gpu, on a machine that seems to have a GPU and two cores."""
     (root / "tests" / "gpu").mkdir(parents=True)
     (root / "setup.cfg").write_text("[tool:pytest]\nmarkers =\n    gpu: x\n")
-    for name in ("conftest.py", "variants.py"):
-        shutil.copy(Path(__file__).with_name(name), root / "tests")
+    (root / "tests" / "kernels").mkdir()
+    for name in ("__init__.py", "conftest.py", "kernels/__init__.py", "kernels/variants.py"):
+        shutil.copy(Path(__file__).parent / name, root / "tests" / name)
     with (root / "tests" / "conftest.py").open("a") as conftest:
         conftest.write("\n\ndef why_no_gpu():\n    return ''\n\n\nos.cpu_count = lambda: 2\n")
     for name, text in files.items():

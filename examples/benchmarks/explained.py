@@ -1,6 +1,6 @@
 """Kernels that are slow, each for a reason of its own: what `numpipe.explain` must tell without running them.
 
-tests/test_explain.py asks it; explain.py beside this file measures each on a GPU, and a mended one with it.
+tests/tools/model/test_explain.py asks it; explain.py beside this file measures each on a GPU, and a mended one with it.
 """
 
 from __future__ import annotations

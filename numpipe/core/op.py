@@ -15,6 +15,8 @@ context    its first parameter is the kernel's `Context`, which the pass fills i
 site       its second parameter is the place of the call in the user's source, which the pass fills in too
 numpy      the function of NumPy that means this operation in a kernel, or a tuple of them
 method     the method of register tiles that means it
+products   "issues": a call is a group of products, which run on behind it; "waits": it waits for those of its first argument, or
+           for all but the newest groups, as many as its second argument says
 =========  =================================================================================================================
 
 Users, and `inspect.signature`, see the parameters without the hidden ones.
@@ -41,6 +43,7 @@ from ..diagnostics.errors import SpecError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Products = Literal["", "issues", "waits"]
 
 
 BY_NUMPY: dict[Any, Op[..., Any]] = {}
@@ -62,11 +65,11 @@ class Op(Generic[P, R]):
     """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered lazily)."""
 
     def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
-                 site: bool = False, numpy: Any = (), method: str = "") -> None:
+                 site: bool = False, numpy: Any = (), method: str = "", products: Products = "") -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.typer = typer
-        self.context, self.site, self.method = context, site, method
+        self.context, self.site, self.method, self.products = context, site, method, products
         self._type: Any = None
         BY_NUMPY.update((meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,)))
         if method:
@@ -129,7 +132,7 @@ def op(*, context: Literal[True], numpy: Any = (), method: str = "") -> Callable
 
 
 @overload
-def op(*, numpy: Any = (), method: str = "") -> Callable[[Callable[P, R]], Op[P, R]]: ...
+def op(*, numpy: Any = (), method: str = "", products: Products = "") -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
 
 def op(function: Any = None, /, **said: Any) -> Any:
@@ -148,6 +151,11 @@ def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]
 def helper(function: Any = None, /, *, context: bool = False) -> Any:
     """A function of the protocol, written once and compiled as it stands; `context`: as an `op` says it."""
     return Helper(function) if function is not None else lambda function: Helper(function, context=context)
+
+
+def does(called: Any, products: Products) -> bool:
+    """Whether something that is called is an operation that issues, or waits for, products."""
+    return isinstance(called, Op) and called.products == products
 
 
 def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -122,7 +122,7 @@ _of_region(source.region_end, "region end")
 @cuda_meaning(source.mark_tile)
 def _mark_tile(_context: Any, np_: Any, tile: Any) -> Any:
     context, builder, args = yield nb.types.void(np_, tile)
-    record(builder, np_.unit, args[0], "tile", context.cast(builder, args[1], tile, I32))
+    record(builder, np_.unit, args[0], "tile begin", context.cast(builder, args[1], tile, I32))
 
 
 @cuda_meaning(source.mark_store)

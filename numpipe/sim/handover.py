@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..diagnostics.deadlocks import Hint
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
+from ..traces.deadlocks import Hint
 from . import report, sites
 from .state import SM, Blocked, Handed, Warpgroup
 from .touches import Touch
@@ -38,7 +38,6 @@ class Flag(Blocked):
         self.set_by = ""
         self.party: Party | None = None
         """who set it"""
-        self.waiters: list[Warpgroup] = []
 
 
 def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> Flag:
@@ -63,9 +62,7 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
     flag.party = report.party(who, f"sets the flag of {what}")
     flags[index] = 1
     who.sm.progress += 1
-    waiters, flag.waiters = flag.waiters, []
-    for waiter in waiters:
-        waiter.wake(who.time)
+    flag.open(who.time)
 
 
 def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
@@ -75,8 +72,7 @@ def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) ->
     who.breathe()
     flag = _flag(who, flags, index, what)
     while flag.handed is None:
-        flag.waiters.append(who)
-        who.block(flag, what=what)
+        flag.enqueue(who, what=what)
     counter = who.sm.add_mbarrier_counter()
     who.sm.acquired[counter] = flag.handed
     who.vectors[0, counter] = 1

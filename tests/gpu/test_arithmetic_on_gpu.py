@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expressions import SCALARS, WIDTH, Uncertain, Undefined, agrees, drawn, load, result, scalars, source, worth
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_arithmetic import CASES, Case
 
 import numpipe
 from numpipe import ds
+from tests.core.test_arithmetic import CASES, Case
+from tests.kernels.expressions import SCALARS, WIDTH, Uncertain, Undefined, agrees, drawn, load, result, scalars, source, worth
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

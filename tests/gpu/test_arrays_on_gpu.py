@@ -11,10 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from test_example_copy import copy_pipeline
 
 import numpipe
 from numpipe import SpecError, ds, launch
+from tests.examples.test_example_copy import copy_pipeline
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

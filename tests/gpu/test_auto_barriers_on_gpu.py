@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ordered_kernels import BARE, SAFE, operand, result
+
+from tests.kernels.ordered_kernels import BARE, SAFE, operand, result
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

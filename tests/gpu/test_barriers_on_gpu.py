@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from barrier_loop_kernels import cases
-from barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
+
+from tests.kernels.barrier_loop_kernels import cases
+from tests.kernels.barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

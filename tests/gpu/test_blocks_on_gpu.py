@@ -7,7 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from block_kernels import (
+
+from numpipe import launch
+from tests.kernels.block_kernels import (
     COPIES,
     EYE,
     WITHOUT_ELEMENTS,
@@ -30,9 +32,7 @@ from block_kernels import (
     windowed,
     windows,
 )
-from test_blocks import SHAPES
-
-from numpipe import launch
+from tests.language.tiles.test_blocks import SHAPES
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiled_kernels
 
 import numpipe
 from numpipe import LaunchError, SpecError
 from numpipe.launch import DeviceArray, driver
+from tests.kernels import tiled_kernels
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from copy_pipeline import copy

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_shared_helpers as shared
-from test_asked import Config, kernel
-from test_calls import STORING, WRITTEN, A, new
 
 import numpipe
 from numpipe import ArrayType, ds, launch
+from tests.calls import test_shared_helpers as shared
+from tests.calls.test_calls import STORING, WRITTEN, A, new
+from tests.plan.test_asked import Config, kernel
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

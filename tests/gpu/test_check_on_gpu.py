@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ordered_kernels import SAFE, operand, result
-from tiled_kernels import operands, product
+
+from tests.kernels.ordered_kernels import SAFE, operand, result
+from tests.kernels.tiled_kernels import operands, product
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples"))
 

@@ -8,10 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cluster_kernels import Config, by_hand, four, operands, product, reference, rounds
 
 import numpipe
 from numpipe import CompilerParams, launch
+from tests.kernels.cluster_kernels import Config, by_hand, four, operands, product, reference, rounds
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

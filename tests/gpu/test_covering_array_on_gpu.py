@@ -1,4 +1,4 @@
-"""The pipelines of tests/test_covering_array.py on the hardware: all plans, in all step counts from 0 to 6, ten times each."""
+"""The pipelines of test_covering_array.py on the hardware: all plans, in all step counts from 0 to 6, ten times each."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
-from gpu_shards import LIMIT, SHARDS, started
-from pipeline_plans import ARRAYS, Plan, array
-from pipeline_sources import check_on_gpu, told
+
+from tests.kernels.gpu_shards import LIMIT, SHARDS, started
+from tests.kernels.pipeline_plans import ARRAYS, Plan, array
+from tests.kernels.pipeline_sources import check_on_gpu, told
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

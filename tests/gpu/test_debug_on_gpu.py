@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import marked
-from test_debug import SPOKEN
 
 import numpipe
 from numpipe import CompilerParams
+from tests.kernels.refusals import marked
+from tests.plan.test_debug import SPOKEN
 
 pytestmark = pytest.mark.gpu
 
@@ -21,10 +21,10 @@ CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
 import numpy as np
-from refusals import A, B, C
+from tests.kernels.refusals import A, B, C
 from numpipe import LaunchError
-from test_debug import SPOKEN_ARGS, speaking
-from test_debug_on_gpu import failing, lenient, strict
+from tests.plan.test_debug import SPOKEN_ARGS, speaking
+from tests.gpu.test_debug_on_gpu import failing, lenient, strict
 """
 FAILS = """
 for attempt in range(2):
@@ -38,8 +38,7 @@ for attempt in range(2):
 
 def in_a_process_of_its_own(code: str) -> tuple[list[str], str]:
     """(lines on stdout, stderr) of a process."""
-    here = Path(__file__).parent
-    command = [sys.executable, "-c", CHILD + code, str(here), str(here.parent)]
+    command = [sys.executable, "-c", CHILD + code, str(Path(__file__).parents[2])]
     said = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert said.returncode == 0, said.stderr
     return said.stdout.splitlines(), said.stderr
@@ -88,7 +87,7 @@ def test_every_scalar_is_printed_as_the_simulator_prints_it(capsys: pytest.Captu
         printing.simulate(np.zeros((64, 64), np.float32), value, np.int32(-3 * number), np.float32(value))
     expected = capsys.readouterr().out.splitlines()
     code = """
-from test_debug_on_gpu import VALUES, printing
+from tests.gpu.test_debug_on_gpu import VALUES, printing
 for number, value in enumerate(VALUES):
     printing(np.zeros((64, 64), np.float32), value, np.int32(-3 * number), np.float32(value), target="gpu")
 """

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph_kernels import step
-from launch_kernels import image
 
 import numpipe
 from numpipe import LaunchError, launch
 from numpipe.launch import driver
+from tests.kernels.graph_kernels import step
+from tests.kernels.launch_kernels import image
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -143,7 +143,7 @@ def test_a_first_call_in_a_thread_that_has_no_context_provokes_no_error_of_the_d
 # ---- fork, reset, images
 def said(code: str) -> list[str]:
     """Lines that a process of its own prints."""
-    run = subprocess.run([sys.executable, "-c", HEAD + code, str(Path(__file__).parents[1])], capture_output=True, text=True,
+    run = subprocess.run([sys.executable, "-c", HEAD + code, str(Path(__file__).parents[2])], capture_output=True, text=True,
                          timeout=120)
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
@@ -154,7 +154,7 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 import numpipe
-from graph_kernels import step
+from tests.kernels.graph_kernels import step
 from numpipe import launch
 kernel = step()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_docs import PAGES, Block, name, run
+
+from tests.docs.test_docs import PAGES, Block, name, run
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any("gpu" in b.marks for b in Block.of(p))], ids=name)

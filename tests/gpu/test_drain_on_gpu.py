@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_drain import CHAINED, DRAINED, KERNELS, inputs, made, run
+
+from tests.language.pipeline.test_drain import CHAINED, DRAINED, KERNELS, inputs, made, run
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

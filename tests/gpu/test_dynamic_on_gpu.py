@@ -10,12 +10,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from dynamic_kernels import Ordered, cases, gemm, made
-from kernels_for_tests import operands, product
 
 import numpipe
 from numpipe import BlockSpec, CompilerParams, ds
 from numpipe.orders import Grouped
+from tests.kernels.dynamic_kernels import Ordered, cases, gemm, made
+from tests.kernels.kernels_for_tests import operands, product
 
 try:
     import torch

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_kernels import Config, product
 
 import numpipe
 from numpipe import BlockSpec, CompilerParams, PipelineDeadlock, ds
+from tests.kernels.cluster_kernels import Config, product
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from element_kernels import (
+
+from numpipe.arch.dtypes import BFLOAT16
+from tests.kernels.element_kernels import (
     E4M3,
     E5M2,
     F16,
@@ -19,8 +21,6 @@ from element_kernels import (
     shapes,
     wrong,
 )
-
-from numpipe.arch.dtypes import BFLOAT16
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

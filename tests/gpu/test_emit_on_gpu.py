@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emitted_kernels import KERNELS, Config, gemm_loop, product
-from test_emit import EMPTY, SHAPES, arrays, check_sum_of_squares, nested_kernel, pair_kernel
 
 import numpipe
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
+from tests.kernels.emitted_kernels import KERNELS, Config, gemm_loop, product
+from tests.language.pipeline.test_emit import EMPTY, SHAPES, arrays, check_sum_of_squares, nested_kernel, pair_kernel
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -80,7 +80,7 @@ def test_slots_and_delays(slots: int, delay: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_functions_of_another_module(dtype: Any) -> None:
-    from other_module import add_bias, store_rows
+    from tests.kernels.other_module import add_bias, store_rows
 
     @numpipe.kernel(num_compute_wgs=2)
     def stores(a, c, n, *, cfg: numpipe.Static = Config()):

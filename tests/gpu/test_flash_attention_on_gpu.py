@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import CASES, Case
 
 import flash_attention
 from numpipe import launch
+from tests.kernels.attention_cases import CASES, Case
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

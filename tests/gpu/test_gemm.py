@@ -1,4 +1,4 @@
-"""GEMMs on a Hopper GPU: every edge, layout and option of tests/test_gemm_simulated.py, with its kernels, on the hardware.
+"""GEMMs on a Hopper GPU: every edge, layout and option of test_gemm_simulated.py, with its kernels, on the hardware.
 
 Inputs are small integers, so the result has to be the rounded exact product, bit for bit. Arrays lie in frames of NaN: what
 lies outside an input must read as zeros, what lies outside an output must stay as it is.
@@ -15,13 +15,24 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import test_gemm_simulated as simulated
-from test_gemm_simulated import BF16, F16, F32, ORDERS, around, assert_exact, integers, product, variant, with_wgs
 
 import numpipe
 from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
 from numpipe import CompilerParams, bench, launch
 from numpipe.launch import driver
+from tests.language.pipeline import test_gemm_simulated as simulated
+from tests.language.pipeline.test_gemm_simulated import (
+    BF16,
+    F16,
+    F32,
+    ORDERS,
+    around,
+    assert_exact,
+    integers,
+    product,
+    variant,
+    with_wgs,
+)
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

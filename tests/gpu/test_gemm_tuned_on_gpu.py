@@ -5,11 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-import strip_kernels
-from tuned_cases import EPILOGUES, RANKS, laid, layouts, matrices, product
 
 import gemm_tuned
 from numpipe import launch
+from tests.kernels import strip_kernels
+from tests.kernels.tuned_cases import EPILOGUES, RANKS, laid, layouts, matrices, product
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from half_kernels import DTYPES, wrong
+
+from tests.kernels.half_kernels import DTYPES, wrong
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from gpu_shards import LIMIT, SHARDS, started
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from pipeline_plans import any_grid, any_plan
-from pipeline_sources import check_on_gpu, told
+
+from tests.kernels.gpu_shards import LIMIT, SHARDS, started
+from tests.kernels.pipeline_plans import any_grid, any_plan
+from tests.kernels.pipeline_sources import check_on_gpu, told
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

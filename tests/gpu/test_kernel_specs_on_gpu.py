@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import tiled_kernels as kernels
+
+from tests.kernels import tiled_kernels as kernels
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -7,7 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from lane_kernels import (
+
+from tests.kernels.lane_kernels import (
     alone,
     check_column_sums,
     check_mirrored,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from language import PAGE, Program, Row, parse, tables
+
+from tests.kernels.language import PAGE, Program, Row, parse, tables
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -266,7 +266,7 @@ def test_the_device_arrays_of_numpipe_are_read_by_others() -> None:
 CHILD = """
 import numpy as np, sys
 sys.path.insert(0, sys.argv[1])
-from test_launch_gpu import HEAD, probe, load_box, numbers
+from tests.gpu.test_launch_gpu import HEAD, probe, load_box, numbers
 from numpipe import launch
 from numpipe.errors import LaunchError
 """
@@ -294,7 +294,7 @@ except LaunchError as error:
 
 def in_a_process_of_its_own(code: str) -> list[str]:
     """Lines that a failing kernel's process prints."""
-    command = [sys.executable, "-c", CHILD + code, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", CHILD + code, str(Path(__file__).parents[2])]
     said = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert said.returncode == 0, said.stderr
     return said.stdout.splitlines()

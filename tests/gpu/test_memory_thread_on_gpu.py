@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from memory_thread_kernels import results
+
+from tests.kernels.memory_thread_kernels import results
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

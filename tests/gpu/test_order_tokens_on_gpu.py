@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from order_token_kernels import kernels
+
+from tests.kernels.order_token_kernels import kernels
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -6,9 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from order_kernels import ORDERS, by_table, expected, grouped_at_run_time, numbered, numbers, on_host, one_plane, output, some_rows
 
 from numpipe.orders import Hilbert, Order, Snake, named
+from tests.kernels.order_kernels import (
+    ORDERS,
+    by_table,
+    expected,
+    grouped_at_run_time,
+    numbered,
+    numbers,
+    on_host,
+    one_plane,
+    output,
+    some_rows,
+)
 
 SHAPES = ((1, 5, 3), (2, 3, 4), (1, 1, 1), (1, 64, 33), (3, 17, 19), (1, 1, 50), (1, 50, 1))
 

@@ -7,8 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from kernels_for_tests import BF16, F16, F32
-from output_kernels import (
+
+from tests.examples.test_example_copy import copy_pipeline
+from tests.kernels.kernels_for_tests import BF16, F16, F32
+from tests.kernels.output_kernels import (
     CHECKS,
     Config,
     check_batches,
@@ -21,7 +23,6 @@ from output_kernels import (
     doubled,
     integers,
 )
-from test_example_copy import copy_pipeline
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from division_kernels import divide_by_exact, divide_by_fast
-from transform_kernels import (
+
+from tests.kernels.division_kernels import divide_by_exact, divide_by_fast
+from tests.kernels.transform_kernels import (
     COMBINATIONS,
     WIDTHS,
     check_copied,

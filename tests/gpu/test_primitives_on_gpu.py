@@ -7,8 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import test_primitives_heeded as heeded
-from primitive_kernels import (
+
+from numpipe import SwizzleTransform
+from numpipe.arch.dtypes import REDUCTIONS
+from tests.kernels.primitive_kernels import (
     column_major,
     copied,
     moved,
@@ -23,11 +25,9 @@ from primitive_kernels import (
     tall,
     united,
 )
-from test_primitives import COMBINED, DTYPES, matrices
-from test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
-
-from numpipe import SwizzleTransform
-from numpipe.arch.dtypes import REDUCTIONS
+from tests.language.memory import test_primitives_heeded as heeded
+from tests.language.memory.test_primitives import COMBINED, DTYPES, matrices
+from tests.plan.test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

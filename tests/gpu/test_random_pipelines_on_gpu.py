@@ -1,4 +1,4 @@
-"""The random pipelines of tests/test_random_pipelines.py, on the hardware, against the same float64 reference."""
+"""The random pipelines of tests/language/pipeline/test_random_pipelines.py, on the hardware, against the same float64 reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from test_random_pipelines import BIAS, CHOSEN, Plan, expected, inputs, load, plans, source
+
+from tests.language.pipeline.test_random_pipelines import BIAS, CHOSEN, Plan, expected, inputs, load, plans, source
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from split_cases import BF16, F16, check_bits_on_gpu, check_tuned_on_gpu, integers
-from split_kernels import InCluster, exchanged
 
 import gemm_tuned
 import numpipe
 from numpipe import CompilerParams
 from numpipe.launch import DeviceArray
+from tests.kernels.split_cases import BF16, F16, check_bits_on_gpu, check_tuned_on_gpu, integers
+from tests.kernels.split_kernels import InCluster, exchanged
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from access_kernels import CASES, differing
+
+from tests.kernels.access_kernels import CASES, differing
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from register_kernels import (
+
+from tests.kernels.register_kernels import (
     APPROXIMATE,
     ERRORS,
     PRODUCTS,
@@ -31,8 +32,8 @@ from register_kernels import (
     wanted_of_votes,
     whole_numbers_are_right,
 )
-from tile_expressions import arguments, expressions, fits, wrong
-from wgmma_kernels import COLUMNS, is_right
+from tests.kernels.tile_expressions import arguments, expressions, fits, wrong
+from tests.kernels.wgmma_kernels import COLUMNS, is_right
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -8,12 +8,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from kernels_for_tests import operands, product
-from turn_kernels import cases
 
 import gemm_tuned
 import numpipe
 from numpipe import CompilerParams, Trace
+from tests.kernels.kernels_for_tests import operands, product
+from tests.kernels.turn_kernels import cases
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import single_kernels as kernels
-from test_warp_specialized_false import check_counts
+
+from tests.kernels import single_kernels as kernels
+from tests.language.pipeline.test_warp_specialized_false import check_counts
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

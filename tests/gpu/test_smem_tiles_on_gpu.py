@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels_for_tests import F32
-from smem_kernels import ARRAYS, array, copied, scaled, sum_of_views
+
+from tests.kernels.kernels_for_tests import F32
+from tests.kernels.smem_kernels import ARRAYS, array, copied, scaled, sum_of_views
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from split_cases import BF16, F16, check_bits_on_gpu, check_tuned_on_gpu, integers
-from split_kernels import Config, split_product
 
 import gemm_tuned
 import numpipe
 from numpipe import LaunchError, Workspace
 from numpipe.launch import DeviceArray
+from tests.kernels.split_cases import BF16, F16, check_bits_on_gpu, check_tuned_on_gpu, integers
+from tests.kernels.split_kernels import Config, split_product
 
 try:
     import torch
@@ -130,7 +130,7 @@ def test_bound_calls_and_host_arrays() -> None:
 
 def test_a_workspace_that_is_too_small_ends_the_kernel() -> None:
     """In a process of its own: the GPU's context is lost by it."""
-    folders = [Path(__file__).parents[1], Path(gemm_tuned.__file__).parent, os.environ.get("PYTHONPATH")]
+    folders = [Path(__file__).parents[2], Path(gemm_tuned.__file__).parent, os.environ.get("PYTHONPATH")]
     path = os.pathsep.join(str(folder) for folder in folders if folder)
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=60,
                           env=os.environ | {"PYTHONPATH": path})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from barrier_plans import MANUAL
-from step_plans import EACH, GRIDS, Operand, Plan, check
-from test_steps import BODIES, FORMS, PLANS, UNEQUAL
+
+from tests.kernels.barrier_plans import MANUAL
+from tests.kernels.step_plans import EACH, GRIDS, Operand, Plan, check
+from tests.language.pipeline.test_steps import BODIES, FORMS, PLANS, UNEQUAL
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph_kernels import ranks, step
-from kernels_for_tests import SMALL, gemm
 
 from numpipe import LaunchError, SpecError
+from tests.kernels.graph_kernels import ranks, step
+from tests.kernels.kernels_for_tests import SMALL, gemm
 
 try:
     import torch
@@ -117,7 +117,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 import torch
 from cuda.bindings import driver as api
-from graph_kernels import step
+from tests.kernels.graph_kernels import step
 import numpipe
 from numpipe import launch
 
@@ -176,7 +176,7 @@ REFUSED = {
 
 def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on() -> None:
     """In a process of its own: a capture that fails leaves PyTorch in a state that other tests would find."""
-    run = subprocess.run([sys.executable, "-c", CAPTURE, str(Path(__file__).parents[1])], capture_output=True, text=True,
+    run = subprocess.run([sys.executable, "-c", CAPTURE, str(Path(__file__).parents[2])], capture_output=True, text=True,
                          timeout=120)
     said = dict(line.split(": ", 1) for line in run.stdout.splitlines())
     assert run.returncode == 0, run.stdout + run.stderr

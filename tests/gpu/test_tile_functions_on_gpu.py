@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tile_function_kernels import (
+
+from tests.kernels.tile_function_kernels import (
     EXACT,
     LIMITS,
     REDUCTIONS,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tune_kernels import Config, product
 
 import gemm_tuned
 import numpipe
 from numpipe import bench
 from numpipe.kernels.kernels import Kernel
+from tests.kernels.tune_kernels import Config, product
 
 QUICK = bench.Plan(load=0.05, rounds=5)
 

@@ -8,13 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-import hang_kernels
 import numpy as np
 import pytest
-from hang_kernels import HANGS, arrays, healthy
 
 import numpipe
 from numpipe import CompilerParams, PipelineDeadlock
+from tests.kernels import hang_kernels
+from tests.kernels.hang_kernels import HANGS, arrays, healthy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from gemm import matmul
@@ -90,7 +90,7 @@ def test_jitter_and_debug_change_no_result(seed: int, debug: bool) -> None:
 NEVER = """
 import sys
 sys.path[:0] = {path!r}
-import hang_kernels
+from tests.kernels import hang_kernels
 hang_kernels.never(*hang_kernels.arrays(), target="gpu")
 """
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from sim_pipelines import descriptor
 
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, ds
 from numpipe.core.lanes import one_lane
 from numpipe.core.machine import Mma, current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, mbarrier
+from tests.kernels.sim_pipelines import descriptor
 
 from .catalogue import F16, F32, integers, kernel, machine, zeros
 

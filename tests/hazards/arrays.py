@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from sim_pipelines import panel_chunks
 
 import numpipe
 from numpipe import SMEM, ArrayType, BlockSpec, PipelineDeadlock, SimulationError, Workspace, ds
 from numpipe.core.lanes import one_lane
 from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier
+from tests.kernels.sim_pipelines import panel_chunks
 
 from .catalogue import F16, F32, integers, kernel, machine, zeros
 

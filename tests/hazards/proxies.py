@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from sim_pipelines import panel_chunks
 
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, ds
 from numpipe.core.lanes import one_lane
 from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, memory, wgmma
+from tests.kernels.sim_pipelines import panel_chunks
 
 from .catalogue import BARE, F16, F32, integers, kernel, machine, zeros
 

@@ -51,7 +51,7 @@ PASSED_ON = (
     "memory.copies.commit_smem",
     "memory.copies.commit_smem_to_gmem_group", "memory.copies.fence_and_meet", "memory.copies.meet",
     "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access",
-    "tiles.order.before_async", "pipeline.multicast.arrive_at_peers", "pipeline.order_tokens.await_token",
+    "tiles.order.before_async", "tiles.products.commit_to", "pipeline.order_tokens.await_token",
     "pipeline.order_tokens.enter_turn", "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token",
     "pipeline.outputs.await_slot", "pipeline.outputs.meet", "grid.partials.await_signal", "grid.partials.signal",
     "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers",

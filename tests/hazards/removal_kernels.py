@@ -7,30 +7,32 @@ from dataclasses import replace
 from typing import Any
 
 import attention_ladder
-import barrier_loop_kernels
-import barrier_plans
 import batched_gemm
-import cluster_kernels
 import copy_pipeline
-import dynamic_kernels
-import emitted_kernels
 import gemm_single
-import kernels_for_tests as pipelines
 import numpy as np
-import order_token_kernels
-import ordered_kernels
-import output_kernels
-import primitive_kernels
-import single_kernels
-import split_kernels
-import test_drain
-import turn_kernels
 
 import flash_attention
 import gemm
 import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
+from tests.kernels import (
+    barrier_loop_kernels,
+    barrier_plans,
+    cluster_kernels,
+    dynamic_kernels,
+    emitted_kernels,
+    order_token_kernels,
+    ordered_kernels,
+    output_kernels,
+    primitive_kernels,
+    single_kernels,
+    split_kernels,
+    turn_kernels,
+)
+from tests.kernels import kernels_for_tests as pipelines
+from tests.language.pipeline import test_drain
 
 from . import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
 from .catalogue import ENTRIES

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from hazards import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
-from hazards.catalogue import ENTRIES, Entry
 from numpipe.errors import SimulationError
 from numpipe.hazards import HAZARDS
+from tests.hazards import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
+from tests.hazards.catalogue import ENTRIES, Entry
 
 TOPICS = accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
 SCHEDULES = (None, *range(40))  # None: the order of the virtual-time model

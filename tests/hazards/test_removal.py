@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hazards.removal import LOOP, Place, places_of, without, written
-from hazards.removal_kernels import EXCHANGES, RUNS
 from numpipe.errors import PipelineRace, SimulationError
+from tests.hazards.removal import LOOP, Place, places_of, without, written
+from tests.hazards.removal_kernels import EXCHANGES, RUNS
 
 SEEDS = (None, 1)
 HINT = ("setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous Instructions: setmaxnreg). Who does "

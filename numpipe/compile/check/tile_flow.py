@@ -23,8 +23,9 @@ from typing import Any
 
 from ...arch.dtypes import BOOL
 from ...core import numba as nb
+from ...core.op import does
 from ...diagnostics.errors import Position
-from ...language.tiles import elementwise, mma, tile
+from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
 from ...language.tiles.tile_cuda import InFlightType, TileType
 from ...plan.unit import Unit
@@ -70,7 +71,8 @@ class _Function:
                     self.made[statement.target.name] = statement
                     self.home[statement.target.name] = label
         self.constant: dict[str, bool] = {}
-        self.products = {name: statement.value for name, statement in self.made.items() if self._calls(statement.value, mma.wgmma)}
+        self.products = {name: statement.value for name, statement in self.made.items()
+                          if does(self._operation(statement.value), "issues")}
         self.operands = {name: self._origin(call.args[1].name) for name, call in self.products.items()
                          if isinstance(types[call.args[1].name], TileType)}
 
@@ -85,7 +87,7 @@ class _Function:
 
     def _waited(self, value: Any) -> int | None:
         """How many groups a wait leaves; None: an expression is none."""
-        if not self._calls(value, mma.wgmma_wait, mma.wait_for):
+        if not does(self._operation(value), "waits"):
             return None
         return nb.literal(self.types[value.args[1].name]) if len(value.args) > 1 else 0
 

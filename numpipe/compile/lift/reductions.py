@@ -21,7 +21,7 @@ from .nodes import assign, load, located, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
 
-_LOADS = ("__np_steps", "__np_make_pipeline", "__np_emitted", "__np_emitted_alone", "__np_copy_gmem_to_smem",
+_LOADS = ("__np_steps", "__np_make_pipeline", "__np_emitted", "__np_copy_gmem_to_smem",
           "__np_copy_smem_to_gmem", "__np_commit_smem", "__np_commit_smem_to_gmem_group", "__np_wait_smem_to_gmem",
           "__np_async_prefetch", "__np_barrier_arrive", "__np_barrier_wait")
 

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError
 from ...language.memory import copies
-from ...language.pipeline import emit, emit_single, pipelines
+from ...language.pipeline import emit, pipelines
 from ...language.tiles import atomics
 from .fold import Constants, named_tuple, stores
 from .lift import read
@@ -31,7 +31,7 @@ def stored(source: Source, *, surely: bool = False) -> set[str]:
 
 TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
 """functions that change a view of an array, by the place of the argument `dst`"""
-MAKERS = pipelines.pipeline, emit.emit_pipeline_warp_specialized, emit_single.emit_pipeline
+MAKERS = pipelines.pipeline, emit.emit_pipeline_warp_specialized, emit.emit_pipeline
 
 
 class _Stores:

@@ -27,8 +27,7 @@ from typing import Any
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError, SpecError
 from ...language.grid import programs
-from ...language.pipeline.emit import emit_pipeline_warp_specialized
-from ...language.pipeline.emit_single import emit_pipeline
+from ...language.pipeline.emit import emit_pipeline, emit_pipeline_warp_specialized
 from ...plan.specs import BlockSpec
 from . import lambdas
 from .fold import Constants, stores

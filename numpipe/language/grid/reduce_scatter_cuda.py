@@ -9,8 +9,8 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cluster
 from ...plan.context_cuda import ContextType, cluster_place, compute_warpgroup
-from ..memory.peers_cuda import rank
 from ..memory.shared_cuda import BarriersType, barrier_address
+from ..tiles.peers_cuda import rank
 from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
 from . import reduce_scatter as source
 from .reduce_scatter import SumsPlan

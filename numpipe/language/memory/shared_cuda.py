@@ -65,9 +65,8 @@ nb.struct_model(SlotsType, lambda ty: [("address", I32)])
 nb.struct_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
 with_at(SlotsType)
 with_at(BarriersType)
-nb.constant_attribute(SlotsType, "shape", lambda ty: ty.plan.kind.shape)
-nb.constant_attribute(SlotsType, "dtype", lambda ty: ty.plan.kind.dtype.name)
-nb.constant_attribute(BarriersType, "shape", lambda ty: ty.shape)
+nb.constant_attributes(SlotsType, None, shape=lambda ty: ty.plan.kind.shape, dtype=lambda ty: ty.plan.kind.dtype.name)
+nb.constant_attributes(BarriersType, None, shape=lambda ty: ty.shape)
 
 
 # ---- views

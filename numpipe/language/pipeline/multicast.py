@@ -16,14 +16,11 @@ PTX ISA, "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
-from ...core.lanes import each_warp
 from ...core.machine import current
-from ...core.op import op
-from ...intrinsics import cluster, mbarrier
 from ...plan.block import Block
-from ...plan.cluster import mask_of, place_of, rank_of, share_of, shifted
+from ...plan.cluster import mask_of, place_of, rank_of, share_of
 from ...plan.plans import RingPlan
 
 
@@ -32,19 +29,6 @@ class Ring(Protocol):
 
     plan: RingPlan
     step: int
-
-
-@op
-def arrive_at_peers(ring: Ring, part: int, address: Any) -> None:
-    """By a lane of each warp for each: arrive on the consumed barrier at `address`, in all CTAs that fill a part of a slot."""
-    peers = ring.plan.peers[part]
-    if len(peers) == 1:
-        each_warp(mbarrier.arrive, address)
-        return
-    dims = ring.plan.cluster
-    here = place_of(current().cta, dims)
-    for shift in peers:
-        each_warp(mbarrier.arrive_remote, cluster.map_shared(address, rank_of(shifted(here, shift, dims), dims)))
 
 
 def own_share(ring: Ring, block: Block) -> tuple[int, int, int]:

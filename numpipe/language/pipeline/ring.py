@@ -11,11 +11,11 @@ slot ``s % S``; it is that slot's phase number ``s // S``::
     ready[slot]     1 arrival and the tiles' bytes complete a phase: the tiles have landed
     consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
 
-A body that waits for its operands one by one (`manual_ready`), or releases them so (`manual_consumed`), has a ready, or
-consumed, barrier for each of them; the slot is then filled in *parts*, an operand each (`RingPlan.parts`). What the body
-does in that case and the ring does in the other are the same functions, `await_ready` and `release`. The ring stays
-right without the body's waits: what is released is waited for first, so that no slot is filled again while an old copy is
-on its way.
+`protocol.BARRIERS` has these numbers, `protocol.MOMENTS` what is noted on the way. A body that waits for its operands one by one,
+or releases them so, has a ready, or consumed, barrier for each of them (`RingPlan.manual`); the slot is then filled in *parts*,
+an operand each (`RingPlan.parts`). What the body does in that case and the ring does in the other are the same functions,
+`await_ready` and `release`. The ring stays right without the body's waits: what is released is waited for first, so that no slot
+is filled again while an old copy is on its way.
 
 A ring's steps are those of its pipeline, unless its blocks depend on the first few dimensions of the grid only: then a step is
 a block, filled when one of these indices changes, and released when the last pipeline step that uses it is done (`begins`,
@@ -49,9 +49,10 @@ from ...plan.context import Context, counter, set_counter
 from ...plan.plans import RingPlan
 from ...plan.profiling import mark
 from ...plan.unit import Unit
+from ..tiles import products
 from ..tiles.refs import GmemRef, SmemTile
 from ..tiles.tma import Copy
-from .multicast import agree, arrive_at_peers, own_share
+from .multicast import agree, own_share
 
 
 class Ring:
@@ -72,8 +73,8 @@ class Ring:
                  grid: tuple[Any, ...], steps: Any, waited: tuple[int, ...] = ()) -> None:
         self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
         self.waited, self.slots, self.delay, self.private = waited, plan.slots, plan.delay, bool(plan.private)
-        self.awaits, self.releases = not plan.manual_ready, not plan.manual_consumed
-        self.unreleased = plan.delay - plan.manual_consumed
+        self.awaits, self.releases = "ready" not in plan.manual, "consumed" not in plan.manual
+        self.unreleased = plan.delay - ("consumed" in plan.manual)
         self.writers = 128 * np_.unit.compute_wgs
         self.first = counter(np_, plan.index)
         self.step = 0
@@ -110,15 +111,9 @@ def stage_of(ring: Ring, slot: Any) -> Any:
 
 
 @op
-def ready(ring: Ring, slot: Any, part: int) -> Any:
-    """Address of the ready[slot] that a part completes."""
-    return ring.plan.ready_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
-
-
-@op
-def consumed(ring: Ring, slot: Any, part: int) -> Any:
-    """Address of the consumed[slot] that frees a part."""
-    return ring.plan.consumed_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
+def barrier(ring: Ring, kind: str, slot: Any, part: int) -> Any:
+    """Address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs to."""
+    return ring.plan.barrier_at(kind, part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
 
 
 @op
@@ -141,7 +136,7 @@ def announces(ring: Ring, part: int, loaded: bool) -> bool:
 @op
 def begins_consumed(ring: Ring, part: int) -> bool:
     """Whether a part is the first of those that share its consumed barrier."""
-    return part in ring.plan.consumed_parts
+    return part in ring.plan.parts_of("consumed")
 
 
 @op
@@ -164,10 +159,10 @@ def check_released(ring: Ring, k: Any) -> None:
     """The simulator raises where a body, in step k - 1, left a part unreleased. Nothing on the GPU, which would wait for ever."""
     plan = ring.plan
     used = int(k) - 1 - plan.delay
-    if not plan.manual_consumed or used < 0 or not ends(ring, used):
+    if "consumed" not in plan.manual or used < 0 or not ends(ring, used):
         return
     step = step_of(ring, used, 0)
-    for part in plan.consumed_parts:
+    for part in plan.parts_of("consumed"):
         if (part, int(step)) not in ring.released:
             raise release_misused(ring, part, step, False)
 
@@ -178,7 +173,7 @@ def release_misused(ring: Ring, part: int, step: Any, again: bool) -> Simulation
     late = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
     did, harm = (("arrives twice", "the tile would be loaded over while another warpgroup reads it") if again else
                  ("did not arrive", "the memory role would wait for ever"))
-    barrier = f"consumed[{slot}]{unit.whose(plan, part, True)}"
+    barrier = f"consumed[{slot}]{unit.whose(plan, part, 'consumed')}"
     mend = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{late}"
     return failure(
         PipelineRace if again else PipelineDeadlock, "too-many-arrivals" if again else "too-few-arrivals",
@@ -261,7 +256,7 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
-    for copy in copies_of(ring, ring.plan.parts[part], indices, slot, ready(ring, slot, part)):
+    for copy in copies_of(ring, ring.plan.parts[part], indices, slot, barrier(ring, "ready", slot, part)):
         copy.load()
 
 
@@ -309,20 +304,20 @@ def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
     note(ring, "fill", step, part)
     slot = slot_of(ring, step)
     if begins_consumed(ring, part):
-        mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)
+        mbarrier.wait(barrier(ring, "consumed", slot, part), phase_of(ring, step) - 1, step)
     mark(ring, "issue", step, part)
     if announces(ring, part, False):
-        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+        mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))
     copy_in(ring, indices, slot, part)
     if announces(ring, part, True):
-        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+        mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))
     mark(ring, "issued", step, part)
 
 
 @helper
 def await_consumed(ring, part, step):  # type: ignore[no-untyped-def]
     """Wait until a part of the slot of `step` has been released."""
-    mbarrier.wait(consumed(ring, slot_of(ring, step), part), phase_of(ring, step), step)
+    mbarrier.wait(barrier(ring, "consumed", slot_of(ring, step), part), phase_of(ring, step), step)
 
 
 # ---- load ring, compute role -------------------------------------------------------------------------------------
@@ -330,16 +325,16 @@ def await_consumed(ring, part, step):  # type: ignore[no-untyped-def]
 def await_ready(ring, part, step):  # type: ignore[no-untyped-def]
     """Wait until a part of `step`, and those that share its ready barrier, have landed."""
     note(ring, "wait", step, part)
-    mbarrier.wait(ready(ring, slot_of(ring, step), part), phase_of(ring, step), step)
+    mbarrier.wait(barrier(ring, "ready", slot_of(ring, step), part), phase_of(ring, step), step)
     note(ring, "compute", step, part)
 
 
 @helper
 def release(ring, part, step):  # type: ignore[no-untyped-def]
-    """Give a part of the slot of `step` back: every warp for itself, because wgmma.wait_group is a wait per warp."""
-    each(ring, "ready", part, await_ready, step)  # the body may have left it out
+    """Give a part of the slot of `step` back: its products have been waited for."""
+    each(ring, "unwaited", part, await_ready, step)  # the body may have left it out
     note(ring, "release", step, part)
-    arrive_at_peers(ring, part, consumed(ring, slot_of(ring, step), part))
+    products.commit_to(ring, part, barrier(ring, "consumed", slot_of(ring, step), part))
 
 
 @helper

@@ -73,18 +73,11 @@ _of_step(source.phase_of, lambda b, ring, step: b.udiv(step, nb.const(ring.plan.
 _of_step(source.stage_of, stage_of)
 
 
-def _barrier_of_slot(operation: Any, base: Any) -> None:
-    """An operation (ring, slot, part) -> address."""
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
-        first = base(ring.plan, nb.literal(part))
-        return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
-            own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
-
-
-_barrier_of_slot(source.ready, RingPlan.ready_at)
-_barrier_of_slot(source.consumed, RingPlan.consumed_at)
+@cuda_meaning(source.barrier)
+def _barrier(_context: Any, ring: Any, kind: Any, slot: Any, part: Any) -> Any:
+    first = ring.plan.barrier_at(nb.literal(kind), nb.literal(part))
+    _, builder, args = yield I32(ring, kind, I32, part)
+    return builder.add(own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[2], nb.const(3)))
 
 
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
@@ -97,13 +90,13 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
 
 
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
-_constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
+_constant_of_part(source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), nb.types.boolean)
 _constant_of_part(source.announces, RingPlan.announces, nb.types.boolean)
 nb.constant_attributes(RingType, I32, slots=lambda ring: ring.plan.slots, delay=lambda ring: ring.plan.delay,
-                       unreleased=lambda ring: ring.plan.delay - ring.plan.manual_consumed,
+                       unreleased=lambda ring: ring.plan.delay - ("consumed" in ring.plan.manual),
                        writers=lambda ring: 128 * ring.context.unit.compute_wgs)
-nb.constant_attributes(RingType, nb.types.boolean, awaits=lambda ring: not ring.plan.manual_ready,
-                       releases=lambda ring: not ring.plan.manual_consumed, private=lambda ring: bool(ring.plan.private))
+nb.constant_attributes(RingType, nb.types.boolean, awaits=lambda ring: "ready" not in ring.plan.manual,
+                       releases=lambda ring: "consumed" not in ring.plan.manual, private=lambda ring: bool(ring.plan.private))
 nb.field_attributes(RingType, first=I32, grid=lambda ring: nb.types.UniTuple(I32, ring.rank))
 
 
@@ -235,7 +228,9 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     returned = index_maps_return(typing_context, ring, indices, operands)
     context, builder, args = yield nb.types.void(ring, indices, I32, part)
     value = nb.fields(context, builder, ring, args[0])
-    barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
+    kind = nb.types.literal("ready")
+    of_slot = args[0], nb.nothing(context), args[2], args[3]
+    barrier = nb.call(context, builder, source.barrier, (ring, kind, I32, part), of_slot)[1]
     for copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1], args[2],
                           barrier):
         copy.load()

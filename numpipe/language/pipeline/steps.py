@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.arith import successor
-from ...core.machine import current
+from ...core.lanes import one_lane
 from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
-from ...intrinsics import wgmma
 from ...plan.context import Context
 from ...plan.trees import Tree, made
+from ..tiles import products
 from .order_tokens import skip_turn
 from .outputs import begin_block, check_start, end_block
 from .ring import (
@@ -43,6 +43,7 @@ from .ring import (
     tiles_of,
     unravel,
 )
+from .single import fill_slots, fill_used
 from .turns import pass_turn
 
 
@@ -123,7 +124,7 @@ class LoopFacts:
 
     rings: Any
     outs: Any
-    manual: tuple[bool, bool]
+    manual: tuple[str, ...]
     passes_turn: bool
 
     @property
@@ -134,12 +135,12 @@ class LoopFacts:
     @property
     def passes_early(self) -> bool:
         """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
-        return self.passes_turn and not any(self.manual)
+        return self.passes_turn and not self.manual
 
     @property
     def passes_late(self) -> bool:
         """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
-        return self.passes_turn and any(self.manual)
+        return self.passes_turn and bool(self.manual)
 
 
 class Loop(LoopFacts):
@@ -148,16 +149,16 @@ class Loop(LoopFacts):
     rings         a step's, in the order of their first operands; `outs` are those of its outputs
     arrays, tree  leaves of what the pipeline is called on, and their shape
     places        where each is
-    manual        whether the body waits for, and whether it releases, its operands
+    manual        the kinds of barriers that the body uses itself, for each operand
     grid, total   steps in each dimension, and in all
     steps         those that this warpgroup runs; `unequal`: they may be fewer than `total`
-    groups        wgmmas that every step is sure to issue
+    groups        products that every step is sure to issue
     passes_turn   whether it is the last of a tile's, so that its end passes the turn (`turns`)
     tokens        the order tokens whose blocks a step goes through, in order (`order_tokens`)
     """
 
     def __init__(self, np_: Context, rings: tuple[Ring, ...], arrays: Sequence[Any], tree: Tree,
-                 places: tuple[Place | None, ...], manual: tuple[bool, bool], grid: tuple[Any, ...], total: Any,
+                 places: tuple[Place | None, ...], manual: tuple[str, ...], grid: tuple[Any, ...], total: Any,
                  steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = (), passes_turn: bool = False,
                  tokens: tuple[int, ...] = ()) -> None:
         self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
@@ -201,20 +202,20 @@ def finish(loop: Loop) -> None:
 
 @op
 def await_products(loop: Loop) -> None:
-    """Before rings release slots: wait until only wgmmas of steps whose slots are kept are in flight.
+    """Before rings release slots: wait until only products of steps whose slots are kept are in flight.
 
-    Every wgmma is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
+    Every product is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
     to the last `delay` steps. Nothing where the body releases, or where no ring does before the loop's end.
     """
     pending = pending_groups(loop.rings, loop.groups)
     if pending is not None:
-        current().wgmma_wait(pending)
+        products.drain(pending)
 
 
 def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
-    """Groups that may stay in flight while rings release; 7 is the most that wgmma.wait_group can leave."""
-    delays = [ring.plan.delay for ring in rings if not ring.plan.manual_consumed and ring.plan.dims != 0]
-    return min(7, min(delays) * groups) if delays else None
+    """Groups that may stay in flight while rings release."""
+    delays = [ring.plan.delay for ring in rings if "consumed" not in ring.plan.manual and ring.plan.dims != 0]
+    return min(products.MOST, min(delays) * groups) if delays else None
 
 
 @op
@@ -321,8 +322,21 @@ def pass_tokens(loop: Loop) -> None:
 def pass_by(ring, k):  # type: ignore[no-untyped-def]
     """Release what step k begins, unused, when it has landed."""
     if begins(ring, k):
-        each(ring, "landing", 0, await_ready, step_of(ring, k, 0))
+        each(ring, "ready", 0, await_ready, step_of(ring, k, 0))
         each(ring, "consumed", 0, release, step_of(ring, k, 0))
+
+
+@helper
+def begin_alone(loop):  # type: ignore[no-untyped-def]
+    """Before a single-stream loop."""
+    one_lane(over, loop, fill_slots)
+
+
+@helper
+def refill(loop, k):  # type: ignore[no-untyped-def]
+    """Before step k of a single-stream loop: what was released is filled again at once."""
+    if k > 0:
+        one_lane(over, loop, fill_used, k)
 
 
 @helper
@@ -338,7 +352,7 @@ def end_loop(loop, k):  # type: ignore[no-untyped-def]
     """After the last step, k - 1: release and store what is left. Others may have their turn: all products are issued."""
     finish(loop)
     only_if(loop, "passes_early", pass_turn_of)
-    wgmma.wait_group(0)
+    products.drain(0)
     over(loop, release_rest, k)
     over_outputs(loop, end_block, loop.grid, k)
     only_if(loop, "passes_late", pass_turn_of)
@@ -354,13 +368,14 @@ def pass_turn_of(loop):  # type: ignore[no-untyped-def]
 def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     """Before step k of `steps`: release what no product reads any more, wait for the next tiles; False after the last step.
 
-    A slot is released `delay` steps after its last use, behind a wait that leaves the newer steps' wgmmas in flight. A body that
+    A slot is released `delay` steps after its last use, behind a wait that leaves the newer steps' products in flight. A body that
     releases has done so for all but the last `delay` steps when the loop ends.
     """
     over(loop, check_released, k)
     if k < steps:
         await_products(loop)
         over(loop, release_due, k)
+        only_if(loop, "single", refill, k)
         begin_step(loop, k)
         return True
     end_loop(loop, k)

@@ -6,10 +6,10 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...intrinsics import wgmma
 from ...plan.context_cuda import ContextType
 from ...plan.trees import Tree
 from ...plan.trees_cuda import build_value, made
+from ..tiles import products
 from ..tiles.refs_cuda import SmemType
 from . import steps as source
 from .order_tokens import skip_turn
@@ -25,7 +25,7 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
     that are compiled once."""
 
     def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
-                 places: tuple[Place | None, ...], manual: tuple[bool, bool], rank: int, unequal: bool, groups: int,
+                 places: tuple[Place | None, ...], manual: tuple[str, ...], rank: int, unequal: bool, groups: int,
                  outs: tuple[RingType, ...] = (), passes_turn: bool = False, tokens: tuple[int, ...] = ()) -> None:
         self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
         self.manual, self.rank, self.unequal, self.outs = manual, rank, unequal, outs
@@ -114,7 +114,7 @@ def _await_products(_context: Any, loop: Any) -> Any:
     context, builder, _ = yield nb.types.void(loop)
     if loop.pending is not None:
         kind, value = nb.immediate(loop.pending)
-        nb.call(context, builder, wgmma.wait_group, (kind,), (value,))
+        nb.call(context, builder, products.drain, (kind,), (value,))
 
 
 @cuda_meaning(source.pass_tokens)

@@ -89,7 +89,7 @@ def register_steps(rows: int, b: Operand) -> tuple[tuple[tuple[int, int], ...], 
     return tuple(tuple((0, cb + (y >> 4)) for y in b.offsets[0]) for _ in range(rows // 64))
 
 
-@op
+@op(products="issues")
 def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     """``acc + a @ b`` on the tensor cores, asynchronously (PTX ISA, "wgmma.mma_async").
 
@@ -134,7 +134,7 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     return Tile(result, form.shape, form.dtype)
 
 
-@op
+@op(products="waits")
 def wgmma_wait(acc: Any, pending: int = 0) -> Any:
     """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns the accumulator.
 
@@ -153,7 +153,7 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
     return acc if pending or isinstance(acc._value, np.ndarray) else Tile(acc.value, acc.shape, acc.dtype)
 
 
-@op
+@op(products="waits")
 def wait_for(acc: Any, pending: int) -> Any:
     """``wgmma_wait(acc)``: of a tile that `pending` groups have been issued behind."""
     if not isinstance(acc, Tile) or acc.inert:

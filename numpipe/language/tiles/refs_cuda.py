@@ -129,10 +129,8 @@ def with_at(kind: type) -> None:
 
 nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
 with_at(SharedType)
-nb.constant_attribute(SharedType, "shape", lambda ty: ty.layout.shape)
-nb.constant_attribute(SharedType, "dtype", lambda ty: ty.dtype.name)
-nb.constant_attribute(GmemType, "dtype", lambda ty: ty.arg.dtype.name)
-nb.constant_attribute(GmemType, "ndim", lambda ty: ty.arg.ndim)
+nb.constant_attributes(SharedType, None, shape=lambda ty: ty.layout.shape, dtype=lambda ty: ty.dtype.name)
+nb.constant_attributes(GmemType, None, dtype=lambda ty: ty.arg.dtype.name, ndim=lambda ty: ty.arg.ndim)
 nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
              lambda c, b, ty, value: gmem_value(c, b, ty, value).shape)
 

@@ -170,7 +170,5 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
 
 for _cls in (TileType, InFlightType):
     nb.method(_cls, "astype", source.astype)
-nb.constant_attribute(TileType, "shape", lambda ty: ty.shape)
-nb.constant_attribute(TileType, "dtype", lambda ty: ty.dtype.name)
-nb.constant_attribute(InFlightType, "shape", lambda ty: ty.tile.shape)
-nb.constant_attribute(InFlightType, "dtype", lambda ty: ty.tile.dtype.name)
+nb.constant_attributes(TileType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
+nb.constant_attributes(InFlightType, None, shape=lambda ty: ty.tile.shape, dtype=lambda ty: ty.tile.dtype.name)

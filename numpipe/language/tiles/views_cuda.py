@@ -68,8 +68,7 @@ class Block:
 
 
 with_at(GmemType)
-nb.constant_attribute(ViewType, "shape", lambda ty: ty.shape)
-nb.constant_attribute(ViewType, "dtype", lambda ty: ty.dtype.name)
+nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
 
 def is_slice(part: Any) -> bool | None:

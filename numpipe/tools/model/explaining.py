@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ... import launch
-from ...arch.hopper import HOPPER
 from ...compile.check import blame
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
@@ -60,7 +59,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         raise SpecError(f"explain: a kernel is expected, as @numpipe.kernel makes it, got a {type(kernel).__name__}")
     device.tensor_busy_clock(clock)
     asked = kernel.described(args, named, out, shapes=True)
-    grid = asked.grid(launch.Device(0, device.name, (9, 0), device.sms, 0, HOPPER.smem_bytes))
+    grid = asked.grid(launch.Device(0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes))
     if 0 in grid:
         raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
     used: Resources | None = kernel.inspect("resources", *args, out=out, **named) if _compiles(compiled) else None
@@ -79,7 +78,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
         loaded=_arrays(work.total, "load"), stored=_arrays(work.total, "store"),
-        smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)), smem_limit=HOPPER.smem_bytes,
+        smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)), smem_limit=unit.target.smem_bytes,
         registers=registers, slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
         waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,

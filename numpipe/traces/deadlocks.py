@@ -1,0 +1,195 @@
+"""Why nobody can go on: who waits for what, in what state the mbarriers are, who should have arrived; as a report.
+
+From plain data, so that a deadlock of the simulated SM and a hung kernel on the GPU read the same::
+
+    gemm.py:41: CTA (0, 0, 0): every warpgroup waits and nothing is in flight
+      warpgroup 0 (compute): blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3 at gemm.py:43 in matmul
+      warpgroup 1 (memory): blocked on consumed[1] of a, b @ gemm.py:41 phase 0 step 3 at gemm.py:41 in matmul
+      consumed[1] of a, b @ gemm.py:41: phase 0, 4 of 4 arrivals missing, 0 bytes missing
+      hint: consumed[1] of a, b @ gemm.py:41 still misses 4 of 4 arrivals in phase 0: a slot was never released, …
+      mend:   warpgroup 0 (compute) releases slot 1 of a, b @ gemm.py:41 after step 1: …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..diagnostics.reports import Barrier, Party, Report
+from .protocol import BARRIERS
+
+WAITS = "every warpgroup waits and nothing is in flight"
+FINISHED = "finished"
+"""what a party did that is not there any more"""
+
+
+class Hint(NamedTuple):
+    """What is probably missing: the line that says so, which hazard that makes it, and what to write instead.
+
+    sure   whether it is a cause for certain, not what follows from another one
+    """
+
+    hazard: str
+    text: str
+    mend: str = ""
+    sure: bool = True
+
+
+def blocked_on(barrier: str, phase: int, step: int | None = None) -> str:
+    """What a `Party` did that waits for an mbarrier.
+
+    >>> blocked_on("ready[1] of a, b @ gemm.py:41", 1, 3)
+    'blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3'
+    """
+    return f"blocked on {barrier} phase {phase}" + (f" step {step}" if step is not None and step >= 0 else "")
+
+
+def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint] = (),
+             kernel: str = "") -> Report:
+    """The report of a deadlock.
+
+    where     the first line: ``CTA (0, 0, 0): every warpgroup waits and nothing is in flight``
+    waiting   a party for each warpgroup of the CTA: what it does (`blocked_on`, or `FINISHED`), its lines, and the barrier,
+              phase, ring, slot and step that it waits for
+    barriers  those in the middle of a phase, or waited for
+    hints     what is known beside the mbarriers: named barriers, registers
+
+    Its hazard is what the hints say for certain: "too-few-arrivals", "wrong-expect-tx", "register-budget",
+    "named-barrier-mismatch"; else "deadlock".
+    """
+    found = about(waiting, barriers)
+    sure = [hint for hint in (*hints, *found) if hint.sure]
+    shown = [*hints, *(hint for hint in found if hint.sure or not sure)]
+    first = next(iter(sure or shown), Hint("deadlock", WAITS))
+    return Report(first.hazard if sure else "deadlock", _text(where, waiting, barriers, shown), waiting=tuple(waiting),
+                  barriers=tuple(barriers), cause=first.text.removeprefix("hint: "), mend=first.mend, kernel=kernel)
+
+
+def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint]) -> str:
+    lines = [where]
+    for party in waiting:
+        at = f" at {' <- '.join(map(str, party.lines))}" if party.lines else ""
+        lines.append(f"  {_name(party, waiting)}: {party.did}{at}")
+    for barrier in barriers:
+        misses = (f"{barrier.pending} of {barrier.count} arrivals missing, {barrier.missing_bytes} bytes missing" if barrier.known
+                  else "what it misses is not known")
+        lines.append(f"  {barrier.name}: phase {barrier.phase}, {misses}"
+                     + (f"; arrived: {_arrived(barrier)}" if barrier.arrived else ""))
+    lines += [f"  {hint.text}" for hint in hints]
+    lines += [f"  mend:   {mend}" for mend in dict.fromkeys(hint.mend for hint in hints) if mend]
+    return "\n".join(lines)
+
+
+def _name(party: Party, waiting: Sequence[Party]) -> str:
+    """Of a warpgroup, with its CTA where there are several."""
+    return party.name if len({other.cta for other in waiting}) < 2 else f"{party.name} of CTA {party.cta}"
+
+
+def _arrived(barrier: Barrier) -> str:
+    return ", ".join(f"{who} x {times}" for who, times in barrier.arrived)
+
+
+# ---- what is missing ----------------------------------------------------------------------------------------------------------
+def about(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
+    """What the state of the mbarriers says."""
+    found = []
+    for barrier in barriers:
+        row = BARRIERS.get(barrier.kind)
+        if barrier.kind == "sums" and (barrier.waiters or barrier.missing_bytes > 0):
+            found.append(_sums(barrier))
+        elif barrier.missing_bytes and not barrier.pending:
+            shared = row is not None and row.completes == "memory" and len({party.cta for party in waiting}) > 1
+            found.append(_share(barrier) if shared else _bytes(barrier))
+        elif barrier.waiters and barrier.pending:
+            about_kind = _not_arrived if row is None else _not_loaded if row.completes == "memory" else _not_released
+            found.append(about_kind(barrier, waiting))
+    return found
+
+
+def _bytes(barrier: Barrier) -> Hint:
+    """All have arrived, and bytes are missing."""
+    brought = "more were announced than the copies of this phase bring"
+    if barrier.expected is not None:
+        brought = (f"expect_tx announced {barrier.expected} bytes, the copies of this phase brought "
+                   f"{barrier.expected - barrier.missing_bytes}")
+    return Hint("wrong-expect-tx", f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes and no copy is in flight: "
+                f"{brought}", "announce the bytes of all copies that are issued for the phase, and no more")
+
+
+def _share(barrier: Barrier) -> Hint:
+    """In a cluster: this CTA has loaded its own share of a step, and another one not."""
+    return Hint("multicast-mismatch", f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes of step {barrier.step} and "
+                "no copy is in flight: another CTA of the cluster has not loaded its share of that step",
+                "the same pipelines with the same grids, and as many tiles, in all CTAs along collective_axes")
+
+
+def _sums(barrier: Barrier) -> Hint:
+    """In a cluster: another CTA has not sent its sum of a tile, or has not read this one's."""
+    misses = (f"{barrier.missing_bytes} bytes" if barrier.missing_bytes else f"{barrier.pending} of {barrier.count} arrivals"
+              if barrier.known else "bytes or arrivals")
+    return Hint("too-few-arrivals", f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
+                "cluster does not exchange its sum of a tile",
+                "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever part of it they have")
+
+
+def _misses(barrier: Barrier) -> str:
+    return f"hint: {barrier.name} still misses {barrier.pending} of {barrier.count} arrivals in phase {barrier.phase}: "
+
+
+def _not_arrived(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """A barrier that is none of a pipeline's.
+
+    One that somebody has arrived at is nearer to the cause than one that waits for a blocked warpgroup.
+    """
+    some = barrier.pending < barrier.count
+    sure = some or all(party.did == FINISHED or _waits(party, barrier) for party in waiting)
+    if barrier.kind != "own":
+        return Hint("too-few-arrivals", f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
+                    "arrive", f"{barrier.pending} more arrivals in phase {barrier.phase} of {barrier.name}" + (
+                        f", or a count of {barrier.count - barrier.pending}" if some else "") if sure else "", sure)
+    text = (f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those who arrive (a "
+            "warpgroup's or a copy's arrival counts 4, one a warp)")
+    here = f"phase {barrier.phase} of {barrier.name}"
+    if some:
+        mend = (f"{_arrivals(-(-barrier.pending // 4))} more in {here}, or a Barrier with "
+                f"num_arrivals={(barrier.count - barrier.pending) // 4}")
+    else:
+        mend = f"{_arrivals(barrier.count // 4)} in {here}, by who does not wait for it before"
+    return Hint("too-few-arrivals", text, mend, sure)
+
+
+def _arrivals(number: int) -> str:
+    return f"{number} arrivals (barrier_arrive, or copies)" if number > 1 else "one arrival (barrier_arrive, or a copy)"
+
+
+def _waits(party: Party, barrier: Barrier) -> bool:
+    return (party.barrier, party.phase) == (barrier.name, barrier.phase)
+
+
+def _not_released(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """A slot that somebody still holds: who has gone on to later steps, or has finished, has not given it back."""
+    some, done = barrier.pending < barrier.count, [who for who, times in barrier.arrived for _ in range(times)]
+    missing = [party for party in waiting if party.role == "compute" and
+               done.count(_name(party, waiting)) < BARRIERS[barrier.kind].arrivals]
+    late = [party for party in missing if party.did == FINISHED or (
+        party.ring == barrier.ring and party.step is not None and barrier.step is not None and party.step > barrier.step)]
+    names = [_name(party, waiting) for party in late or missing] if done or not some else []
+    who, has, gives = (", ".join(names), "have", "release") if len(names) > 1 else (
+        names[0] if names else "one of the compute warpgroups", "has", "releases")
+    slot = f"slot {barrier.slot} of {barrier.ring} after step {barrier.step}"
+    sure = some or bool(late)
+    return Hint("too-few-arrivals", f"{_misses(barrier)}a slot was never released, or the count is too high for those who arrive: "
+                f"{who} {has} not released {slot}",
+                f"{who} {gives} {slot}, on every path through the body: one barrier_arrive a step on its consumed barrier, by all "
+                "four warps" if sure else "", sure)
+
+
+def _not_loaded(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """A slot that nobody has filled; what keeps the memory role from it is the cause, unless it has finished."""
+    loaders = [party for party in waiting if party.role == "memory"]
+    over = any(party.did == FINISHED for party in loaders)
+    who = ", ".join(f"{_name(party, waiting)} {'has' if over else 'is'} {party.did}" for party in loaders) or "nobody loads"
+    return Hint("too-few-arrivals", f"{_misses(barrier)}step {barrier.step} was never loaded into slot {barrier.slot} of "
+                f"{barrier.ring}: {who}",
+                "load as many steps as are computed: both roles go through the same pipelines, with the same grids" if over else "",
+                over)

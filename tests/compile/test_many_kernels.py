@@ -1,0 +1,48 @@
+"""A hundred kernels in one process: each one's own code, in no more time and little memory each."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KERNELS, FULL_EVERY = 28, 7
+MIB = 1.0
+"""of memory that a compile may keep: 0.4 to 0.5 as measured, 1.3 of a kernel with a pipeline; Numba forgets nothing"""
+
+
+@pytest.fixture(scope="module")
+def report() -> list[dict[str, Any]]:
+    """What tests/kernels/many_kernels.py says of each kernel. It has a process of its own, so that the memory is theirs."""
+    script = Path(__file__).parents[1] / "kernels" / "many_kernels.py"
+    ran = subprocess.run([sys.executable, str(script), str(KERNELS), str(FULL_EVERY)], capture_output=True, text=True, check=True,
+                         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    found: list[dict[str, Any]] = json.loads(ran.stdout)
+    return found
+
+
+def test_the_code_of_each_kernel_holds_its_own_constants_and_no_others(report: list[dict[str, Any]]) -> None:
+    assert [kernel["constants"] for kernel in report] == [[number] for number in range(KERNELS)]
+
+
+def test_no_two_kernels_have_an_entry_of_the_same_name(report: list[dict[str, Any]]) -> None:
+    assert len({kernel["entry"] for kernel in report}) == KERNELS
+
+
+def test_a_compile_keeps_little_memory(report: list[dict[str, Any]]) -> None:
+    early, late = report[KERNELS // 4], report[-1]
+    assert (late["mib"] - early["mib"]) / (late["number"] - early["number"]) < MIB
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["front end", "machine code"])
+def test_compiling_gets_no_slower(report: list[dict[str, Any]], full: bool) -> None:
+    seconds = [kernel["seconds"] for kernel in report if kernel["full"] is full][1:]  # the first one imports Numba
+    few = min(20, len(seconds) // 3)
+    first, last = statistics.median(seconds[:few]), statistics.median(seconds[-few:])
+    assert last < 1.8 * first, f"{first:.3f} s at first, {last:.3f} s at last"

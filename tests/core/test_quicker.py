@@ -1,0 +1,140 @@
+"""What numpipe puts in the place of parts of Numba while it compiles: the same answers, and Numba's own again afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import ArrayType
+from numpipe.compile.build import toolchain
+
+if toolchain() is not None:
+    pytest.skip(f"no compiler: {toolchain()}", allow_module_level=True)
+
+from numba import cuda
+from numba.cuda.core import postproc
+
+from numpipe.core.numba import hopper, quicker
+from tests.code_digests import plain
+from tests.kernels.kernels_for_tests import SMALL, gemm
+
+T16 = ArrayType((512, 512), np.float16)
+NUMBAS: dict[str, Any] = {name: getattr(owner, name) for owner, name, _ in quicker.replacements()}
+
+
+def compiled() -> Any:
+    """A product, compiled anew."""
+    return numpipe.Kernel(gemm().function, gemm().options).compiled(T16, T16, cfg=SMALL)
+
+
+def test_numba_is_left_as_it_was() -> None:
+    with hopper.compiling_for():
+        assert all(getattr(owner, name) is value for owner, name, value in quicker.replacements())
+    assert all(getattr(owner, name) is NUMBAS[name] for owner, name, _ in quicker.replacements())
+
+
+def test_the_replacements_were_compared_with_the_versions_of_numba_cuda_that_numpipe_allows() -> None:
+    """0.30.2, 0.30.3 and 0.30.4 have the same source of all that they stand for; of numba and llvmlite they replace nothing."""
+    assert [quicker.digest(functions) for _, _, functions in quicker.TABLE] == [known for _, known, _ in quicker.TABLE]
+    assert set(NUMBAS) == {"refresh", "run", "_runPass"}
+
+
+@pytest.fixture
+def another_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A version of Numba whose `PostProcessor.run` is written otherwise; what was run of it."""
+    ran: list[str] = []
+
+    def otherwise_written(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        ran.append(self.func_ir.func_id.func_name)
+        NUMBAS["run"](self, emit_dels, extend_lifetimes)
+
+    monkeypatch.setattr(postproc.PostProcessor, "run", otherwise_written)
+    quicker.replacements.cache_clear()
+    yield ran
+    quicker.replacements.cache_clear()
+
+
+def test_where_numba_is_another_its_own_code_compiles_the_same_kernel_and_one_warning_says_so(another_numba: list[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        built = [compiled() for _ in range(2)]
+    told = [str(warning.message) for warning in caught if "numba-cuda" in str(warning.message)]
+    assert len(told) == 1 and " PostProcessor.run " in told[0] and metadata.version("numba-cuda") in told[0]
+    assert len(another_numba) > 20 and quicker.replacements() == ()
+    quicker.replacements.cache_clear()
+    with pytest.MonkeyPatch.context() as as_it_was:
+        as_it_was.setattr(postproc.PostProcessor, "run", NUMBAS["run"])
+        ours = compiled()
+    assert [plain(one.ptx) for one in built] == [plain(ours.ptx)] * 2 and ours.ptx.count("wgmma.mma_async") == 4
+
+
+@pytest.mark.parametrize("path", ["core.postproc:PostProcessor.gone", "core.gone:PostProcessor.run"])
+def test_a_function_that_numba_has_not_is_another_one(path: str) -> None:
+    assert quicker.digest((path,)) == ""
+
+
+OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, DeprecationWarning)"
+
+
+@pytest.mark.parametrize("numpys", [
+    "vars(np).pop('row_stack', None)",  # as NumPy 2.5
+    f"vars(np).pop('row_stack', None); {OLD} if name == 'row_stack' else old(name)",
+    "np.row_stack = lambda arrays: None",
+], ids=["dropped", "deprecated", "there"])
+def test_numpy_has_the_name_that_numba_looks_up_while_it_is_imported_and_no_longer(numpys: str) -> None:
+    program = (f"import warnings; import numpy as np; {numpys}; before = vars(np).get('row_stack'); import numpipe.core.numba; "
+               "assert vars(np).get('row_stack') is before; print('imported')")
+    ran = subprocess.run([sys.executable, "-W", "error:row_stack:DeprecationWarning", "-c", program], capture_output=True,
+                         text=True)
+    assert ran.stdout == "imported\n", ran.stderr
+
+
+def in_another_thread(work: Callable[[], Any]) -> Any:
+    """What `work` returns or raises in a thread that begins while numpipe compiles, and has half a second of that time."""
+    answers: list[Any] = []
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except Exception as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=run)
+    with hopper.compiling_for():
+        thread.start()
+        thread.join(0.5)
+    thread.join()
+    return answers[0]
+
+
+def both_kinds(out: Any, chosen: Any) -> None:
+    out[0] = np.int32(1) if chosen > 0 else np.float32(0.5)
+
+
+BOTH_KINDS = cuda.types.void(cuda.types.float64[::1], cuda.types.int32)
+
+
+def test_a_plain_kernel_of_another_thread_is_compiled_as_numba_compiles_it() -> None:
+    wanted = cuda.compile_ptx(both_kinds, BOTH_KINDS, cc=(8, 0))[0]
+    found = in_another_thread(lambda: cuda.compile_ptx(both_kinds, BOTH_KINDS, cc=(8, 0))[0])
+    assert isinstance(found, str), found
+    assert ".target sm_80" in found and found.count("st.global") == wanted.count("st.global") > 0
+
+
+def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba holds no lock where it looks at what is compiled."""
+    monkeypatch.setattr(hopper.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(8, 0)))
+    library = hopper.compiler.compile_cuda(both_kinds, cuda.types.void, BOTH_KINDS.args, cc=(8, 0)).library
+    device, ptx = in_another_thread(lambda: (hopper.dispatcher.get_current_device().compute_capability,
+                                             library.get_asm_str(cc=(8, 0))))
+    assert device == (8, 0) and ".target sm_80" in ptx

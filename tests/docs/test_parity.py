@@ -1,0 +1,123 @@
+"""docs/parity.md: its tests exist, and parameters of pipelines are heeded: the simulated SM does something else."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numpipe import Trace
+from tests.kernels.pipeline_plans import Plan, allowed
+from tests.kernels.pipeline_sources import inputs, load
+from tests.misuse.test_misuse import MODULES
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "parity.md"
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+# ---- parameters
+LOOP, BODY = Plan(wgs=2, slots=3), Plan(form="body", wgs=2, slots=3)
+GRID = Plan(rank=2, slots=3)
+CHAIN = Plan(form="body", chain=2, chained="sites")
+HEEDED: dict[str, tuple[Plan, Plan]] = {
+    "max_concurrent_steps": (LOOP, replace(LOOP, slots=2)),
+    "delay_release": (LOOP, replace(LOOP, delay=1)),
+    "static grid": (replace(LOOP, slots=5, chain=2), replace(LOOP, slots=5, chain=2, static=True, extent=(4, 1, 1))),
+    "tree": (LOOP, replace(LOOP, tree="named")),
+    "manual_ready_barriers": (BODY, replace(BODY, ready=True)),
+    "manual_consumed_barriers": (BODY, replace(BODY, consumed=True)),
+    "carry_coroutine": (replace(BODY, carry="tile"), replace(BODY, carry="tile", context="coroutine")),
+    "memory_thread_idx": (BODY, replace(BODY, memory="first")),
+    "allocations": (CHAIN, replace(CHAIN, chained="shared")),
+    "invariant input": (LOOP, replace(LOOP, reads="none")),
+    "slowly changing input": (GRID, replace(GRID, reads="some")),
+    "no index map": (replace(LOOP, chain=2, reads="none"), replace(LOOP, chain=2, reads="origin")),
+    "revisited output": (replace(GRID, outputs=1), replace(GRID, outputs=1, writes="some")),
+    "steps_of": (LOOP, replace(LOOP, steps="unequal")),
+    "memory_space": (replace(LOOP, gmem=False), replace(LOOP, gmem=True)),
+    "BlockSpec.delay_release": (LOOP, replace(LOOP, own="delay")),
+    "buffer_count": (LOOP, replace(LOOP, own="slots")),
+}
+"""a plan without, and one with it, that differ in nothing else"""
+
+SAME = {"tree", "carry_coroutine", "memory_space"}
+"""other ways to write the same: it is enough that they compute what they must, which the covering array checks"""
+
+
+@functools.cache
+def seen(plan: Plan) -> tuple[Any, ...]:
+    """What the simulated SM did: events with their times, and the names of barriers and rings in them."""
+    trace = Trace()
+    grid = plan.grids()[-1 if plan.static else 4]
+    load(plan).simulate(*inputs(plan, grid), trace=trace)
+    return tuple((e.warpgroup, e.role, e.kind, e.start, re.sub(r"pipeline_\w+\.py:\d+", "", str(e.details))) for e in trace.events)
+
+
+@pytest.mark.parametrize("parameter", HEEDED)
+def test_a_pipeline_heeds(parameter: str) -> None:
+    without, with_it = HEEDED[parameter]
+    assert allowed(without) and allowed(with_it)
+    if parameter in SAME:
+        assert load(without) is not load(with_it)
+    assert (seen(without) == seen(with_it)) == (parameter in SAME)
+
+
+def goes_on(plan: Plan) -> bool:
+    """Whether the second pipeline's first loads begin before the first one's last step is computed."""
+    trace = Trace()
+    load(plan).simulate(*inputs(plan, (4,)), trace=trace)
+    notes = [(e.details["event"], e.details["step"]) for e in sorted(trace.of("note"), key=lambda e: e.start)]
+    return notes.index(("fill", 4)) < notes.index(("compute", 3))
+
+
+def test_a_chain_does_not_drain() -> None:
+    assert goes_on(replace(CHAIN, chained="shared", slots=3))
+
+
+def test_a_chain_drains_where_that_is_asked_for() -> None:
+    assert not goes_on(replace(CHAIN, chained="shared", slots=3, drain=True))
+
+
+# ---- the page
+def rows() -> list[list[str]]:
+    lines = [line for line in PAGE.read_text(encoding="utf8").splitlines() if line.startswith("| ") and not line.startswith("|--")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def names(file: Path) -> set[str]:
+    """Of the tests of a file; of a file of misuse, of the kernels that are refused."""
+    if file.parent.name == "misuse":
+        return {case.kernel.name for module in MODULES if module.__file__ == str(file) for case in module.refused}
+    return {node.name for node in ast.parse(file.read_text(encoding="utf8")).body if isinstance(node, ast.FunctionDef)
+            and node.name.startswith("test_")}
+
+
+@pytest.mark.parametrize("row", [row for row in rows() if row[0] != "Pallas"], ids=lambda row: row[0][:40])
+def test_a_row_names_a_test_that_exists_or_says_no(row: list[str]) -> None:
+    assert len(row) == 3, row
+    _, ours, test = row
+    if ours.startswith("no"):
+        assert re.fullmatch(r"no\b.*", ours)
+    if not test.strip("| "):
+        assert ours.startswith("no"), f"neither a test nor a reason: {row}"
+        return
+    found = re.fullmatch(r"`((?:gpu/|misuse/)?\w+\.py)::(\w+)(?:\[([^\]]+)\])?`", test)
+    assert found, test
+    path, name, case = found.groups()
+    files = list((ROOT / "tests").rglob(path))
+    assert len(files) == 1 and name in names(files[0]), (test, files)
+    assert case is None or case in HEEDED, test
+
+
+def test_every_parameter_that_is_tried_has_a_row() -> None:
+    assert {case for row in rows() for case in re.findall(r"\[([^\]]+)\]`", row[-1])} == set(HEEDED)

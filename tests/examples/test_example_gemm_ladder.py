@@ -1,0 +1,41 @@
+"""examples/gemm_ladder.py: every rung right, clean, and one change away from the one below it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gemm_ladder.py"
+sys.path.insert(0, str(EXAMPLE.parent))
+
+import gemm_ladder  # noqa: E402
+
+RUNGS = gemm_ladder.RUNGS
+
+
+def test_simulated_it_prints_the_error_of_every_rung(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    monkeypatch.setattr(sys, "argv", ["gemm_ladder.py", "--target", "sim", "--shape", "200,264,136"])
+    gemm_ladder.main()
+    rows = re.findall(r"^(\S.*\S) +error (\S+) *$", capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _ in rows] == list(RUNGS) and all(1e-3 < float(error) < 3e-3 for _, error in rows)
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_the_build_gate_passes(name: str) -> None:
+    a = np.zeros((8, 8), np.float16)
+    kernel = gemm_ladder.kernel(RUNGS[name])
+    assert kernel.inspect("gate", a, a) == () and kernel.inspect("resources", a, a).clean
+
+
+def test_a_rung_has_the_one_thing_more_that_its_name_says() -> None:
+    rungs = list(map(dataclasses.asdict, RUNGS.values()))
+    changed = [{key for key in now if now[key] != before[key]} for before, now in itertools.pairwise(rungs)]
+    assert changed == [{"slots"}, {"specialized"}, {"tn"}, {"persistent"}, {"slots", "panels"}, {"order"}, {"policy"},
+                       {"tn", "slots", "panels", "schedule"}]

@@ -1,0 +1,269 @@
+"""examples/gemm_tuned.py: every config, simulated."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import epilogues
+import gemm_tuned
+import numpipe
+from gemm import inputs
+from numpipe.compile.build import toolchain
+from numpipe.language.tiles import store
+from tests.kernels.kernels_for_tests import operands, product
+from tests.kernels.launch_fakes import CudaArray, TorchTensor
+from tests.kernels.tuned_cases import EPILOGUES, FORMS, RANKS, layouts
+
+CONFIGS = gemm_tuned.CONFIGS
+
+
+@pytest.fixture(autouse=True)
+def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def test_it_is_shorter_than_a_page_of_options() -> None:
+    assert len(Path(gemm_tuned.__file__).read_text(encoding="utf8").splitlines()) <= 350
+
+
+def test_it_prints_the_error_of_every_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gemm_tuned.py", "--target", "sim", "--shape", "200,264,136"])
+    gemm_tuned.main()
+    rows = re.findall(r"^ *200,264,136  (\S+ \S+(?: cluster \d| split \d in a cluster)?) +(\S+)(?:  <- chosen)?$",
+                      capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _ in rows] == list(CONFIGS) and all(1e-3 < float(error) < 3e-3 for _, error in rows)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_has_as_many_slots_as_fit(name: str) -> None:
+    cfg = CONFIGS[name]
+    assert replace(cfg, slots=None, panels=cfg.panels or 4).depth == cfg.depth == cfg.slots
+    assert replace(cfg, slots=None, panels=None).depth >= cfg.depth
+
+
+def test_a_config_that_cannot_be_is_refused_with_the_numbers() -> None:
+    a, b = operands(64, 64, 64)
+    with pytest.raises(numpipe.SpecError, match="shared memory: .* B, but a CTA has 232448 B"):
+        gemm_tuned.matmul(a, b, cfg=replace(CONFIGS["ping-pong 128x192"], slots=6), target="sim")
+    with pytest.raises(numpipe.NumpipeError, match="a slot is 393216 B"):
+        gemm_tuned.matmul(a, b, cfg=gemm_tuned.Config(64, 128, 1024, slots=None), target="sim")
+
+
+def test_both_schedules_of_one_config_compute_the_same() -> None:
+    a, b = operands(256, 200, 328)
+    cfg = gemm_tuned.Config(128, 64, slots=None, panels=2)
+    for schedule in ("cooperative", "pingpong"):
+        c = gemm_tuned.matmul(a, b, cfg=replace(cfg, schedule=schedule), target="sim")
+        np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+
+
+# ---- layouts, batches, skinny shapes
+@pytest.mark.parametrize("ranks", RANKS, ids=str)
+def test_matrices_and_batches_of_either_major_order(ranks: tuple[int, int]) -> None:
+    for number, (a, b, out, expected) in enumerate(layouts(70, 136, 72, np.float16, ranks)):
+        cfg = CONFIGS[("ping-pong 128x128", "skinny 64x64")[number % 2]]
+        assert gemm_tuned.matmul(a, b, out=out, cfg=cfg, target="sim") is out
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_of_column_major_batches_tma_is_shown_the_transposes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, kernel = [], gemm_tuned.kernel
+    monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: lambda *arrays, **named: (
+        asked.append((form.a, form.b)), [x.flags.c_contiguous for x in arrays], kernel(cfg, form)(*arrays, **named))[1])
+    for a, b, _, _ in layouts(8, 16, 24, np.float16, (2, 2)):
+        assert gemm_tuned.matmul(a, b, target="sim", cfg=CONFIGS["ping-pong 128x128"]) == [True, True]
+    assert asked == [(x, y) for x in ("bmk", "bkm") for y in ("bnk", "bkn") for _ in "CF"]
+
+
+@pytest.mark.parametrize("ranks", RANKS[:2], ids=str)
+def test_a_column_major_output_is_the_transposed_product_through_the_store_ring(ranks: tuple[int, int],
+                                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, put = [], store.put
+    monkeypatch.setattr(store, "put", lambda ref, batch, start: (stored.append(batch.axes), put(ref, batch, start))[1])
+    *_, (a, b, out, expected) = layouts(70, 136, 72, np.float16, ranks)
+    gemm_tuned.matmul(a, b, out=out, cfg=CONFIGS["ping-pong 128x128"], target="sim")
+    np.testing.assert_array_equal(out, expected)
+    assert stored
+
+
+def test_arrays_without_a_transpose_are_passed_as_they_are_and_outputs_are_of_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[Any] = []
+    monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: lambda *arrays, **named: passed.append((*arrays, named["out"])))
+    cfg = CONFIGS["skinny 64x16"]
+    a, b, out = (CudaArray(4096 * i, shape, "<f2") for i, shape in enumerate(((16, 64), (256, 64), (16, 256)), 1))
+    gemm_tuned.matmul(a, b, out=out, cfg=cfg)
+    assert passed.pop() == (a, b, out)
+
+    made = []
+    monkeypatch.setattr(gemm_tuned.launch, "empty_like_kind", lambda info, *args: made.append(args) or np.zeros(args[0], args[1]))
+    x, y = TorchTensor(4096, (16, 64), "float16", (64, 1)), TorchTensor(8192, (256, 64), "float16", (64, 1))
+    gemm_tuned.matmul(x, y, cfg=cfg, stream=7)
+    assert made == [((16, 256), np.dtype(np.float16), 7)] and passed[0][:2] == (y, x) and passed[0][2].shape == (256, 16)
+
+
+@pytest.mark.parametrize(("m", "n"), [(5, 200), (200, 5), (64, 64)])
+def test_a_skinny_products_tiles_lie_along_the_longer_side(m: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, kernel, cfg = [], gemm_tuned.kernel, CONFIGS["skinny 64x16"]
+    monkeypatch.setattr(gemm_tuned, "kernel", lambda *args: lambda a, b, **named: (
+        made.append((len(a), len(b))), kernel(*args)(a, b, **named))[1])
+    a, b = operands(m, n, 136)
+    c = gemm_tuned.matmul(a, b, cfg=cfg, target="sim")
+    np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+    assert made == [(max(m, n), min(m, n))] and c.flags.c_contiguous
+
+
+@pytest.mark.parametrize("shapes, words", [
+    (((4,), (4, 4), None), r"'a' must have 2 dimensions, or 3 with batches, got shape \(4,\)"),
+    (((4, 8), (4, 16), None), r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(4, 16\); pass b.T of a b \(K, N\)"),
+    (((2, 4, 8), (3, 4, 8), None), r"'a' \(2, 4, 8\) has 2 batches, 'b' \(3, 4, 8\) has 3"),
+    (((2, 4, 8), (4, 8), (4, 4)), r"'out' must be \(2, 4, 4\), got \(4, 4\)")])
+def test_shapes_that_do_not_fit_are_refused_by_name(shapes: tuple[Any, ...], words: str) -> None:
+    a, b, out = (None if shape is None else np.zeros(shape, np.float16) for shape in shapes)
+    with pytest.raises(numpipe.SpecError, match=f"matmul: .*{words}"):
+        gemm_tuned.matmul(a, b, out=out, target="sim")
+
+
+# ---- epilogues
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_a_product_ends_with(name: str) -> None:
+    for number, batches in enumerate((0, 2)):
+        cfg = CONFIGS[("cooperative 128x128", "skinny 64x64")[number]]
+        assert EPILOGUES[name].run(70, 136, 72, batches=batches, cfg=cfg, target="sim") < 3e-4
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_the_output_may_be_the_source(order: str) -> None:
+    assert EPILOGUES["all"].run(200, 136, 72, order=order, inplace=True, cfg=CONFIGS["ping-pong 128x128"], target="sim") < 3e-4
+
+
+def test_a_source_times_nothing_is_not_read() -> None:
+    a, b = operands(64, 40, 72)
+    c = gemm_tuned.matmul(a, b, np.full((64, 40), np.nan, np.float16), beta=0, target="sim")
+    np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+
+
+def test_an_epilogue_gets_a_config_that_leaves_it_registers() -> None:
+    assert not gemm_tuned.choose(8192, 8192, 512).fuses and gemm_tuned.choose(8192, 8192, 512, fused=True).fuses
+    assert [name for name, cfg in CONFIGS.items() if not cfg.fuses] == ["ping-pong 128x192"]
+
+
+def test_an_activation_without_a_name_and_one_that_is_no_function_of_kernels_are_refused() -> None:
+    a, b = operands(64, 64, 64)
+    with pytest.raises(numpipe.SpecError, match="activation is 'relu', 'silu', 'gelu' or a numpipe.function, got 'swish'"):
+        gemm_tuned.matmul(a, b, activation="swish", target="sim")
+    with pytest.raises(numpipe.CompileError, match="is a plain Python function.*@numpipe.function"):
+        gemm_tuned.matmul(a, b, activation=inputs, target="sim")
+
+
+def test_epilogues_prints_the_error_of_each(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["epilogues.py", "--target", "sim"])
+    epilogues.main()
+    rows = re.findall(r"^ *(\w+)  (\S+)$", capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _ in rows] == ["none", "relu", "silu", "gelu", "clipped"]
+    assert all(1e-5 < float(error) < 3e-4 for _, error in rows)
+
+
+# ---- the machine code
+def gate(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: Any) -> tuple[str, ...]:
+    sizes = {"b": 4, "m": 8192, "n": 8192, "k": 8192}
+
+    def array(dims: str) -> numpipe.ArrayType:
+        return numpipe.ArrayType(tuple(sizes[dim] for dim in dims), np.dtype(dtype))
+
+    given = [array(dims) for dims in (form.a, form.b, *[form.c] * form.source, *[form.bias] * bool(form.bias))]
+    scalars = {name: 0.5 for name in ("alpha", "beta") if name not in form.without}
+    found: tuple[str, ...] = gemm_tuned.kernel(cfg, form).inspect("gate", *given, **scalars)
+    return found
+
+
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+def test_the_largest_epilogue_passes_the_build_gate() -> None:
+    assert gate(CONFIGS["cooperative 128x256"], FORMS["all"], np.float16) == ()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_and_form_passes_the_build_gate(name: str, form: str, dtype: Any) -> None:
+    if CONFIGS[name].fuses or "all" not in form:
+        assert gate(CONFIGS[name], FORMS[form], dtype) == ()
+
+
+@pytest.mark.soak
+def test_without_strips_an_epilogue_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_tuned.Config, "strip", property(lambda cfg: cfg.tn))
+    made = gemm_tuned.kernel.__wrapped__(CONFIGS["cooperative 128x256"], FORMS["all"])
+    monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: made)
+    assert any("spills" in finding for finding in gate(CONFIGS["cooperative 128x256"], FORMS["all"], np.float16))
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"split": 2, "cluster": 2}, "the CTAs of a cluster go through the same tiles, and here each has parts of its own"),
+    ({"split": 2, "dynamic": True}, "dynamic=True takes whole tiles from a counter, and split= cuts them"),
+    ({"dynamic": True, "cluster": 2}, "CTAs fetch tiles each for itself, and those of a cluster with named axes"),
+], ids=str)
+def test_options_that_mean_nothing_together_are_refused_in_both_executions(changes: dict[str, Any], words: str) -> None:
+    kernel, a = gemm_tuned.kernel(replace(CONFIGS["cooperative 128x128"], **changes)), np.zeros((8, 8), np.float16)
+    for run in (lambda: kernel(a, a, target="sim"), lambda: kernel.inspect("ptx", a, a)):
+        with pytest.raises(numpipe.NumpipeError, match=re.escape(words)):
+            run()
+
+
+# ---- the chooser
+MEASURED = {  # speed over cuBLAS', bfloat16, on an H200, of one run, 128x192 with four panels; of the first of CONFIGS
+    (4096, 4096, 4096): (1.02, 0.95, 0.91, 0.90), (8192, 8192, 8192): (1.03, 0.96, 1.04, 0.92),
+    (8192, 8192, 1024): (1.09, 1.08, 1.14, 1.01), (8192, 8192, 512): (1.08, 1.12, 1.16, 1.03),
+    (1024, 4096, 4096): (1.00, 0.87, 0.69, 0.90)}
+
+
+def speeds(shape: tuple[int, int, int]) -> dict[gemm_tuned.Config, float]:
+    return dict(zip(CONFIGS.values(), MEASURED[shape], strict=False))
+
+
+@pytest.mark.parametrize("shape", MEASURED)
+def test_the_chosen_config_is_within_3_percent_of_the_fastest_that_was_measured(shape: tuple[int, int, int]) -> None:
+    known = speeds(shape)
+    assert known[gemm_tuned.choose(*shape)] >= 0.97 * max(known.values())
+
+
+def test_of_configs_that_are_nearly_alike_the_one_that_needs_less_power_is_chosen() -> None:
+    assert gemm_tuned.choose(8192, 8192, 8192) == CONFIGS["cooperative 128x256"]  # 128x192 has 1 % less time, and more to load
+
+
+def test_no_config_would_do_for_all() -> None:
+    for cfg in speeds((4096, 4096, 4096)):
+        assert any(speeds(shape)[cfg] < 0.97 * max(MEASURED[shape]) for shape in MEASURED)
+
+
+@pytest.mark.parametrize(("sizes", "name"), [
+    ((16, 8192, 8192), "skinny 64x16"), ((8192, 30, 8192), "skinny 64x32"), ((64, 4096, 4096), "skinny 64x64"),
+    ((64, 8192, 8192), "skinny 128x64 split 2 in a cluster"),
+    ((512, 4096, 4096), "cooperative 128x128"),  # 128 tiles of two shapes: in turns there would be nobody to take the next one
+    ((1024, 1024, 1024, 132, 64), "cooperative 128x256")])
+def test_skinny_short_and_batched_products_have_configs_of_their_own(sizes: tuple[int, ...], name: str) -> None:
+    assert gemm_tuned.choose(*sizes) == CONFIGS[name]
+
+
+def test_without_a_config_the_product_has_the_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, found = [], gemm_tuned.choose
+    monkeypatch.setattr(gemm_tuned, "choose", lambda *sizes: asked.append(sizes) or found(*sizes))
+    a, b = operands(64, 40, 72)
+    c = gemm_tuned.matmul(a, b, target="sim")
+    np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+    assert asked == [(64, 40, 72, 132, 1, False)]
+
+
+def test_arrays_of_no_elements_and_no_matrices_are_left_to_the_kernel() -> None:
+    assert gemm_tuned.matmul(*operands(0, 64, 64), target="sim").shape == (0, 64)
+    assert gemm_tuned.matmul(*operands(64, 64, 0), target="sim").shape == (64, 64)
+    with pytest.raises(numpipe.SpecError, match="signature|dimensions"):
+        gemm_tuned.matmul(np.zeros(64, np.float16), np.zeros((64, 64), np.float16), target="sim")

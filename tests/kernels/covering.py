@@ -1,0 +1,163 @@
+"""Covering arrays: few rows in which all pairs of factor values meet, as far as rules between factors allow them to.
+
+A greedy one-row-at-a-time construction (AETG; Cohen, Dalal, Fredman, Patton 1997): a row begins with a pair that no row has yet,
+and each further factor takes the value that meets most of the pairs still missing. Everything is deterministic.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+Factors = Mapping[str, tuple[Any, ...]]
+Row = dict[str, Any]
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """What rows must fulfil: a predicate of the factors that its parameters name."""
+
+    holds: Callable[..., bool]
+    mildest: Mapping[str, Any] = field(default_factory=dict)
+    """values that make it hold whenever any do; of factors without one all values are tried before a rule is given up"""
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(inspect.signature(self.holds).parameters)
+
+
+Rules = tuple[Rule, ...]
+
+
+@functools.cache
+def about(rules: Rules, *names: str) -> Rules:
+    """The rules that all of these factors stand in."""
+    return tuple(rule for rule in rules if set(names) <= set(rule.names))
+
+
+@functools.cache
+def joined(rules: Rules, name: str) -> tuple[str, ...]:
+    """The factors that rules join to one."""
+    return tuple(dict.fromkeys(n for rule in about(rules, name) for n in rule.names if n != name))
+
+
+@functools.cache
+def may_hold(rule: Rule, *choices: tuple[Any, ...]) -> bool:
+    """Whether a rule holds for any of these values, a tuple of them for each of its factors."""
+    return any(rule.holds(*values) for values in itertools.product(*choices))
+
+
+def keeps(row: Row, factors: Factors, rules: Rules) -> bool:
+    """Whether all rules may hold in a row, each with any values for the factors that have none yet."""
+    return all(may_hold(rule, *((row[n],) if n in row else (rule.mildest[n],) if n in rule.mildest else factors[n]
+                                for n in rule.names)) for rule in rules)
+
+
+def open_values(row: Row, factors: Factors, rules: Rules) -> Factors:
+    """The values that factors may have that have none yet."""
+    return {name: tuple(value for value in values if keeps(row | {name: value}, factors, about(rules, name)))
+            for name, values in factors.items() if name not in row}
+
+
+def completed(row: Row, left: Factors, factors: Factors, rules: Rules, order: Sequence[str],
+              best: Callable[[Row, str, Sequence[Any]], Sequence[Any]] = lambda row, name, values: values) -> Row | None:
+    """The row with values for the factors that are `left`, such that all rules hold; None if there are none (all have been tried).
+
+    A factor that has one value left, or none, comes before its turn: contradictions are met early.
+    """
+    if not left:
+        return row
+    name = min((n for n in order if n in left), key=lambda n: len(left[n]) > 1)
+    for value in best(row, name, left[name]):
+        longer = row | {name: value}
+        found = completed(longer, narrowed(longer, left, factors, rules, name), factors, rules, order, best)
+        if found is not None:
+            return found
+    return None
+
+
+def narrowed(row: Row, left: Factors, factors: Factors, rules: Rules, name: str) -> Factors:
+    """What is `left` when `name` has got a value."""
+    found = {n: values for n, values in left.items() if n != name}
+    for n in joined(rules, name):
+        if n in found:
+            found[n] = tuple(value for value in found[n] if keeps(row | {n: value}, factors, about(rules, name, n)))
+    return found
+
+
+def pairs(row: Row, factors: Factors) -> Iterator[Pair]:
+    """The pairs of a row, names in the factors' order."""
+    return itertools.combinations([(name, row[name]) for name in factors], 2)
+
+
+def all_pairs(factors: Factors) -> Iterator[Pair]:
+    for first, second in itertools.combinations(factors, 2):
+        for x, y in itertools.product(factors[first], factors[second]):
+            yield (first, x), (second, y)
+
+
+def possible(pair: Pair, factors: Factors, rules: Rules) -> bool:
+    """Whether any row has this pair."""
+    row = dict(pair)
+    left = open_values(row, factors, rules)
+    return keeps(row, factors, rules) and completed(row, left, factors, rules, list(factors)) is not None
+
+
+def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries: int = 3) -> list[Row]:
+    """Rows that keep all rules, and have every pair of values that any such row has; other ones for each `seed`."""
+    shuffled = random.Random(seed)
+    names = list(factors)
+    missing = {pair: None for pair in all_pairs(factors)}  # a dict keeps its order
+
+    def best(row: Row, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        def gain(value: Any) -> int:
+            return sum(((other, row[other]), (name, value)) in missing or ((name, value), (other, row[other])) in missing
+                       for other in row)
+
+        mixed = shuffled.sample(list(values), len(values))
+        return sorted(mixed, key=gain, reverse=True)
+
+    rows: list[Row] = []
+    while missing:
+        pair = shuffled.choice(list(missing))
+        if not possible(pair, factors, rules):
+            del missing[pair]
+            continue
+        found: list[tuple[int, Row]] = []
+        for _ in range(tries):
+            order = shuffled.sample(names, len(names))
+            row = completed(dict(pair), open_values(dict(pair), factors, rules), factors, rules, order, best)
+            assert row is not None
+            found.append((sum(p in missing for p in pairs(row, factors)), {name: row[name] for name in names}))
+        row = max(found, key=lambda scored: scored[0])[1]
+        for p in pairs(row, factors):
+            missing.pop(p, None)
+        rows.append(row)
+    return rows
+
+
+def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test over its arguments: each two values of different ones meet in a test; in a product all would.
+
+    Rules are about values, which need not be hashable.
+    """
+    positions = {name: tuple(range(len(values))) for name, values in factors.items()}
+    about_positions = tuple(Rule(_of_positions(rule, factors)) for rule in rules)
+    rows = covering_array(positions, about_positions)
+    return pytest.mark.parametrize(tuple(factors), [tuple(factors[name][row[name]] for name in factors) for row in rows])
+
+
+def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Callable[..., bool]:
+    def holds(*positions: int) -> bool:
+        return rule.holds(*(factors[name][position] for name, position in zip(rule.names, positions, strict=True)))
+
+    holds.__signature__ = inspect.signature(rule.holds)  # type: ignore[attr-defined]  # a rule reads its factors' names there
+    return holds

@@ -1,0 +1,42 @@
+"""Kernels whose compiled form is a stand-in: calls run up to a fake driver, in microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numpipe
+from numpipe import ds, launch
+from numpipe.plan.resources import Resources
+from tests.kernels.launch_fakes import CudaArray
+
+
+def image(maps: tuple[launch.MapRequest, ...] = (), arrays: tuple[str, ...] = ("a", "c"), majors: tuple[Any, ...] | None = None,
+          **fields: Any) -> launch.Image:
+    """What the compiler returns for `doubled`, or for a kernel of other arrays."""
+    name = fields.setdefault("name", "doubled")
+    used = Resources(168, 0, 0, 200_000, 384, 40, 232, ())
+    given: dict[str, Any] = {"entry": f"{name}_entry", "cubin": b"cubin", "threads": 384, "smem_bytes": 200_000, **fields}
+    majors = ("row",) * len(arrays) if majors is None else majors
+    return launch.Image(maps=maps, arrays=arrays, majors=majors, resources=used, **given)
+
+
+SIZES = [128] + [8] * 10
+"""bytes of its parameters"""
+
+
+def doubled(compiled: Any = None, **options: Any) -> Any:
+    """A kernel of two arrays of two dimensions, the second an output; `compiled` is called where it is compiled."""
+
+    @numpipe.kernel(num_compute_wgs=1, **options)
+    def doubled(a, c):
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    doubled.image = compiled or (lambda *_: image())
+    return doubled
+
+
+def arrays(place: int = 0) -> tuple[CudaArray, CudaArray]:
+    """Two float32 arrays (64, 64) on the GPU; `place` moves them."""
+    return CudaArray((1 << 20) + place, (64, 64), "<f4"), CudaArray((1 << 22) + place, (64, 64), "<f4")

@@ -1,0 +1,261 @@
+"""Plans of whole pipelines: every choice that the pipeline API leaves, as the fields of one dataclass.
+
+`pipeline_sources` writes a plan as a kernel's file, and says what NumPy computes; `covering` picks plans in which all
+pairs of choices meet (`array`), and Hypothesis draws any others (`any_plan`).
+
+A kernel is `chain` links, each a pipeline over a grid of 1 to 3 dimensions. Step s of link t computes a tile of every compute
+warpgroup, its *value*, from the blocks of `inputs` arrays (products of them, or sums); the value goes to output blocks, to a sum
+that is stored when the link ends (`carry`), or is stored where it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from dataclasses import dataclass, fields, replace
+
+from hypothesis import strategies as st
+
+from tests.kernels.covering import Factors, Row, Rule, Rules, covering_array, keeps, narrowed
+
+SMEM = 227 * 1024
+
+
+@dataclass(frozen=True)
+class Plan:
+    builder: str = "ws"
+    """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": so does each compute warpgroup of a
+    kernel that has a memory role"""
+    form: str = "loop"
+    """"loop" or "body" """
+    slots: int = 2
+    delay: int = 0
+    carry: str = "none"
+    """"none", "tile", or a "tuple" of a tile and a number that knows the order of steps"""
+    ready: bool = False
+    consumed: bool = False
+    rank: int = 1
+    static: bool = False
+    """the grid is `extent`, a constant; else it is given by scalar arguments"""
+    inputs: int = 2
+    outputs: int = 0
+    reads: str = "all"
+    """the last input's block depends on all grid dimensions, on "some" (all but the last), "none", or is that at the "origin" """
+    writes: str = "all"
+    """the same of the first output: blocks that do not change with each step are revisited, and summed up in"""
+    dims: str = "plain"
+    """of arrays: "plain"; "squeezed", a first dimension that tiles do not have; "element", blocks that start at elements"""
+    edges: str = "none"
+    """blocks lie inside the arrays; or pass their ends, where they read "zeros", or, the last input's, "nan" """
+    wgs: int = 1
+    steps: str = "equal"
+    """or "unequal": warpgroup w takes 2 w + 1 steps"""
+    chain: int = 1
+    chained: str = "range"
+    """links are steps of a loop ("range"), or of an outer pipeline ("nested"); or written one by one, each with a ring of its own
+    ("sites") or all on the same ("shared")"""
+    own: str = "none"
+    """what the last input's BlockSpec says for itself: "slots" or "delay" """
+    tree: str = "flat"
+    """the first two inputs may be a "tuple" or a NamedTuple ("named")"""
+    context: str = "context"
+    """of a body with a carry: "context" or "coroutine" """
+    memory: str = "last"
+    """the warpgroup that loads: "last" or "first" """
+    gmem: bool = False
+    """the array stored to is handed to the body by a BlockSpec"""
+    use: str = "product"
+    """values are made by wgmma ("product"), or of tiles in registers ("load")"""
+    layout: str = "inferred"
+    """the last input's tile has panels of 32 bytes whatever its width ("narrow"), or is transposed ("turned")"""
+    drain: bool = False
+    """each pipeline ends by emptying its rings"""
+    tn: int = 16
+    tk: int = 16
+    extent: tuple[int, int, int] = (3, 1, 2)
+
+    # ---- what follows from it
+    @property
+    def alone(self) -> bool:
+        """Whether each warpgroup has a pipeline for itself."""
+        return self.builder != "ws"
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs."""
+        return ["a", "b", "d"][:self.inputs]
+
+    @property
+    def rows(self) -> int:
+        """Of the block that has a part for each warpgroup."""
+        return 64 if self.alone else 64 * self.wgs
+
+    @property
+    def stores(self) -> bool:
+        """Whether tiles are stored to c, beside the outputs."""
+        return self.carry != "none" or not self.outputs
+
+    @property
+    def last_slots(self) -> int:
+        """Slots of the last input."""
+        return self.slots + 1 if self.own == "slots" else self.slots
+
+    @property
+    def last_delay(self) -> int:
+        return self.slots - 1 if self.own == "delay" else self.delay
+
+    def grids(self, steps: range = range(7)) -> list[tuple[int, ...]]:
+        """Grids with these numbers of steps; the one that it has if it is static."""
+        return [self.extent[:self.rank]] if self.static else [GRIDS[n][self.rank - 1] for n in steps]
+
+    @property
+    def smem_bytes(self) -> int:
+        """Of a CTA, rounded up: blocks, and one panel a warpgroup for stores."""
+        sizes = [2 * self.tk * (self.rows if n == "a" or self.use == "load" else self.tn) for n in self.names]
+        load = sum(-(-size // 1024) * 1024 for size in sizes) * (self.slots + 1)
+        out = self.rows * self.tn * (4, 6)[self.outputs > 1] * self.slots if self.outputs else 0
+        private = self.wgs if self.alone else 1
+        outer = 2 * 128 * self.tk * (self.chained == "nested")
+        # of chains that share a ring each has output slots of its own
+        sites = {"sites": (self.chain, self.chain), "shared": (1, self.chain + 1)}.get(self.chained, (1, 1))
+        return 1024 + private * (load * sites[0] + out * sites[1] + outer) + self.wgs * 8192
+
+    @property
+    def barriers(self) -> int:
+        """mbarriers of a CTA, or a few more."""
+        ready, consumed = (self.inputs if manual else 2 for manual in (self.ready, self.consumed))  # an input may have its own ring
+        private = self.wgs if self.alone else 1
+        return private * ((ready + consumed) * (self.slots + 1) * (self.chain if self.chained == "sites" else 1) + 4)
+
+
+GRIDS: list[list[tuple[int, ...]]] = [
+    [(0,), (0, 3), (2, 0, 1)],
+    [(1,), (1, 1), (1, 1, 1)],
+    [(2,), (1, 2), (2, 1, 1)],
+    [(3,), (3, 1), (1, 3, 1)],
+    [(4,), (2, 2), (2, 1, 2)],
+    [(5,), (5, 1), (1, 1, 5)],
+    [(6,), (2, 3), (1, 2, 3)],
+]
+"""by number of steps, and rank - 1"""
+
+FACTORS: Factors = {
+    "builder": ("ws", "single", "inside"),
+    "form": ("loop", "body"),
+    "slots": (1, 2, 3, 4),
+    "delay": (0, 1, 2),
+    "carry": ("none", "tile", "tuple"),
+    "ready": (False, True),
+    "consumed": (False, True),
+    "rank": (1, 2, 3),
+    "static": (False, True),
+    "inputs": (2, 0, 1, 3),
+    "outputs": (0, 1, 2),
+    "reads": ("all", "some", "none", "origin"),
+    "writes": ("all", "some", "none", "origin"),
+    "dims": ("plain", "squeezed", "element"),
+    "edges": ("none", "zeros", "nan"),
+    "wgs": (1, 2, 3),
+    "steps": ("equal", "unequal"),
+    "chain": (1, 2, 5),
+    "chained": ("range", "nested", "sites", "shared"),
+    "own": ("none", "slots", "delay"),
+    "tree": ("flat", "tuple", "named"),
+    "context": ("context", "coroutine"),
+    "memory": ("last", "first"),
+    "gmem": (False, True),
+    "use": ("product", "load"),
+    "layout": ("inferred", "narrow", "turned"),
+    "drain": (False, True),
+    "tn": (16, 64),
+    "tk": (16, 64),
+}
+"""what a covering array covers; the first value of each is the ordinary one"""
+
+
+@functools.cache
+def fits(builder: str, slots: int, ready: bool, consumed: bool, inputs: int, outputs: int, wgs: int, chain: int, chained: str,
+         use: str, tn: int, tk: int) -> bool:
+    plan = Plan(builder=builder, slots=slots, ready=ready, consumed=consumed, inputs=inputs, outputs=outputs, wgs=wgs, chain=chain,
+                chained=chained, use=use, tn=tn, tk=tk)
+    return plan.smem_bytes <= SMEM and 8 * plan.barriers <= 1024
+
+
+MILD = Plan(slots=1, inputs=0)
+RULES: Rules = (
+    Rule(fits, {name: getattr(MILD, name) for name in inspect.signature(fits).parameters}),
+    Rule(lambda delay, slots: delay < slots),
+    Rule(lambda builder, form: builder != "inside" or form == "body"),
+    Rule(lambda ready, builder, form, inputs: not ready or (builder == "ws" and form == "body" and inputs > 0)),
+    Rule(lambda consumed, builder, form, inputs: not consumed or (builder == "ws" and form == "body" and inputs > 0)),
+    Rule(lambda steps, builder, outputs: steps == "equal" or (builder == "ws" and outputs == 0)),  # outputs are everybody's
+    Rule(lambda reads, inputs: reads == "all" or inputs > 0),
+    Rule(lambda reads, rank: reads != "some" or rank > 1),
+    Rule(lambda reads, dims: reads != "origin" or dims != "element"),  # no index map, no start
+    Rule(lambda writes, outputs: writes == "all" or outputs > 0),
+    Rule(lambda writes, rank: writes != "some" or rank > 1),
+    # blocks at the origin would be stored to by every link, and by every warpgroup
+    Rule(lambda writes, chain: writes != "origin" or chain == 1),
+    Rule(lambda writes, builder, wgs: writes != "origin" or builder == "ws" or wgs == 1),
+    Rule(lambda writes, dims: writes != "origin" or dims != "element"),
+    Rule(lambda edges, inputs: edges != "nan" or inputs > 0),
+    Rule(lambda chained, chain: chained in ("range", "nested") or chain > 1),
+    Rule(lambda chained, chain, inputs, outputs, own, reads: chained != "sites" or chain * (  # rings of a kernel
+        (inputs > 0) + (own != "none" or reads != "all") + outputs) < 16),
+    Rule(lambda chained, builder, form: chained != "shared" or (builder == "ws" and form == "body")),
+    Rule(lambda own, inputs: own == "none" or inputs > 0),
+    Rule(lambda own, reads: own != "slots" or reads in ("all", "some")),
+    Rule(lambda layout, inputs: layout == "inferred" or inputs > 0),
+    Rule(lambda tree, inputs: tree == "flat" or inputs > 1),
+    Rule(lambda context, builder, form, carry: context == "context" or (builder == "ws" and form == "body" and carry != "none")),
+    Rule(lambda memory, builder, form: memory == "last" or (builder == "ws" and form == "body")),
+    Rule(lambda gmem, carry, outputs: not gmem or (carry == "none" and outputs == 0)),
+    Rule(lambda use, inputs: use == "product" or inputs > 0),
+    Rule(lambda use, tn, tk: use == "product" or tn == tk),  # tiles of values have the shape of blocks
+    Rule(lambda use, dims: use == "product" or dims != "element"),
+)
+
+ARRAYS = 7
+"""covering arrays, different ones: each pair meets in at least so many kernels"""
+
+
+@functools.cache
+def array(number: int) -> list[Plan]:
+    """Plans in which all pairs of values meet that any plan has; grids that are constants have 0 to 6 steps in turn."""
+    rows = covering_array(FACTORS, RULES, seed=number)
+    return [Plan(**row, extent=(*GRIDS[(5 * n + number) % 7][row["rank"] - 1], 1, 1)[:3]) for n, row in enumerate(rows)]
+
+
+def allowed(plan: Plan) -> bool:
+    """Whether a plan keeps all rules."""
+    row = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return keeps(row, DRAWN, RULES)
+
+
+MORE: Factors = {"slots": (2, 1, 3, 4, 5), "chain": (1, 2, 3, 5), "tn": (16, 8, 40, 64), "tk": (16, 32, 64)}
+DRAWN: Factors = {**FACTORS, **MORE}
+
+
+@st.composite
+def any_plan(draw: st.DrawFn) -> Plan:
+    """Any plan that keeps the rules, small ones first: factors are drawn one by one, from the values that the rules leave."""
+    row: Row = {}
+    left = DRAWN
+    for name in DRAWN:
+        after = {v: narrowed(row | {name: v}, left, DRAWN, RULES, name) for v in left[name]}
+        row[name] = draw(st.sampled_from([v for v, others in after.items() if all(others.values())]))
+        left = after[row[name]]
+    plan = Plan(**row)
+    if plan.static:
+        sizes = st.integers(0, 3)
+        plan = replace(plan, extent=draw(st.tuples(sizes, sizes, sizes).filter(lambda n: math.prod(n[:plan.rank]) <= 8)))
+    return plan
+
+
+@st.composite
+def any_grid(draw: st.DrawFn, plan: Plan) -> tuple[int, ...]:
+    """Sizes for a plan, at most 9 steps."""
+    if plan.static:
+        return plan.extent[:plan.rank]
+    return draw(st.tuples(*[st.integers(0, 9 if plan.rank == 1 else 4)] * plan.rank).filter(lambda n: math.prod(n) <= 9))

@@ -1,0 +1,227 @@
+"""Tiles cut along K among the CTAs of a cluster, which exchange shares of their sums through shared memory."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import (
+    ArrayType,
+    BlockSpec,
+    CompileError,
+    PipelineDeadlock,
+    PipelineRace,
+    SimulationError,
+    SpecError,
+    Workspace,
+    ds,
+)
+from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
+from numpipe.language.grid import reduce_scatter, splits
+from numpipe.model import H200, product
+from tests.kernels.split_cases import BF16, integers
+from tests.kernels.split_kernels import InCluster, exchanged
+
+T16 = ArrayType((512, 512), np.float16)
+TWO = InCluster()
+IN_TURNS = InCluster(2, wgs=2, schedule="pingpong")
+CONFIGS = [InCluster(1), TWO, InCluster(3, tn=48), InCluster(4), InCluster(8, slots=2), InCluster(2, tm=128, tn=32, wgs=2),
+           IN_TURNS, InCluster(4, wgs=3, schedule="pingpong")]
+compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+
+
+@pytest.fixture(autouse=True)
+def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+# ---- right, and the same each time
+@pytest.mark.parametrize("cfg", CONFIGS, ids=str)
+def test_products_in_parts_of_a_cluster_are_products(cfg: InCluster) -> None:
+    for (m, n, k), dtype in (((200, 136, 328), BF16), ((64, 64, 64), np.float16), ((64, 8, 0), BF16)):
+        a, b, exact = integers(m, n, k, dtype)
+        np.testing.assert_array_equal(exchanged(cfg).simulate(a, b).astype(np.float64), exact.astype(np.float64))
+
+
+@pytest.mark.parametrize("cfg", [InCluster(4), IN_TURNS], ids=str)
+def test_sums_are_the_same_bits_in_any_schedule(cfg: InCluster) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, 448), np.float32).astype(BF16) for rows in (128, 64))
+    first = exchanged(cfg).simulate(a, b)
+    for seed in range(3):
+        np.testing.assert_array_equal(exchanged(cfg).simulate(a, b, seed=seed).view(np.uint16), first.view(np.uint16))
+
+
+@pytest.mark.parametrize("cfg", [TWO, *[pytest.param(cfg, marks=pytest.mark.soak) for cfg in CONFIGS[2:]]], ids=str)
+def test_no_schedule_has_a_report(cfg: InCluster) -> None:
+    a, b, _ = integers(320, 64, 320)
+    assert (result := numpipe.verify(exchanged(cfg), a, b, schedules=8 if cfg == TWO else 40)), str(result)
+
+
+def test_ctas_along_one_axis_share_blocks_and_along_the_other_the_steps() -> None:
+    @numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("m", "k"), num_compute_wgs=1)
+    def both(a, b, c):
+        m = numpipe.axis_index("m")
+        for _, n, part in numpipe.split_tiles(1, 2, steps=5, split="k"):
+            acc = numpipe.zeros((64, 64), np.float32)
+            pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=2, in_specs=(
+                BlockSpec((64, 64), lambda k: (m, part.begin + k)),
+                BlockSpec((64, 64), lambda k: (n, part.begin + k), collective_axes="m")))
+            for _, (a_tile, b_tile) in pipe(a, b):
+                acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+            acc = numpipe.combine(acc, part, axis="k")
+            c[ds(m * 64, 64), ds(n * 64 + 32 * numpipe.axis_index("k"), 32)] = acc
+
+    a, b, _ = integers(128, 128, 320)
+    for seed in (None, 0, 1):
+        c = np.zeros((128, 128), np.float32)
+        both.simulate(a, b, c, seed=seed)
+        np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+def test_every_step_is_in_one_part_and_parts_differ_by_one_at_most() -> None:
+    for steps, size in itertools.product((0, 1, 3, 8, 65), (1, 2, 3, 8)):
+        parts = [splits.cluster_part(np.int32(steps), np.int32(which), np.int32(size)) for which in range(size)]
+        assert Counter(step for part in parts for step in range(part.begin, part.begin + part.steps)) == Counter(range(steps))
+        assert max(part.steps for part in parts) - min(part.steps for part in parts) <= 1
+
+
+def test_a_lane_sends_its_own_registers_in_their_order() -> None:
+    """Lane 4 g + t of warp w: rows 16 w + g and 8 more, columns 2 t and 1 more, of the chunk's block of columns."""
+    order = reduce_scatter._elements((128, 32))
+    assert sorted(order.reshape(-1)) == list(range(128 * 32))
+    for warp, lane, chunk in ((0, 0, 0), (1, 5, 2), (3, 31, 7)):
+        row = 64 * (chunk // 4) + 16 * warp + lane // 4
+        column = 8 * (chunk % 4) + 2 * (lane % 4)
+        assert [divmod(int(n), 32) for n in order[warp, 32 * chunk + lane]] == [
+            (row, column), (row, column + 1), (row + 8, column), (row + 8, column + 1)]
+
+
+# ---- a broken exchange is found
+BROKEN: dict[str, tuple[str, str, type[SimulationError], str]] = {
+    "bytes not announced": ("each_warp(", "pass", PipelineDeadlock, "too-few-arrivals"),
+    "sent over what is being read": ("mbarrier.wait(", "pass", PipelineRace, "refilled-while-read"),
+    "read before it has come": ("phases.wait(", "pass", PipelineRace, "read-before-ready|uninitialised-read"),
+    "not told that it has been read": ("phases.arrive_at_peers", "pass", PipelineDeadlock, "too-few-arrivals"),
+    "told before it has been read": ("own = add(", "phases.arrive_at_peers(sums.consumed); own = add(sums, own); return own",
+                                     PipelineRace, "refilled-while-read"),
+    "awaited by one warp": ("phases.wait(", "one_lane(phases.wait, sums.ready)", PipelineRace,
+                            "read-before-ready|uninitialised-read"),
+    "a phase ahead": ("mbarrier.wait(", "mbarrier.wait(sums.consumed.address, "
+                      "phases.next_phase(sums.consumed), -1)", PipelineDeadlock, "too-few-arrivals"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_exchange_without_one_of_its_steps_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, to, error, hazard = BROKEN[name]
+    source = inspect.getsource(reduce_scatter.scattered.function).splitlines()[1:]
+    [at] = [number for number, text in enumerate(source) if line in text]
+    source[at] = "    " + to
+    ns = {**vars(reduce_scatter), "one_lane": numpipe.core.lanes.one_lane}
+    exec("\n".join(source), ns)
+    a, b, exact = integers(256, 64, 128)
+    np.testing.assert_array_equal(exchanged(TWO).simulate(a, b), exact)
+    monkeypatch.setattr(reduce_scatter, "scattered", ns["scattered"])
+    for seed in (None, 0, 1):
+        with pytest.raises(error) as caught:
+            exchanged(TWO).simulate(a, b, seed=seed)
+        assert re.fullmatch(hazard, caught.value.report.hazard) and "split_kernels.py" in str(caught.value), seed
+
+
+def test_a_share_that_is_not_added_is_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, exact = integers(64, 64, 128)
+    monkeypatch.setattr(reduce_scatter.add, "function", lambda sums, tile: tile)
+    assert (exchanged(TWO).simulate(a, b) != exact).any()
+
+
+# ---- what is refused
+def refused(body: Callable[..., Any], message: str, **options: Any) -> None:
+    given = {"grid": 2, "num_compute_wgs": 1, "cluster": 2, "cluster_names": "k", **options}
+    c = np.zeros((64, 64), np.float32)
+    for run in ("simulate", "compiled") if toolchain() is None else ("simulate",):
+        with pytest.raises((SpecError, CompileError), match=message):
+            getattr(numpipe.kernel(body, **given), run)(c, c)
+
+
+def test_what_cannot_be_exchanged_is_refused() -> None:
+    def unknown(a, c):
+        for m, n, part in numpipe.split_tiles(1, 1, steps=4, split="m"):
+            pass
+
+    def along_no_axis(a, c):
+        for m, n, part in numpipe.split_tiles(1, 1, steps=4, split="k"):
+            c[ds(0, 64), ds(0, 64)] = numpipe.combine(numpipe.zeros((64, 64), np.float32), part, axis="m")
+
+    def halves(a, c):
+        for m, n, part in numpipe.split_tiles(1, 1, steps=4, split="k"):
+            half = numpipe.zeros((64, 64), np.float32).astype(np.float16)
+            numpipe.combine(half, part, axis="k")
+
+    def narrow(a, c):
+        for m, n, part in numpipe.split_tiles(1, 1, steps=4, split="k"):
+            numpipe.combine(numpipe.zeros((64, 8), np.float32), part, axis="k")
+
+    def twice(a, c, work):
+        for m, n, part in numpipe.split_tiles(1, 1, steps=4, split="k"):
+            numpipe.combine(numpipe.zeros((64, 64), np.float32), part, work, axis="k")
+
+    for body, message, options in (
+            (unknown, "split_tiles: split='m' is no axis of the cluster: the cluster's axes are 'k'", {}),
+            (unknown, "split='m' is no axis of the cluster: the kernel names none", {"cluster_names": ()}),
+            (along_no_axis, "combine: axis='m' is no axis of the cluster: the cluster's axes are 'k'", {}),
+            (halves, r"axis='k'\): acc is a float32 register tile \(rows, columns\), got float16 \(64, 64\): combine before", {}),
+            (narrow, r"2 CTAs along 'k' keep a share each of a tile's columns, a multiple of 8, and this one has 8: .* of 16", {}),
+            (twice, "axis='k' exchanges sums through shared memory, and work is a workspace in global memory: leave one of",
+             {"workspace": Workspace((64, 64))})):
+        refused(body, message, **options)
+    with pytest.raises(SpecError, match=r"Workspace: split='k' is neither \"stream\" nor an axis of the cluster: .* are \(\)"):
+        numpipe.kernel(twice, workspace=Workspace((64, 64), "k"))
+
+
+def test_buffers_count_for_the_shared_memory_of_a_cta() -> None:
+    with pytest.raises(SpecError, match=r"(?s)shared memory: .* B, but a CTA has 232448 B.*98304 B  partial sums of CTAs along 'k' "
+                                        r"@ split_kernels.py:\d+: 2 warpgroups x 49152 B"):
+        exchanged(InCluster(4, tm=128, tn=256, slots=4, wgs=2)).simulate(*integers(64, 64, 64)[:2])
+
+
+# ---- what it takes
+@pytest.mark.parametrize("cfg", [TWO, IN_TURNS], ids=str)
+def test_closed_forms_are_near_what_is_counted(cfg: InCluster) -> None:
+    shape, few = (256, 192, 640), replace(H200, sms=4)
+    a, b = ArrayType((256, 640), np.float16), ArrayType((192, 640), np.float16)
+    explained = numpipe.explain(exchanged(cfg), a, b, device=few, compiled=False)
+    told = product(shape, tile=(64, 64), depth=64, slots=3, num_compute_wgs=cfg.wgs, schedule=cfg.schedule, split="cluster",
+                   cluster=2, device=few)
+    assert told.seconds == pytest.approx(explained.predicted_seconds, rel=0.1)
+    slow = replace(few, exchange_cycles=1_000_000)
+    assert numpipe.explain(exchanged(cfg), a, b, device=slow, compiled=False).predicted_seconds > 5 * explained.predicted_seconds
+    assert explained.copied_bytes == 12 * 10 * 2 * 64 * 64 * 2  # each step's blocks once
+
+
+# ---- the machine code
+@compiles
+@pytest.mark.parametrize("cfg", [InCluster(4, tn=128), *[pytest.param(cfg, marks=pytest.mark.soak) for cfg in (
+    InCluster(2, 128, 128, 64, 4, wgs=2), InCluster(2, 128, 256, 64, 2, wgs=2), InCluster(2, 64, 256, 64, 2, "pingpong", 2),
+    InCluster(3, 64, 48), InCluster(8, 128, 128, 64, 3, wgs=2))]], ids=str)
+def test_the_machine_code_passes_the_gate_and_sends_16_bytes_a_lane(cfg: InCluster) -> None:
+    built = exchanged(cfg).compiled(T16, T16)
+    assert gate.findings(built) == ()
+    sass = built.sass
+    pieces = cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs) // cfg.size * (cfg.size - 1)
+    assert sass.count("STAS.128") == sass.count("LDS.128") == pieces
+    assert sass.count("MEMBAR.ALL.GPU") == 1 and sass.count("UCGABAR_ARV") == 2  # of the CTAs' last meeting, none of the first
+    first, _, rest = built.ptx.partition("barrier.cluster.wait")
+    assert "barrier.cluster.arrive.relaxed" in first
+    arrived = rest.partition("barrier.cluster.arrive.release")[2]
+    assert 0 < arrived.index("cp.async.bulk.wait_group 0") < arrived.index("barrier.cluster.wait")  # meanwhile

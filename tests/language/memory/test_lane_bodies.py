@@ -1,0 +1,353 @@
+"""lowering_semantics=Lane: bodies that are code for each lane, simulated with 128 lanes and compiled as they stand."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import SMEM, BlockSpec, PipelineRace, SimulationError, SpecError, ds
+from numpipe.language.memory.per_lane import element_offset, gather, scatter
+from numpipe.plan.layout import block_layout, swizzled
+from numpipe.sim import lane
+from tests.kernels.lane_kernels import (
+    LANE,
+    alone,
+    by_lane,
+    check_column_sums,
+    check_mirrored,
+    check_scaled,
+    check_shifted,
+    check_slotted,
+    check_warp_sums,
+    column_sums,
+    cuda,
+    emit,
+    integers,
+    mirrored,
+    slotted,
+    warp_sums,
+)
+
+DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+# ---- values
+def test_every_lane_carries_a_number_of_its_own() -> None:
+    check_column_sums(column_sums, target="sim")
+
+
+def test_a_single_stream_pipeline_has_such_bodies_too_and_returns_what_all_lanes_agree_on() -> None:
+    x, y = integers((192, 64)), np.zeros((64, 64), np.float32)
+    alone(x, y, target="sim")
+    np.testing.assert_array_equal(y[0], x.astype(np.float32).sum(0))
+
+
+def test_shuffles_move_numbers_within_a_warp() -> None:
+    check_warp_sums(target="sim")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str) -> None:
+    check_mirrored(dtype, order, target="sim")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
+    check_scaled(dtype, target="sim")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_tiles_that_lanes_write_are_stored_by_the_pipeline(dtype: Any) -> None:
+    check_shifted(dtype, (200, 64), target="sim")
+
+
+def test_slots_of_a_scratch_tile_are_a_lanes_too() -> None:
+    check_slotted(target="sim")
+
+
+def test_lane_0_prints_and_every_lane_asserts(capsys: pytest.CaptureFixture[str]) -> None:
+    @by_lane
+    def told(x, y):
+        def body(indices, tile):
+            numpipe.debug_print("lane {}", numpipe.lane_index())
+            assert numpipe.lane_index() < 77
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(SimulationError, match=r"'assert numpipe.lane_index\(\) < 77' failed in lane 77 of compute warpgroup 0"):
+        simulate(told)
+    assert capsys.readouterr().out == "[told cta (0, 0, 0) compute 0] lane 0\n"
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("inner", [0, 1])
+@pytest.mark.parametrize("shape", [(64, 64), (8, 128), (16, 48)])
+def test_the_offset_of_an_element_is_the_layouts(shape: tuple[int, int], inner: int, dtype: Any) -> None:
+    layout = block_layout(shape if inner else shape[::-1], inner, np.dtype(dtype), "block")
+    rows, columns = layout.shape
+    offsets = {element_offset(layout, i, j) for i in range(rows) for j in range(columns)}
+    assert offsets == {layout.offset(i, j) for i in range(rows) for j in range(columns)}
+    assert len({int(swizzled(np.asarray(n), layout.width)) for n in offsets}) == rows * columns
+
+
+def test_a_carry_is_one_value_where_all_lanes_have_the_same() -> None:
+    same, own = gather([(np.int32(3), np.float32(lane)) for lane in range(128)])
+    assert same == 3 and isinstance(same, np.int32)
+    assert scatter((same, own), 5) == (3, 5.0)
+    with pytest.raises(SpecError, match="the lanes carry different values here"):
+        own + 1
+
+
+# ---- what the simulator reports
+
+
+def simulate(kernel: Any, shape: tuple[int, int] = (64, 64)) -> None:
+    kernel.simulate(integers(shape, np.float32), np.zeros((64, 64), np.float32))
+
+
+def test_a_lane_that_does_not_come_to_a_shuffle() -> None:
+    @by_lane
+    def missing(x, y):
+        def body(indices, tile):
+            if numpipe.lane_index() != 37:
+                cuda.shfl_sync(0xFFFFFFFF, 1, 0)
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(SimulationError, match=r"warp 1: lane 0 waits in cuda\.shfl_sync at test_lane_bodies\.py:\d+ in body\S* "
+                                              r"for the lanes of the mask 0xffffffff, but lane 5 has left the "
+                                              r"body: all of") as caught:
+        simulate(missing)
+    assert "\n    cuda.shfl_sync(0xFFFFFFFF, 1, 0)\n" in str(caught.value), "the line of the lane that waits"
+    assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
+
+
+def test_lanes_that_come_to_different_shuffles() -> None:
+    @by_lane
+    def divergent(x, y):
+        def body(indices, tile):
+            if numpipe.lane_index() % 2 == 0:
+                cuda.shfl_xor_sync(0xFFFFFFFF, 1, 2)
+            else:
+                cuda.shfl_xor_sync(0xFFFFFFFF, 1, 2)
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(SimulationError, match=r"lane 0 waits in cuda\.shfl_xor_sync .* but lane 1 is at "
+                                              r"cuda\.shfl_xor_sync") as caught:
+        simulate(divergent)
+    assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
+
+
+def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
+    @by_lane
+    def outside(x, y):
+        def body(indices, tile):
+            cuda.syncwarp(0xFFFF)
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(SimulationError, match=r"lane 16 executes cuda\.syncwarp at .* with the mask 0xffff, which it is not "
+                                              "in") as caught:
+        simulate(outside)
+    assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
+
+
+def test_a_lane_that_waits_for_a_store_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would never end, here and, as likely, on the GPU; loads of one element that end are none of this."""
+    @by_lane
+    def spins(x, y, times):
+        tile = numpipe.scratch(SMEM((64, 64), np.float32))
+        tile[...] = numpipe.zeros((64, 64), np.float32)
+        numpipe.commit_smem()
+
+        def body(indices, x_tile):
+            warp, seen = numpipe.lane_index() // 32, 0
+            if warp == 0:
+                while tile[0, 0] == 0.0 and seen != times:
+                    seen += 1
+            elif numpipe.lane_index() == 32:
+                tile[0, 1] = 1.0
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    monkeypatch.setattr(lane, "SPINS", 300)
+    x, y = integers((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    for seed in (None, *range(3)):
+        spins.simulate(x, y, 100, seed=seed)
+        with pytest.raises(SimulationError, match=r"lane 0 of warp 0 has loaded tile\[i, j\] at SMEM\[\d+\] 300 times, and done "
+                                                  r"nothing else: it waits for a store that nothing orders") as caught:
+            spins.simulate(x, y, -1, seed=seed)
+        assert caught.value.report is not None and caught.value.report.hazard == "deadlock"
+
+
+def test_parts_of_a_warp_may_meet_for_themselves() -> None:
+    @by_lane
+    def halves(x, y):
+        out = numpipe.scratch(SMEM((64, 64), np.float32))
+        out[...] = numpipe.zeros((64, 64), np.float32)
+        numpipe.commit_smem()
+
+        def body(indices, tile):
+            lane = cuda.laneid
+            if lane < 16:
+                out[numpipe.lane_index() // 32, lane] = cuda.shfl_sync(0xFFFF, lane * 1.0, 15 - lane)
+            else:
+                cuda.syncwarp(0xFFFF0000)
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+        y[ds(0, 64), ds(0, 64)] = out[...]
+
+    y = np.zeros((64, 64), np.float32)
+    halves.simulate(integers((64, 64), np.float32), y)
+    np.testing.assert_array_equal(y[:4, :16], np.broadcast_to(np.arange(15, -1, -1), (4, 16)))
+
+
+def test_shuffles_count_lanes_and_distances_modulo_32() -> None:
+    """PTX ISA, "shfl.sync": of a lane or distance the low five bits count."""
+    @by_lane
+    def far(x, y):
+        out = numpipe.scratch(SMEM((64, 64), np.float32))
+        out[...] = numpipe.zeros((64, 64), np.float32)
+        numpipe.commit_smem()
+
+        def body(indices, tile):
+            warp, lane = numpipe.lane_index() // 32, cuda.laneid
+            out[warp, lane] = cuda.shfl_up_sync(0xFFFFFFFF, lane, 33)
+            out[4 + warp, lane] = cuda.shfl_down_sync(0xFFFFFFFF, lane, -31)
+            out[8 + warp, lane] = cuda.shfl_xor_sync(0xFFFFFFFF, lane, 34)
+            out[12 + warp, lane] = cuda.shfl_sync(0xFFFFFFFF, lane, -1)
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+        y[ds(0, 64), ds(0, 64)] = out[...]
+
+    y, lane = np.zeros((64, 64), np.float32), np.arange(32)
+    far.simulate(integers((64, 64), np.float32), y)
+    for row, expected in enumerate((np.maximum(lane - 1, 0), np.minimum(lane + 1, 31), lane ^ 2, np.full(32, 31))):
+        np.testing.assert_array_equal(y[4 * row:4 * row + 4, :32], np.broadcast_to(expected, (4, 32)))
+
+
+def test_lanes_of_a_warp_that_read_what_others_stored_without_a_syncwarp() -> None:
+    @by_lane
+    def unordered(x, y):
+        tile = numpipe.scratch(SMEM((64, 64), np.float32))
+
+        def body(indices, x_tile, total):
+            row, lane = numpipe.lane_index() // 32, cuda.laneid
+            tile[row, lane] = x_tile[row, lane]
+            cuda.shfl_sync(0xFFFFFFFF, 0, 0)  # orders no memory
+            return total + tile[row, 31 - lane]
+
+        def compute(pipeline):
+            pipeline(0.0)
+
+        emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(PipelineRace, match=r"warp 0: tile\[i, j\] by lane 0 touches SMEM\[\d+:\d+\) that lane 31 has stored, and "
+                                           r"nothing orders them: put cuda\.syncwarp\(\) between"):
+        simulate(unordered)
+
+
+def test_warps_that_read_what_other_warps_stored_without_a_barrier() -> None:
+    @by_lane
+    def crossing(x, y):
+        tile = numpipe.scratch(SMEM((64, 64), np.float32))
+
+        def body(indices, x_tile, total):
+            lane = numpipe.lane_index()
+            tile[lane % 64, lane // 64] = x_tile[lane % 64, lane // 64]
+            cuda.syncwarp()
+            return total + tile[63 - lane % 64, lane // 64]
+
+        def compute(pipeline):
+            pipeline(0.0)
+
+        emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(PipelineRace, match=r"read \(tile\[i, j\]\)"):
+        simulate(crossing)
+
+
+def test_an_element_outside_its_tile() -> None:
+    @by_lane
+    def outside(x, y):
+        def body(indices, tile, total):
+            return total + tile[numpipe.lane_index(), 0]
+
+        def compute(pipeline):
+            pipeline(0.0)
+
+        emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(SimulationError, match=r"tile\[64, 0\] is outside the tile \(64, 64\)"):
+        simulate(outside)
+
+
+def test_a_value_that_differs_by_lane_steers_no_code_of_the_warpgroup() -> None:
+    @by_lane
+    def steered(x, y):
+        def body(indices, tile, total):
+            return total + tile[0, numpipe.lane_index() % 64]
+
+        def compute(pipeline):
+            total = pipeline(0.0)
+            if total > 1.0:
+                y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+        emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    with pytest.raises(SpecError, match="the lanes carry different values here"):
+        simulate(steered)
+
+
+# ---- compiled
+def test_every_kernel_of_this_file_compiles_without_spills() -> None:
+    half, single = integers((192, 64)), integers((128, 64), np.float32)
+    for kernel, x, y in ((column_sums, half, single), (alone, half, single), (slotted, half, half), (mirrored, half, half),
+                         (warp_sums, single, single)):
+        assert kernel.compiled(x, y).image.resources.clean, kernel
+
+
+def ptx(kernel: Any, x: Any) -> str:
+    text: str = kernel.inspect("ptx", x, np.zeros((64, 64), x.dtype if kernel is mirrored else np.float32))
+    return text
+
+
+def test_shuffles_are_instructions() -> None:
+    text = ptx(warp_sums, integers((8, 64), np.float32))
+    counts = {mode: len(re.findall(rf"shfl\.sync\.{mode}\.b32", text)) for mode in ("bfly", "down", "idx", "up")}
+    assert counts == {"bfly": 5, "down": 5, "idx": 1 + 1, "up": 1}  # one is of the warpgroup's number, at the entry
+
+
+@pytest.mark.parametrize("dtype, access", [(np.float16, "b16"), (np.float32, "b32")])
+def test_elements_are_plain_loads_and_stores(dtype: Any, access: str) -> None:
+    text = ptx(mirrored, integers((64, 64), dtype))
+    assert f"ld.shared.{access}" in text and f"st.shared.{access}" in text
+
+
+def test_the_lanes_of_a_warp_meet_before_one_of_them_releases_a_slot() -> None:
+    text = ptx(column_sums, integers((192, 64)))
+    last = [m.start() for m in re.finditer(r"ld\.shared\.b16", text)][-1]
+    assert re.search(r"bar\.warp\.sync.*?mbarrier\.arrive", text[last:], re.DOTALL)
+
+
+def test_the_option_changes_nothing_in_a_kernel_without_bodies() -> None:
+    def copy(x, y):
+        for (_,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
+            y[ds(0, 64), ds(0, 64)] = tile[...]
+
+    args = integers((64, 64)), integers((64, 64))
+    texts = {re.sub(r"_ZN\w+", "f", numpipe.kernel(copy, num_compute_wgs=1, compiler_params=params).inspect("ptx", *args))
+             for params in (None, LANE)}
+    assert len(texts) == 1

@@ -1,0 +1,163 @@
+"""Pipelines in which every choice of the API meets every other one, in all step counts from 0 to 6.
+
+`pipeline_plans.array(n)` is a covering array: plans in which all pairs of choices meet that the rules let meet. There are several,
+so that a pair meets in company of different others. A failure shows the plan and its source.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numpipe import SimulationError
+from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
+from tests.kernels.covering import Rule, all_pairs, covering_array, pairs, possible
+from tests.kernels.pipeline_plans import ARRAYS, FACTORS, RULES, Plan, allowed, array
+from tests.kernels.pipeline_sources import arrays, check, copied, expected, inputs, load, serialized, source, told
+
+ALWAYS = 2
+"""arrays that are run each time: a pair of choices meets in each of them, in other company; the others with ``-m soak``"""
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+# ---- the generator ------------------------------------------------------------------------------------------------------
+SMALL = {"x": (0, 1, 2), "y": (0, 1), "z": (0, 1, 2), "w": ("p", "q")}
+SMRULES = (Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 0), Rule(lambda y, z: y != 1 or z != 2))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_array_has_every_pair_that_any_row_has(seed: int) -> None:
+    """Against all rows there are."""
+    rows = [dict(zip(SMALL, values, strict=True)) for values in itertools.product(*SMALL.values())]
+    legal = [row for row in rows if row["x"] + row["y"] < 3 and (row["w"] == "p" or row["z"] == 0)
+             and (row["y"], row["z"]) != (1, 2)]
+    found = covering_array(SMALL, SMRULES, seed=seed)
+    assert all(row in legal for row in found)
+    assert {p for row in found for p in pairs(row, SMALL)} == {p for row in legal for p in pairs(row, SMALL)}
+    assert len(found) <= 10 < len(legal)
+
+
+def test_a_rule_may_be_judged_early() -> None:
+    rule = Rule(lambda x, y, z: x + y + z < 3, {"x": 0, "y": 0, "z": 0})
+    found = covering_array({"x": (0, 3), "y": (0, 2), "z": (0, 2)}, (rule,))
+    assert sorted(tuple(row.values()) for row in found) == [(0, 0, 0), (0, 0, 2), (0, 2, 0)]
+
+
+def test_every_pair_of_choices_meets_in_every_array() -> None:
+    found = [{p for plan in array(number) for p in pairs({name: getattr(plan, name) for name in FACTORS}, FACTORS)}
+             for number in range(ALWAYS)]
+    assert all(allowed(plan) for number in range(ALWAYS) for plan in array(number))  # so what meets there may meet
+    assert all(met == found[0] for met in found)
+    assert not any(possible(pair, FACTORS, RULES) for pair in set(all_pairs(FACTORS)) - found[0])
+
+
+def test_there_are_enough_plans_and_not_too_many() -> None:
+    plans = [plan for number in range(ARRAYS) for plan in array(number)]
+    assert len({source(plan) for plan in plans}) > 0.9 * len(plans)
+    assert len(plans) <= 300
+    constants = {math.prod(grid) for plan in plans if plan.static for grid in plan.grids()}
+    assert constants == set(range(7))
+
+
+# ---- the plans ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("number", [n if n < ALWAYS else pytest.param(n, marks=pytest.mark.soak) for n in range(ARRAYS)])
+def test_plans_compute_what_numpy_does_in_any_schedule(number: int) -> None:
+    for n, plan in enumerate(array(number)):
+        for steps, grid in enumerate(plan.grids()):
+            schedule = None if (n + steps) % 4 == 0 else 100 * number + 7 * n + steps
+            try:
+                check(plan, grid, schedule)
+            except Exception as error:
+                raise AssertionError(f"plan {n} of array({number}), grid {grid}, schedule {schedule}: {told(plan)}") from error
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", range(ARRAYS))
+def test_plans_in_many_schedules(number: int) -> None:
+    for n, plan in enumerate(array(number)):
+        for grid, schedule in itertools.product(plan.grids(), range(10)):
+            try:
+                check(plan, grid, 1000 * n + schedule)
+            except Exception as error:
+                raise AssertionError(f"plan {n} of array({number}), grid {grid}, schedule {schedule}: {told(plan)}") from error
+
+
+# ---- compiled -----------------------------------------------------------------------------------------------------------
+def choices(plan: Plan) -> set[tuple[str, Any]]:
+    return {(name, getattr(plan, name)) for name in FACTORS}
+
+
+def compiles(plan: Plan) -> None:
+    grid = plan.grids()[-1]
+    try:
+        found = gate.findings(load(plan).compiled(*inputs(plan, grid)))
+        if plan.static and not math.prod(grid):  # of a loop that never runs little is left
+            found = tuple(line for line in found if not line.startswith("no "))
+        if serialized(plan):
+            found = tuple(line for line in found if "(C7515)" not in line)
+        assert found == ()
+    except Exception as error:
+        raise AssertionError(told(plan)) from error
+
+
+needs_compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+
+
+@needs_compiler
+def test_every_choice_passes_the_build_gate_once() -> None:
+    """All but the first, which is no choice, in as few plans as will do; the GPU run and ``-m soak`` compile all."""
+    plans = [plan for number in range(ARRAYS) for plan in array(number)]
+    missing = {(name, value) for name, values in FACTORS.items() for value in values[1:]}
+    while missing:
+        plan = max(plans, key=lambda plan: len(missing & choices(plan)))
+        missing -= choices(plan)
+        compiles(plan)
+
+
+@needs_compiler
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", range(ARRAYS))
+def test_all_plans_pass_the_build_gate(number: int) -> None:
+    for plan in array(number):
+        compiles(plan)
+
+
+# ---- what the tests can see ---------------------------------------------------------------------------------------------
+def differ(plan: Plan, other: Plan, grid: tuple[int, ...]) -> bool:
+    """Whether the kernel of one plan is told apart from the reference of another, that has the same arrays."""
+    arguments = inputs(plan, grid)
+    before = copied(arguments)
+    try:
+        load(other).simulate(*arguments, seed=1)
+    except SimulationError:
+        return True
+    exact = expected(plan, before, grid)
+    return any(x.name in exact and not np.array_equal(new, exact[x.name], equal_nan=True)
+               for x, new in zip(arrays(plan), arguments, strict=False))
+
+
+SEEN = Plan(form="body", slots=3, delay=1, carry="tuple", rank=2, inputs=3, wgs=2, chain=2, edges="nan")
+
+
+@pytest.mark.parametrize("wrong", [
+    {"edges": "none"}, {"tk": 32}, {"tn": 32}, {"rank": 2, "static": True, "extent": (1, 3, 1)}, {"carry": "tile"}, {"chain": 1},
+], ids=str)
+def test_a_kernel_that_computes_something_else_is_told_apart(wrong: dict[str, Any]) -> None:
+    other = replace(SEEN, **wrong)
+    assert not differ(SEEN, SEEN, (2, 2))
+    if other.static:
+        assert differ(replace(SEEN, static=True, extent=(2, 2, 1)), other, (2, 2))
+    else:
+        assert differ(SEEN, other, (2, 2))

@@ -1,0 +1,298 @@
+"""Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent in every one.
+
+A bug is an edit of `ring`, `steps` or `store_ring`: a line left out, a number changed. The edited function
+keeps its file name, so that reports still name the user's line: the kernel's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numpipe.core import lanes
+from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
+from numpipe.language.pipeline import ring, steps
+from numpipe.language.tiles import store_ring
+from numpipe.plan import context
+from tests.kernels.kernels_for_tests import SMALL, Config, gemm, nested_gemm, operands, product
+
+SCHEDULES = (None, *range(20))  # None: the order of the virtual-time model
+RING = r"kernels_for_tests\.py:\d+"
+
+
+@pytest.fixture(autouse=True)
+def simulated_only(monkeypatch):
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`old` becomes `new` in the source of an operation of the ring."""
+
+    where: Any
+    old: str
+    new: str
+    error: type[SimulationError]
+    message: str
+    delay: int = 0
+
+    def inject(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        function = self.where.function
+        lines, first = inspect.getsourcelines(function)
+        source = textwrap.dedent("".join(lines))
+        assert source.count(self.old) == 1, f"the ring has changed: {self.old!r} is not in {function.__name__}"
+        body = source.replace(self.old, self.new)
+        body = body[body.index("def "):]  # without its decorator
+        scope: dict[str, Any] = {}
+        code = compile("\n" * first + body, inspect.getsourcefile(function) or "", "exec")
+        exec(code, vars(sys.modules[function.__module__]) | BUGGY, scope)
+        monkeypatch.setattr(self.where, "function", scope[function.__name__])
+
+
+BUGGY = {"warpgroup": lambda: ring.current().warpgroup, "one_lane": lanes.one_lane}
+DRAIN = "products.drain(pending)"
+SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
+FENCE = "fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy"
+WAIT_READY = 'mbarrier.wait(barrier(ring, "ready", slot_of(ring, step), part), phase_of(ring, step), step)'
+WAIT_FREE = 'mbarrier.wait(barrier(ring, "consumed", slot, part), phase_of(ring, step) - 1, step)'
+FREE = f'if begins_consumed(ring, part):\n        {WAIT_FREE}\n    mark(ring, "issue", step, part)'
+BYTES = "stage_bytes(ring, part))\n    copy_in"
+EXPECT = ("if announces(ring, part, False):\n        "
+          'mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))')
+LOAD = "copy_in(ring, indices, slot, part)"
+COUNTED = "ring.first + blocks_in(ring, steps)"
+OWN = 'barrier(ring, "consumed", slot_of(ring, step), part)'
+ARRIVE = f"products.commit_to(ring, part, {OWN})"
+
+NOT_DRAINED = (r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of warpgroup \d \(compute\) "
+               r"never told that their wgmma drained")
+TWICE = r"on (ready|consumed)\[\d\] .*(nothing orders this after the end of phase|only 0 of 1 pending)"
+READ_EARLY = r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this copy has landed)"
+TOO_FEW = r"4096 more than phase \d expects \(20480 announced\)|expect_tx announced 20480 bytes, fewer than the copies bring"
+OTHER_PHASE = r"waited for phase -?\d of (ready|consumed)\[\d\] of a, b @ .* for step \d"
+SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"  # a slot in two hands: any of its symptoms
+
+BUGS = {
+    # ---- load ring, compute role
+    "release before drain": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED),
+    "release before drain, delayed": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
+    "release before drain in one step of one warpgroup": Bug(
+        steps.advance, "await_products(loop)", "await_products(loop) if k != 3 or warpgroup() else None", PipelineRace,
+        NOT_DRAINED),
+    "release before drain at the end of a loop": Bug(steps.end_loop, "products.drain(0)", "pass", PipelineRace, NOT_DRAINED),
+    "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "products.drain(1)", PipelineRace, NOT_DRAINED),
+    "wait(1) for wait(0) at the end of a loop": Bug(
+        steps.end_loop, "products.drain(0)", "products.drain(1)", PipelineRace, NOT_DRAINED),
+    "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "products.drain(2)", PipelineRace, NOT_DRAINED, delay=1),
+    "released a step early, delayed": Bug(
+        steps.release_due, "release_used(ring, k, ring.delay)", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
+    "last release forgotten, delayed": Bug(
+        steps.release_rest, "range(ring.unreleased, -1, -1)", "range(ring.unreleased, 0, -1)", PipelineDeadlock,
+        r"consumed\[\d\].* 8 of 8 arrivals", delay=1),
+    "dropped arrive": Bug(ring.release, ARRIVE, f"if warpgroup() != 1 or step != 1: {ARRIVE}", PipelineDeadlock,
+                          r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 0"),
+    "dropped arrive in the second tile": Bug(ring.release, ARRIVE, f"if warpgroup() or step != 7: {ARRIVE}", PipelineDeadlock,
+                                             r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 3"),
+    "no arrive at all": Bug(ring.release, ARRIVE, "pass", PipelineDeadlock,
+                            r"warpgroup 2 \(memory\): blocked on consumed\[0\] of .* phase 0 step 2"),
+    "double arrive": Bug(ring.release, ARRIVE, f"{ARRIVE}; {ARRIVE}", PipelineRace, SLOT_LOST),
+    "double arrive of one warpgroup": Bug(
+        ring.release, ARRIVE, f"{ARRIVE}\n    if warpgroup() == 1: {ARRIVE}", PipelineRace, SLOT_LOST),
+    "double arrive in the last step": Bug(
+        ring.release, ARRIVE, f"{ARRIVE}\n    if warpgroup() == 1 and step == 9: {ARRIVE}", PipelineRace, TWICE),
+    "arrive by one warp": Bug(ring.release, ARRIVE, f"one_lane(mbarrier.arrive, {OWN})",
+                              PipelineDeadlock, r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0"),
+    "arrive by one warp for all four": Bug(
+        ring.release, ARRIVE, f"one_lane(lambda a: current().mbar_arrive(a, 4), {OWN})",
+        PipelineRace, r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained"),
+    "release of the next slot": Bug(ring.release, "slot_of(ring, step)", "slot_of(ring, step + 1)", PipelineRace, SLOT_LOST),
+    "skipped ready wait": Bug(ring.await_ready, WAIT_READY, "pass", PipelineRace, READ_EARLY),
+    "skipped ready wait in the last step of one warpgroup": Bug(
+        ring.await_ready, WAIT_READY, f"if warpgroup() != 1 or step != 9: {WAIT_READY}", PipelineRace, SLOT_LOST),
+    "ready wait by one lane": Bug(ring.await_ready, "mbarrier.wait(", "one_lane(mbarrier.wait, ", PipelineRace, READ_EARLY),
+    "stale parity: ready phase one ahead": Bug(
+        ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) + 1, step", SimulationError,
+        r"waited for phase 1 of ready\[0\].*passed on the stale phase -1|\(compute\): blocked on ready\[0\] .*phase 1"),
+    "stale parity: ready phase one behind": Bug(
+        ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) - 1, step", PipelineRace,
+        rf"{READ_EARLY}|waited for phase -1 of ready\[0\].*reached phase"),
+    "stale parity: ready phase two ahead": Bug(
+        ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) + 2, step", PipelineRace,
+        r"waited for phase 2 of ready\[0\].*passed on the stale phase 0"),
+    "stale parity: ready phase two behind": Bug(
+        ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) - 2, step", PipelineRace,
+        r"waited for phase -2 of ready\[0\].*already reached phase -?\d"),
+    "stale parity: the phase never advances": Bug(ring.phase_of, "step // ring.plan.slots", "0", SimulationError,
+                                                  f"{TWICE}|{OTHER_PHASE}"),
+    "stale parity: the step's parity, not its slot's": Bug(ring.phase_of, "step // ring.plan.slots", "step", PipelineRace,
+                                                           r"waited for phase 1 of ready\[1\].*passed on the stale phase -1"),
+    # ---- load ring, memory role
+    "skipped free wait": Bug(ring.fill, WAIT_FREE, "pass", SimulationError, TWICE),
+    "skipped free wait in the last step": Bug(ring.fill, WAIT_FREE, f"if step != 9: {WAIT_FREE}", SimulationError, TWICE),
+    "stale parity: free phase one ahead": Bug(
+        ring.fill, "phase_of(ring, step) - 1", "phase_of(ring, step)", PipelineDeadlock,
+        r"warpgroup 2 \(memory\): blocked on consumed\[0\] of .* phase 0 step 0"),
+    "stale parity: free phase one behind": Bug(
+        ring.fill, "phase_of(ring, step) - 1", "phase_of(ring, step) - 2", SimulationError,
+        r"waited for phase -2 of consumed\[0\].* for step 0.*already reached phase -1"),
+    "stale parity: free phase two behind": Bug(
+        ring.fill, "phase_of(ring, step) - 1", "phase_of(ring, step) - 3", PipelineRace,
+        r"waited for phase -3 of consumed\[0\].* for step 0.*already reached phase -1"),
+    "wrong byte count: short": Bug(ring.stage_bytes, "plan.expected(part)", "plan.expected(part) - 4096", SimulationError, TOO_FEW),
+    "wrong byte count: short in the last step": Bug(
+        ring.fill, BYTES, BYTES.replace("part)", "part) - 4096 * (step == 9)"), SimulationError, TOO_FEW),
+    "wrong byte count: long": Bug(
+        ring.stage_bytes, "plan.expected(part)", "plan.expected(part) + 4096", PipelineDeadlock,
+        "still misses 4096 bytes and no copy is in flight: expect_tx announced 28672 bytes, .* brought 24576"),
+    "wrong byte count: long in the last step": Bug(
+        ring.fill, BYTES, BYTES.replace("part)", "part) + 16 * (step == 9)"), PipelineDeadlock,
+        r"ready\[1\] of .* still misses 16 bytes and no copy is in flight: expect_tx announced 24592 bytes, .* brought 24576"),
+    "wrong byte count: one operand forgotten": Bug(
+        ring.stage_bytes, "plan.expected(part)", "plan.layouts[0].nbytes", SimulationError,
+        rf"completes with \d of its copies still in flight|more than phase \d expects \(16384 announced\)|{READ_EARLY}"),
+    "loads before the free wait": Bug(
+        ring.fill, f"{FREE}\n    {EXPECT}\n    {LOAD}", f"{LOAD}\n    {FREE}\n    {EXPECT}", PipelineRace, SLOT_LOST),
+    "bytes announced before the free wait": Bug(
+        ring.fill, f"{FREE}\n    {EXPECT}", f"{EXPECT}\n    {FREE}", SimulationError, TWICE),
+    "loads into the next slot": Bug(ring.fill, LOAD, "copy_in(ring, indices, (slot + 1) % 2, part)", PipelineRace, SLOT_LOST),
+    "loads complete on the next barrier": Bug(
+        ring.copy_in, '"ready", slot, part)', '"ready", (slot + 1) % 2, part)', PipelineRace, READ_EARLY),
+    # ---- the counter
+    "the counter restarts with every tile": Bug(context.counter, "np_.state[index]", "0", PipelineRace, OTHER_PHASE),
+    "the counter restarts in the compute role": Bug(
+        ring.set_steps_done, COUNTED, f"({COUNTED}) * ring.np.memory", PipelineRace, OTHER_PHASE),
+    "the counter restarts in the memory role": Bug(
+        ring.set_steps_done, COUNTED, f"({COUNTED}) * (not ring.np.memory)", PipelineRace, OTHER_PHASE),
+    # ---- store ring
+    "no proxy fence": Bug(store_ring.put, "fence.proxy_async()", "pass", PipelineRace,
+                          r"TMA store \(c\) reads .*the writing warps did not fence"),
+    "no proxy fence by one warpgroup": Bug(
+        store_ring.put, "fence.proxy_async()", "warpgroup() or fence.proxy_async()", PipelineRace,
+        r"TMA store \(c\) reads .* warpgroup 1 \(compute\).*the writing warps did not fence"),
+    "fence after the barrier": Bug(
+        store_ring.put, f"{FENCE}\n    {SYNC}", f"{SYNC}\n    {FENCE}", PipelineRace, "the writing warps did not fence"),
+    "no barrier before the panels are written": Bug(
+        store_ring.put, f"{SYNC}  # nobody", "pass  # nobody", PipelineRace,
+        r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait"),
+    "no barrier before the store": Bug(store_ring.put, f"{SYNC}\n    one_lane(copy_out", "one_lane(copy_out", PipelineRace,
+                                       r"no barrier orders warp 1 of warpgroup \d \(compute\) before"),
+    "one barrier number for all warpgroups": Bug(store_ring.put, f"{SYNC}  # nobody", "barrier.sync(1, 128)  # nobody",
+                                                 PipelineRace, r"bar_sync 1 .* nothing orders this after the use of the barrier"),
+    "one staging panel for all warpgroups": Bug(store_ring.staging, "unit.number(current().warpgroup) * unit.store_slots", "0",
+                                                PipelineRace, r"write \(staging panel\) writes .* while (TMA store \(c\)|write)"),
+    "no await_staging": Bug(store_ring.put, "one_lane(await_staging, ref)", "pass", PipelineRace,
+                            r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait\(pending, read=True\)"),
+    "no commit": Bug(store_ring.copy_out, "cp_async_bulk.commit_group()", "pass", PipelineRace, r"while TMA store \(c\)"),
+    "no drain at exit": Bug(store_ring.drain_stores, "current().bulk_wait(0, read=False)", "pass", PipelineRace,
+                            r"warpgroup \d \(compute\).*the warpgroup ends with 2 TMA stores not waited for"),
+    "drain of reads only at exit": Bug(store_ring.drain_stores, "read=False", "read=True", PipelineRace,
+                                       r"the warpgroup ends with \d TMA stores? not waited for"),
+}
+
+A, B = operands(256, 128, 5 * 64)  # 2 x 2 tiles, 5 steps each: an odd count, so that tiles start at either slot
+C = product(A, B)
+
+
+def run(seed: int | None, delay: int = 0) -> Any:
+    """2 CTAs with 2 tiles each, 2 compute warpgroups, 2 slots (one more for a delay), one staging panel each."""
+    return gemm(2, store_slots=1, ctas=2).simulate(A, B, seed=seed, cfg=replace(SMALL, slots=2 + delay, delay=delay))
+
+
+def names_who_and_where(text: str) -> None:
+    """The user's line first; then a warpgroup, and the ring with slot or phase."""
+    assert re.match(rf"\S*{RING}: ", text), text
+    assert re.search(r"warpgroup \d \((memory|compute)\)", text), text
+    assert re.search(rf"(ready|consumed)\[\d\] of (a, b|a|b) @ {RING} phase|slot=\d step=\d", text), text
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_every_schedule_finds(name, monkeypatch):
+    bug = BUGS[name]
+    bug.inject(monkeypatch)
+    for seed in SCHEDULES:
+        with pytest.raises(bug.error) as caught:
+            run(seed, bug.delay)
+        text = str(caught.value)
+        assert re.search(bug.message, text, re.DOTALL), f"seed {seed}: {text}"
+        names_who_and_where(text)
+
+
+# ---- other kernels ----------------------------------------------------------------------------------------------
+def nested(seed: int | None, cfg: Config) -> tuple[np.ndarray, np.ndarray]:
+    a, b = operands(256, 128, 3 * 128)
+    return nested_gemm(ctas=2).simulate(a, b, seed=seed, cfg=cfg), product(a, b)
+
+
+def flat(seed: int | None, cfg: Config, wgs: int = 2, ctas: int = 2, store_slots: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    a, b = operands(256, max(128, cfg.tn), 5 * 64)
+    return gemm(wgs, store_slots, ctas).simulate(a, b, seed=seed, cfg=cfg), product(a, b)
+
+
+TWINS = {
+    "cooperative": lambda seed: flat(seed, SMALL),
+    "delay_release 1": lambda seed: flat(seed, replace(SMALL, slots=3, delay=1)),
+    "delay_release 1 of 2 slots": lambda seed: flat(seed, replace(SMALL, delay=1)),
+    "delay_release 2": lambda seed: flat(seed, replace(SMALL, slots=4, delay=2)),
+    "one slot": lambda seed: flat(seed, replace(SMALL, slots=1)),
+    "more slots than steps": lambda seed: flat(seed, replace(SMALL, tk=128, slots=4)),
+    "four tiles of one CTA": lambda seed: flat(seed, SMALL, ctas=1),
+    "more CTAs than tiles": lambda seed: flat(seed, SMALL, ctas=5),
+    "one compute warpgroup": lambda seed: flat(seed, replace(SMALL, tm=64), wgs=1),
+    "one compute warpgroup, two blocks of rows": lambda seed: flat(seed, SMALL, wgs=1),
+    "three compute warpgroups": lambda seed: flat(seed, replace(SMALL, tm=192, slots=3), wgs=3),
+    "all panels staged": lambda seed: flat(seed, replace(SMALL, tn=192), store_slots=0),
+    "two of three panels staged": lambda seed: flat(seed, replace(SMALL, tn=192), store_slots=2),
+    "nested": lambda seed: nested(seed, SMALL),
+    "nested, delay_release 1": lambda seed: nested(seed, replace(SMALL, slots=3, delay=1)),
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_the_ring_as_it_is_stays_silent_and_right(twin):
+    for seed in SCHEDULES if twin in EVERY_SCHEDULE else FEW:
+        c, expected = TWINS[twin](seed)
+        assert np.array_equal(c, expected), f"seed {seed}"
+
+
+EVERY_SCHEDULE = ["cooperative", "delay_release 1", "delay_release 1 of 2 slots", "four tiles of one CTA", "one slot", "nested",
+                  "nested, delay_release 1"]
+FEW = SCHEDULES[:9]
+EVERYWHERE = ["release before drain", "no arrive at all", "double arrive", "arrive by one warp for all four", "skipped ready wait",
+              "stale parity: ready phase one ahead", "stale parity: ready phase two behind", "skipped free wait",
+              "stale parity: free phase one ahead", "wrong byte count: long", "wrong byte count: short", "no proxy fence",
+              "no barrier before the store", "no drain at exit"]
+ELSEWHERE = ["delay_release 1", "delay_release 2", "one slot", "four tiles of one CTA", "one compute warpgroup",
+             "three compute warpgroups", "nested"]
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize("twin", ELSEWHERE)
+def test_other_kernels_find(name, twin, monkeypatch):
+    BUGS[name].inject(monkeypatch)
+    for seed in FEW:
+        with pytest.raises(SimulationError) as caught:
+            TWINS[twin](seed)
+        names_who_and_where(str(caught.value))
+
+
+def test_an_edit_that_the_ring_no_longer_has_is_an_error(monkeypatch):
+    with pytest.raises(AssertionError, match="the ring has changed"):
+        Bug(ring.fill, "a line that is not there", "pass", PipelineRace, "").inject(monkeypatch)
+
+
+def test_an_edit_that_changes_nothing_stays_silent(monkeypatch):
+    """The seam itself is not what the tests above find."""
+    for operation in (steps.advance, ring.release, ring.await_ready, ring.fill, ring.phase_of, ring.stage_bytes,
+                      steps.await_products, steps.fill_begun, store_ring.put, store_ring.drain_stores):
+        name = operation.__name__
+        line = f"def {name}("
+        Bug(operation, line, line, PipelineRace, "").inject(monkeypatch)
+    for seed in FEW:
+        assert np.array_equal(run(seed), C)

@@ -1,0 +1,169 @@
+"""`numpipe.turn`: warpgroups one after another, in any schedule; what would let them wait for ever is refused or reported."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import BlockSpec, PipelineDeadlock, SimulationError
+from numpipe.compile.check.gate import Sass
+from numpipe.compile.lift.order_tokens import sure_turns
+from numpipe.compile.lift.waits import Asked, pending
+from numpipe.language.pipeline import order_tokens, steps
+from numpipe.plan.unit import Unit
+from tests.kernels.barrier_loop_kernels import cases
+from tests.kernels.order_token_kernels import kernels
+
+SCHEDULES = (None, 0, 1)
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def check(name: str, seed: int | None) -> None:
+    case = kernels()[name]
+    case.check(lambda *args, **options: case.kernel.simulate(*args, seed=seed, **options))
+
+
+@pytest.mark.parametrize("name", kernels())
+def test_one_after_another_in_any_schedule(name: str) -> None:
+    for seed in SCHEDULES:
+        check(name, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", kernels())
+def test_one_after_another_in_many_schedules(name: str) -> None:
+    for seed in range(40):
+        check(name, seed)
+
+
+@pytest.mark.parametrize("operation, name", [
+    ("enter_turn", "two"), ("leave_turn", "two"), ("begin_tokens", "two"), ("end_tokens", "two"), ("skip_turn", "fewer steps")])
+def test_every_part_of_it_is_missed(operation: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one of the operations a kernel is a race, a deadlock, or leaves an arrival behind, in every schedule."""
+    for module in (order_tokens, steps):
+        if hasattr(module, operation):
+            monkeypatch.setattr(getattr(module, operation), "function", lambda np_, *_: None)
+    for seed in SCHEDULES:
+        with pytest.raises(SimulationError):
+            check(name, seed)
+
+
+@pytest.mark.parametrize("warpgroups, memory, tokens", [
+    (1, True, 12), (2, True, 5), (3, True, 3), (6, True, 1), (7, True, 0), (8, False, 0)])
+def test_barriers_of_tokens_are_nobody_elses(warpgroups: int, memory: bool, tokens: int) -> None:
+    unit = Unit("k", (), (), "wg", warpgroups, 24 if memory else 0, warp_specialized=memory)
+    assert unit.token_room == tokens
+    taken = {unit.token_barrier(n) + w for n in range(tokens) for w in range(warpgroups)}
+    assert len(taken) == tokens * warpgroups and taken <= set(range(1 + unit.warpgroups, 15))
+
+
+# ---- what the source shows
+@pytest.mark.parametrize("source, found", [
+    ("f()\n__np_enter_turn(c, 1)\ng()\n__np_leave_turn(c, 1)\n__np_enter_turn(c, 0)", (1, 0)),
+    ("f()", ()),
+    ("if f():\n    __np_enter_turn(c, 1)", None),
+    ("for i in r:\n    __np_enter_turn(c, 1)", None),
+    ("__np_enter_turn(c, 1)\nif f():\n    continue\ng()", (1,)),
+    ("if f():\n    continue\n__np_enter_turn(c, 1)", None),
+])
+def test_turns_that_every_step_takes(source: str, found: tuple[int, ...] | None) -> None:
+    loop = ast.parse("for k in steps:\n" + "\n".join(f"    {line}" for line in source.split("\n"))).body[0]
+    assert isinstance(loop, ast.For)
+    assert sure_turns(loop.body) == found
+
+
+def test_a_wait_counts_what_was_issued_in_a_turn() -> None:
+    source = "def f():\n    with turn():\n        s = wgmma()\n        o = wgmma()\n    u = wgmma()\n    s = wait(s)"
+    function = ast.parse(source).body[0]
+    assert isinstance(function, ast.FunctionDef)
+
+    def calls(node: ast.AST, name: str) -> bool:
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+    wait = next(node for node in ast.walk(function) if calls(node, "wait"))
+    assert pending(function, wait, "s", Asked(lambda node: calls(node, "wgmma"))) == 2
+
+
+def test_a_deadlock_names_the_token_and_the_line() -> None:
+    @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
+    def uneven(y):
+        wg = numpipe.axis_index("wg")
+        for _ in range(2 + wg):
+            with numpipe.turn("products"):
+                pass
+
+    with pytest.raises(PipelineDeadlock) as caught:
+        uneven.simulate(np.zeros((64, 64), np.float32))
+    told = str(caught.value)
+    assert "(the turn 'products' of compute warpgroup 1)" in told and "equally often" in told
+    assert f"{__file__}:{uneven.function.__code__.co_firstlineno + 4}" in told
+
+
+def test_outside_of_a_kernel_a_fence_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="schedule_fence works inside a kernel only"):
+        numpipe.schedule_fence()
+
+
+def test_outside_of_a_kernel_a_turn_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="turn works inside a kernel only"):
+        numpipe.turn("x")
+
+
+def test_functions_that_take_turns_with_steps_of_are_refused() -> None:
+    @numpipe.kernel(num_compute_wgs=2)
+    def body_form(a):
+        def body(indices, tile):
+            with numpipe.turn("x"):
+                pass
+
+        numpipe.emit_pipeline_warp_specialized(body, grid=(2,), steps_of=lambda wg: 1, in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+    with pytest.raises(numpipe.SpecError, match="steps_of, but not every step is sure"):
+        body_form.simulate(np.zeros((64, 128), np.float16))
+
+
+# ---- compiled
+def above_the_last_wait(code: Sass) -> int:
+    """How many of a step's 32 maxima, which stand before the wait for the second product, ptxas has left there.
+
+    It moves the wait up, and the maxima down.
+    """
+    loop = code.innermost(code.find("HGMMA")[0])
+    last = max(n for n, instruction in enumerate(loop) if instruction.opcode.startswith("WARPGROUP.DEPBAR"))
+    assert sum(instruction.opcode.startswith("FMNMX") for instruction in loop) == 32
+    return sum(instruction.opcode.startswith("FMNMX") for instruction in loop[:last])
+
+
+def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
+    """The wait for the second product stays behind the store that is never made; there is no branch for it."""
+    case = cases()["in parts"]
+    code = Sass(case.kernel.inspect("sass", *case.inputs, np.empty((256, 64), np.float32)))
+    [store] = [store for store in code.find("STS$") if code.innermost(store)]
+    loop = code.innermost(store)
+    assert store.predicate and max(n for n, i in enumerate(loop) if i.opcode.startswith("WARPGROUP.DEPBAR")) > loop.index(store)
+    assert sum(i.opcode.startswith("HGMMA") for i in loop) == 8
+    assert sum(i.opcode == "BRA" for i in loop) == 3  # two waits for tiles, and the loop's own
+
+
+@pytest.mark.soak
+def test_without_a_fence_a_wait_moves_up() -> None:
+    """`numpipe.schedule_fence` is what keeps it: the same products, without."""
+    case = cases()["rotated"]
+    assert above_the_last_wait(Sass(case.kernel.inspect("sass", *case.inputs, np.empty((128, 64), np.float32)))) < 32
+
+
+def test_costs_two_instructions_a_turn_and_a_fence_holds() -> None:
+    case, out = kernels()["fewer steps"], np.empty((128, 64), np.float32)
+    assert case.kernel.inspect("gate", *case.inputs, out, **dict(case.options)) == ()
+    code = Sass(case.kernel.inspect("sass", *case.inputs, out, **dict(case.options)))
+    assert len(code.find("BAR.ARV")) == 3  # in the main loop, in that over the steps left out, and at the kernel's beginning
+    assert sum(i.text.endswith("0x100") for i in code.find("BAR.SYNC")) == 3  # in these loops, and at the kernel's end
+    assert above_the_last_wait(code) == 32  # see below

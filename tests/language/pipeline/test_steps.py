@@ -1,0 +1,168 @@
+"""Pipelines with several rings: what is loaded when, unequal steps, bodies with barriers of their own; and bugs in all that."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
+from numpipe.language.pipeline import steps
+from tests.kernels.barrier_plans import MANUAL, load
+from tests.kernels.step_plans import EACH, GRIDS, Operand, Plan, check, inputs, source
+
+FORMS = ["loop", "body"]
+PLANS = {
+    "slow and fast": Plan((Operand("i"), Operand("ijk"))),
+    "invariant and fast": Plan((Operand(""), Operand("ijk")), slots=3),
+    "invariant only": Plan((Operand(""),)),
+    "no two alike": Plan((Operand("j"), Operand("ik"), Operand("k"))),
+    "every dependence": Plan(tuple(EACH), slots=3, delay=1),
+    "every dependence, in flight": Plan(tuple(EACH), slots=3, delay=2, carry=True),
+    "slots and delays of their own": Plan((Operand("i", 1), Operand("ij", None, 1), Operand("ijk", 4, 2)), slots=3, carry=True),
+    "two slots for an invariant one": Plan((Operand("", 2), Operand("j"))),
+    "one slot": Plan((Operand("i"), Operand("ij"), Operand("ijk")), slots=1),
+    "two warpgroups": Plan((Operand("i"), Operand("ijk")), wgs=2, slots=3, delay=1, carry=True),
+}
+UNEQUAL = {
+    "one behind": Plan((Operand("i"), Operand("ijk")), wgs=2, steps_of="2 + wg * 3"),
+    "none and more than all": Plan((Operand("i"), Operand("")), wgs=2, steps_of="wg * 40", slots=1),
+    "fewer than none": Plan((Operand("j"), Operand("ijk")), wgs=2, steps_of="wg * 5 - 2"),
+    "all differ, in flight": Plan(tuple(EACH), wgs=3, steps_of="3 - wg", slots=3, delay=1, carry=True),
+}
+SEEDS = (None, 0, 1)
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def loads(plan: Plan, grid: tuple[int, int, int]) -> Counter[str]:
+    """TMA loads of each array, in a run whose output is right."""
+    trace = numpipe.Trace()
+    check(plan, grid, trace=trace)
+    return Counter(event.details["tensor"] for event in trace.of("load"))
+
+
+# ---- loads
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", PLANS)
+def test_an_operand_is_loaded_when_its_block_changes_and_only_then(name: str, form: str) -> None:
+    plan = replace(PLANS[name], form=form)
+    for grid in GRIDS:
+        found = loads(plan, grid)
+        assert found == {f"x{n}": o.loads(grid) * plan.tiles for n, o in enumerate(plan.operands) if o.loads(grid)}, grid
+
+
+@pytest.mark.parametrize("seed", SEEDS[1:])
+@pytest.mark.parametrize("name", PLANS)
+def test_in_any_schedule(name: str, seed: int) -> None:
+    for grid in GRIDS:
+        check(PLANS[name], grid, seed=seed)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_warpgroups_may_run_different_numbers_of_steps(name: str, form: str) -> None:
+    plan = replace(UNEQUAL[name], form=form)
+    for grid in GRIDS:
+        for seed in SEEDS:
+            check(plan, grid, seed=seed)
+    grid = GRIDS[0]
+    assert loads(plan, grid) == {f"x{n}": o.loads(grid) * plan.tiles for n, o in enumerate(plan.operands)}  # everything
+
+
+BODIES = [(Operand("i"), Operand("ijk")), (Operand(""), Operand("j")), tuple(EACH)]
+
+
+@pytest.mark.parametrize("slots, delay", [(1, 0), (2, 0), (3, 1), (3, 2)])
+@pytest.mark.parametrize("manual", MANUAL, ids=str)
+@pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
+def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool, bool], slots: int, delay: int) -> None:
+    for number, grid in enumerate(GRIDS[:3] + GRIDS[5:6]):
+        plan = Plan(operands, slots, delay, 1 + slots % 2, bool(number % 2), "body", *manual)
+        check(plan, grid, seed=slots if number == 0 else None)
+
+
+@pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
+def test_releases_of_a_tile_that_is_used_again_may_be_left_out(operands: tuple[Operand, ...]) -> None:
+    for manual in MANUAL[1:]:
+        for grid in GRIDS:
+            check(Plan(operands, form="body", ready=manual[0], consumed=True, skip=True), grid)
+
+
+def test_a_body_with_barriers_may_leave_out_steps_that_others_run() -> None:
+    for grid in GRIDS:
+        check(Plan((Operand("i"), Operand("ijk")), wgs=2, form="body", ready=True, consumed=True, steps_of="1 + 3 * wg"), grid)
+
+
+# ---- bugs
+SLOW = Plan((Operand("i"), Operand("ijk")), slots=1, carry=True)
+BUGS: dict[str, tuple[Any, str, str, Plan, type[SimulationError], str]] = {
+    "released at every step": (steps.release_due, "release_used(ring, k, ring.delay)",
+                               "each(ring, 'consumed', 0, release, step_of(ring, k, 1)) if k > 0 else None", SLOW,
+                               PipelineRace, "x0"),
+    "released a step early": (steps.release_due, "ring.delay)", "0)", replace(SLOW, slots=3, delay=1), PipelineRace, "wgmma"),
+    "drained to the slowest delay": (steps.pending_groups, "min(delays)", "max(delays)", replace(
+        SLOW, operands=(Operand("i", 1, 0), Operand("ijk", 3, 2))), PipelineRace, "wgmma"),
+    "never released before the end": (steps.release_due, "release_used(ring, k, ring.delay)", "None", SLOW, PipelineDeadlock,
+                                      "consumed"),
+    "filled at every step": (steps.fill_begun, "begins(ring, k)", "True", SLOW, SimulationError, "x0|consumed"),
+    "not filled": (steps.fill_begun, "begins(ring, k)", "k == 0", SLOW, PipelineDeadlock, "ready"),
+    "not waited for": (steps.await_begun, "begins(ring, k)", "k == 0", SLOW, PipelineRace, "wgmma|arrives on consumed"),
+    "waited for before others are released": (
+        steps.advance, "await_products(loop)\n", "await_products(loop)\n        over(loop, await_begun, k)\n", SLOW,
+        PipelineDeadlock, "ready"),
+    "unused tiles not released": (steps.pass_rest, "over(loop, pass_by, k)", "None", UNEQUAL["none and more than all"],
+                                  PipelineDeadlock, "consumed"),
+    "unused tiles released before they land": (
+        steps.pass_by, 'each(ring, "landing", 0, await_ready, step_of(ring, k, 0))', "None", UNEQUAL["none and more than all"],
+        SimulationError, "x0|x1"),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_is_found_in_every_schedule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, old, new, plan, error, message = BUGS[name]
+    function = getattr(where, "function", where)
+    text = textwrap.dedent(inspect.getsource(function))
+    assert text.count(old) == 1, f"{function.__name__} has changed"
+    module = sys.modules[function.__module__]
+    scope: dict[str, Any] = {}
+    exec(text[text.index("def "):].replace(old, new), vars(module), scope)
+    if where is function:
+        monkeypatch.setattr(module, function.__name__, scope[function.__name__])
+    else:
+        monkeypatch.setattr(where, "function", scope[function.__name__])
+    kernel, grid = load(source(plan)), (3, 2, 2)
+    for seed in (None, *range(6)):
+        with pytest.raises(error, match=f"(?s){message}"):
+            kernel.simulate(*inputs(plan, grid), *grid, seed=seed)
+
+
+# ---- the GPU's code
+@pytest.mark.parametrize("name", ["slow and fast", "no two alike", "one behind"])
+def test_passes_the_build_gate(name: str) -> None:
+    plan = (PLANS | UNEQUAL)[name]
+    kernel, arguments = load(source(plan)), [*inputs(plan, (2, 2, 2)), 2, 2, 2]
+    assert kernel.inspect("gate", *arguments) == ()
+    resources = kernel.inspect("resources", *arguments)
+    assert (resources.spill_bytes, resources.notes) == (0, ())
+
+
+def test_a_ring_for_each_dependence_and_number_of_slots() -> None:
+    plan = Plan((Operand("i"), Operand("ik"), Operand("i"), Operand("ijk"), Operand("", 2)), slots=3)
+    arrays = inputs(plan, (1, 1, 1))
+    rings = list(load(source(plan)).compiled(*arrays, 1, 1, 1).unit.rings.values())
+    assert [(ring.labels, ring.dims, ring.slots) for ring in rings] == [
+        (("in_specs[0]", "in_specs[2]"), 1, 3), (("in_specs[1]", "in_specs[3]"), None, 3), (("in_specs[4]",), 0, 2)]
+    assert rings[-1].end - 1024 == (2 * 3 + 2 * 3 + 2) * 64 * 16 * 2
+    assert np.unique([ring.index for ring in rings]).size == 3

@@ -1,0 +1,459 @@
+"""The body form and functions of kernels: bodies, carries and compute contexts that do not fit, functions that cannot be called."""
+# ruff: noqa: F841, UP028 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, SpecError
+from tests.kernels.emitted_kernels import Config, share
+from tests.kernels.refusals import Cases
+
+refused = Cases()
+emit = numpipe.emit_pipeline_warp_specialized
+
+
+def plain(x):
+    return x + 1
+
+
+def by_k(k):
+    return (0, k)
+
+
+# ---- bodies --------------------------------------------------------------------------------------------------------------
+@refused("a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)")
+def not_called_on_arrays(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("an emitted pipeline is called on its arrays by position")
+def called_with_keywords(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a=a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: body 'body' takes 1 argument, but is called with 2: (indices, 1 tile)", kind=SpecError)
+def a_body_that_takes_too_few(a, b, c):
+    def body(indices):
+        pass
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 2: (indices, 1 tile); a carry needs a "
+         "compute_context", kind=SpecError)
+def a_body_that_takes_a_carry_without_a_context(a, b, c):
+    def body(indices, x, acc):
+        return acc
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: (indices, 1 tile, carry); with a "
+         "compute_context the carry comes last", kind=SpecError)
+def a_body_that_takes_no_carry(a, b, c):
+    def body(indices, x):
+        pass
+
+    def compute(pipeline):
+        pipeline(0)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: body 'body' returns nothing: it takes the carry and must return the next one",
+         kind=SpecError)
+def a_body_that_loses_the_carry(a, b, c):
+    def body(indices, x, n):
+        n = n + 1
+
+    def compute(pipeline):
+        pipeline(0)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give a compute_context that calls "
+         "pipeline(initial carry), or return nothing", kind=SpecError)
+def a_body_that_returns_without_a_carry(a, b, c):
+    def body(indices, x):
+        return 1
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=", pipeline at {file}:{line}: body must be a function nested in the kernel or decorated with "
+                   "@numpipe.function, got int",
+         compiled=", pipeline at {file}:{line}: body must be a function nested in the kernel or decorated with "
+                  "@numpipe.function, got 3", kind=SpecError)
+def a_body_that_is_no_function(a, b, c):
+    emit(3, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64, 64) float32 and returned tile (64, 128) "
+         "float32: a carry keeps its shape and type from step to step")
+def a_carry_that_changes_its_shape(a, b, c):
+    def body(indices, x, acc):
+        return numpipe.zeros((64, 128), np.float32)
+
+    def compute(pipeline):
+        acc = pipeline(numpipe.zeros((64, 64), np.float32))
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)  # called
+
+
+@refused(", pipeline at {file}:{line+3}: body 'body' was given the carry (int32, int32) and returned int32: a carry keeps its "
+         "shape and type from step to step")
+def a_carry_that_loses_a_part(a, b, c):
+    def body(indices, x, carry):
+        return carry[0]
+
+    def compute(pipeline):
+        both = pipeline((1, 2))
+        #      ^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)  # called
+
+
+# ---- compute contexts ----------------------------------------------------------------------------------------------------
+@refused(", pipeline at {file}:{line}: compute_context 'compute' never calls the pipeline: write carry = pipeline(carry) once",
+         kind=SpecError)
+def a_context_that_never_calls(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline):
+        pass
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline 2 times (line {line-2}): a pipeline runs "
+         "once; emit another one", kind=SpecError)
+def a_context_that_calls_twice(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline):
+        n = pipeline(0)
+        n = pipeline(n)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline under a condition or in a loop (line "
+         "{line-2}): every warpgroup runs it, once", kind=SpecError)
+def a_context_that_calls_under_a_condition(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline):
+        if a.shape[0] > 64:
+            pipeline(0)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline under a condition or in a loop (line "
+         "{line-2}): every warpgroup runs it, once", kind=SpecError)
+def a_context_that_calls_in_a_loop(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline):
+        for i in range(2):
+            pipeline(i)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: compute_context 'compute' may return (line {line-3}) before it calls the pipeline: every"
+         " warpgroup runs it, once", kind=SpecError)
+def a_context_that_may_return_before(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline):
+        if a.shape[0] > 64:
+            return
+        pipeline(0)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: compute_context 'compute' passes the pipeline on (line {line-2}): it calls it itself, "
+         "pipeline(carry)", kind=SpecError)
+def a_context_that_passes_the_pipeline_on(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def other(run):
+        return run(0)
+
+    def compute(pipeline):
+        other(pipeline)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline with 0 arguments (line {line-2}): it takes "
+         "the initial carry", kind=SpecError)
+def a_context_without_an_initial_carry(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline):
+        pipeline()
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: compute_context 'compute' takes 2 arguments, but is called with 1: the pipeline",
+         kind=SpecError)
+def a_context_of_two_parameters(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline, more):
+        pipeline(more)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: compute_context 'compute' returns a value, which nothing receives: store results through"
+         " the kernel's output references", kind=SpecError)
+def a_context_that_returns_the_carry(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline):
+        return pipeline(0)
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=", pipeline at {file}:{line}: compute_context must be a function nested in the kernel or decorated with "
+                   "@numpipe.function, got tile",
+         compiled=", pipeline at {file}:{line}: compute_context must be a function nested in the kernel or decorated with "
+                  "@numpipe.function, got tile (64, 64) float32", kind=SpecError)
+def a_context_that_is_a_tile(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=numpipe.zeros((64, 64), np.float32))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- carry_coroutine -------------------------------------------------------------------------------------------------------
+@refused("emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: give one")
+def a_context_and_a_coroutine(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def compute(pipeline):
+        pipeline(0)
+
+    def carry():
+        yield 0
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute, carry_coroutine=carry)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("carry_coroutine 'carry' yields 2 times: it yields the initial carry, once, and receives the final one")
+def a_coroutine_that_yields_twice(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def carry():
+        n = yield 0
+        yield n
+      # ^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), carry_coroutine=carry)(a)
+
+
+@refused("carry_coroutine 'carry' yields nothing: it yields the initial carry, and receives the final one")
+def a_coroutine_that_yields_nothing(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def carry():
+        n = yield
+        #   ^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), carry_coroutine=carry)(a)
+
+
+@refused("carry_coroutine 'carry' takes arguments, but is called with none")
+def a_coroutine_with_a_parameter(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def carry(first):
+  # ^^^^^^^^^^^^^^^^^
+        yield first
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), carry_coroutine=carry)(a)
+
+
+@refused(", pipeline at {file}:{line}: carry_coroutine 'carry' yields to the pipeline under a condition or in a loop (line "
+         "{line-2}): every warpgroup runs it, once", kind=SpecError)
+def a_coroutine_that_yields_in_a_loop(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def carry():
+        for i in range(2):
+            yield i
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), carry_coroutine=carry)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: 'carry' has no 'yield': give it as compute_context=", kind=SpecError)
+def a_coroutine_without_yield(a, b, c):
+    def body(indices, x, n):
+        return n
+
+    def carry():
+        pass
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), carry_coroutine=carry)(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'yield' makes a generator, and the GPU has none: loop with 'for'")
+def a_generator_that_carries_nothing(a, b, c):
+    def count():
+        yield 1
+      # ^^^^^^^
+
+
+# ---- what the kernel and the pipeline say ----------------------------------------------------------------------------------
+@refused(", pipeline at {file}:{line}: called on 2 arrays, but in_specs has 1", kind=SpecError)
+def an_emitted_pipeline_called_on_more_arrays(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a, b)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1")
+def an_index_map_of_two_indices(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))(a)
+    #                                                   ^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got max_concurrent_steps=2: the slot of step k "
+         "is still held when step k + delay_release waits for its own", kind=SpecError)
+def a_delay_of_all_slots(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), max_concurrent_steps=2, delay_release=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("emit_pipeline_warp_specialized(body, *, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, delay_release=None, "
+         "compute_context=None, carry_coroutine=None, num_compute_wgs=None, wg_axis=None, memory_registers=None, "
+         "manual_ready_barriers=False, manual_consumed_barriers=False, pipeline_state=None, "
+         "memory_thread_idx=None, steps_of=None): it has no argument 'slots'")
+def an_argument_it_does_not_have(a, b, c):
+    def body(indices, x):
+        pass
+
+    emit(body, grid=(1,), slots=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=", pipeline at {file}:{line}: only compute warpgroups come here, so nobody issues its loads: a body or "
+         "compute_context that runs a pipeline of its own holds it, or calls the function that holds it by name")
+def a_pipeline_that_only_the_compute_role_reaches(a, b, c):
+    def inner():
+        for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+            pass
+
+    functions = (inner, inner)
+
+    def body(indices, x):
+        functions[0]()  # called
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------------
+@refused("'by_k' is a plain Python function: a kernel calls functions that are nested in it or decorated with "
+         "@numpipe.function; put @numpipe.function above 'def by_k'")
+def a_plain_index_map(a, b, c):
+    spec = BlockSpec((64, 64), by_k)
+    #                          ^^^^
+
+
+@refused("share(cfg, parts): argument 'parts' missing")
+def a_function_without_an_argument(a, b, c):
+    x = share(Config())
+    #   ^^^^^^^^^^^^^^^
+
+
+@refused("share(cfg, parts): it has no argument 'more'")
+def a_function_with_an_argument_it_has_not(a, b, c):
+    x = share(Config(), parts=2, more=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("nested function 'f': its parameters have no defaults: it captures by value what it uses of the kernel, or use "
+         "@numpipe.function")
+def a_nested_function_with_a_default(a, b, c):
+    def f(x, y=1):
+  # ^^^^^^^^^^^^^^
+        return x + y
+
+
+@refused("f(x, y): argument 'x' given twice")
+def a_nested_function_called_wrongly(a, b, c):
+    def f(x, y):
+        return x + y
+
+    z = f(1, x=2)
+    #   ^^^^^^^^^
+
+
+@refused("'functions[1]' is called with keywords: names of parameters are known only of functions called by their own name")
+def keywords_for_a_function_in_a_tuple(a, b, c):
+    def f(x):
+        return x
+
+    functions = (f, f)
+    z = functions[1](x=a.shape[0])
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^

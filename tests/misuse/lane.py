@@ -1,0 +1,175 @@
+"""Code for each lane where there is none, and code of the warpgroup in bodies that are code for each lane."""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+import numpipe
+from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, SpecError
+from tests.kernels.refusals import Cases
+
+refused = Cases()
+emit = numpipe.emit_pipeline_warp_specialized
+LANE: dict[str, Any] = {"kind": SpecError, "compiler_params": CompilerParams(lowering_semantics=LoweringSemantics.Lane)}
+OPTION = "CompilerParams(lowering_semantics=LoweringSemantics.Lane)"
+NOT_HERE = (f" is code for a lane: it stands in the body of a body-form pipeline, in a kernel with {OPTION}; here the code is the "
+            "warpgroup's")
+
+
+# ---- code for a lane where the code is the warpgroup's ----------------------------------------------------------------
+@refused(f"lane_index(){NOT_HERE}", kind=SpecError)
+def an_index_of_a_lane_in_a_body_of_the_warpgroup(a, b, c):
+    def body(indices, x):
+        lane = numpipe.lane_index()
+        #      ^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+
+@refused(f"cuda.threadIdx.x{NOT_HERE}", kind=SpecError)
+def a_thread_in_a_body_of_the_warpgroup(a, b, c):
+    def body(indices, x):
+        lane = cuda.threadIdx.x % 128
+        #      ^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+
+@refused(f"cuda.shfl_xor_sync{NOT_HERE}", **LANE)
+def a_shuffle_outside_of_a_body(a, b, c):
+    x = cuda.shfl_xor_sync(0xFFFFFFFF, 1, 1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cuda.threadIdx.y is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
+         "shfl_down_sync, shfl_xor_sync, syncwarp", **LANE)
+def a_second_dimension_of_threads(a, b, c):
+    def body(indices, x):
+        y = cuda.threadIdx.y
+        #   ^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+
+@refused("cuda.syncthreads is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
+         "shfl_down_sync, shfl_xor_sync, syncwarp", **LANE)
+def a_barrier_of_the_cta(a, b, c):
+    def body(indices, x):
+        cuda.syncthreads()
+      # ^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+
+@refused("cuda.shared.array is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
+         "shfl_down_sync, shfl_xor_sync, syncwarp; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared "
+         "memory", **LANE)
+def a_shared_array_of_a_lane(a, b, c):
+    def body(indices, x):
+        s = cuda.shared.array(32, np.float32)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+
+@refused("cuda.blockIdx.x is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
+         "shfl_down_sync, shfl_xor_sync, syncwarp; here numpipe.program_id(axis) is the index of the CTA", **LANE)
+def an_index_of_a_cta_as_numba_has_it(a, b, c):
+    def body(indices, x):
+        i = cuda.blockIdx.x
+        #   ^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+
+
+ELEMENTS = (f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
+            "tile.T")
+
+
+# ---- code of the warpgroup where the code is a lane's -----------------------------------------------------------------
+@refused(f"{ELEMENTS}, got ...", **LANE)
+def a_whole_tile_for_a_lane(a, b, c):
+    def body(indices, x):
+        y = x[...]
+        #   ^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+@refused(", pipeline at {file}:{line}: body 'body' issues wgmmas, but with " + OPTION + " it is code for each lane: use "
+         "LoweringSemantics.Warpgroup", **LANE)
+def a_product_of_a_lane(a, b, c):
+    def body(indices, x, acc):
+        return numpipe.wgmma(acc, x, x)
+
+    def compute(pipeline):
+        pipeline(numpipe.zeros((64, 64), np.float32))
+
+    emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: body 'body' is given barriers, which warpgroups wait for and arrive on, but with " + OPTION +
+         " it is code for each lane: use LoweringSemantics.Warpgroup", **LANE)
+def barriers_for_a_lane(a, b, c):
+    def body(indices, x, ready):
+        pass
+
+    emit(body, grid=(1,), manual_ready_barriers=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line+3}: the carry is tile (64, 64) float32, but with " + OPTION + " it is the lane's own: "
+         "numbers, and tuples of them", **LANE)
+def a_tile_carried_by_lanes(a, b, c):
+    def body(indices, x, acc):
+        return acc
+
+    def compute(pipeline):
+        pipeline(numpipe.zeros((64, 64), np.float32))
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", **LANE)
+def an_element_of_an_input_stored(a, b, c):
+    def body(indices, x):
+        x[0, 0] = 1.0
+      # ^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+@refused("tile[i, j] = value: the tile is int32, the value float32: int(x) truncates a float", **LANE)
+def a_float_stored_to_an_integer(a, b, c):
+    tile = numpipe.scratch(SMEM((64, 64), np.int32))
+
+    def body(indices, x):
+        tile[0, 0] = numpipe.lane_index() * 0.5
+      # ^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+@refused(simulated="cuda.shfl_up_sync: delta must be an integer, got float",
+         compiled="cuda.shfl_up_sync: delta must be an integer, got float64", **LANE)
+def a_fraction_of_a_lane(a, b, c):
+    def body(indices, x):
+        y = cuda.shfl_up_sync(0xFFFFFFFF, numpipe.lane_index(), 1.0)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+@refused("cuda.shfl_sync: the value must be a number of 16, 32 or 64 bits, got a bool", **LANE)
+def a_truth_shuffled(a, b, c):
+    def body(indices, x):
+        y = cuda.shfl_sync(0xFFFFFFFF, numpipe.lane_index() > 3, 0)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called

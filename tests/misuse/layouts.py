@@ -1,0 +1,188 @@
+"""Layouts of register tiles that do not meet, and variables that have two."""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, SpecError, ds
+from tests.kernels.refusals import Cases
+
+refused = Cases()
+
+
+# ---- layout casts --------------------------------------------------------------------------------------------------------
+@refused("layout_cast: the layout of a tile (M, N) is one of 'accumulator', 'coalesced', got 'row'", kind=SpecError)
+def a_cast_of_a_tile(a, b, c):
+    x = numpipe.layout_cast(numpipe.zeros((64, 64), np.float32), "row")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: the layout of a vector is one of 'row', 'column', got 'columns'", kind=SpecError)
+def a_cast_to_no_layout(a, b, c):
+    x = numpipe.layout_cast(numpipe.iota(64), "columns")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane has the elements of both; write "
+         "numpipe.layout_cast(x, \"accumulator\") of what is coalesced", kind=SpecError)
+def a_coalesced_tile_and_an_accumulator(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]) + numpipe.zeros((64, 64), np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+def a_sum_of_a_coalesced_tile(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]).sum(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…] = value takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+def a_coalesced_tile_to_shared_memory(a, b, c):
+    tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
+    tile[...] = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
+  # ^^^^^^^^^
+
+
+@refused("wgmma takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 8 layout: write "
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+def a_product_of_a_coalesced_tile(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("load_tile: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got float32 (64, 40), rows of 160 bytes",
+         kind=SpecError)
+def a_coalesced_tile_of_odd_rows(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 40)])
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("load_tile: layout must be \"accumulator\" or \"coalesced\", got 'rows'", kind=SpecError)
+def a_block_in_no_layout(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by side, and 16 are moved: cast before "
+         "astype", kind=SpecError)
+def a_cast_behind_astype(a, b, c):
+    x = numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]).astype(np.float32), "accumulator")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: a vector of 40 elements does not lie in column layout: along columns there are 8 x i elements, at most 256, "
+         "along rows 64 x j", kind=SpecError)
+def a_cast_of_a_short_vector(a, b, c):
+    x = numpipe.layout_cast(numpipe.iota(40), "column")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of two vectors of 64 elements, one along columns (row layout), one along rows (column layout): no lane has both; "
+         "cast one: numpipe.layout_cast(v, \"row\")", kind=SpecError)
+def a_sum_of_rows_and_columns(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    y = x.sum(axis=0) + x.sum(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("v[:, None] needs a vector along rows (column layout), this one of 64 elements lies along columns (row layout): write "
+         "numpipe.layout_cast(v, \"column\")[:, None]", kind=SpecError)
+def a_row_as_a_column(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one lies along rows (column layout): "
+         "write v[:, None], or numpipe.layout_cast(v, \"row\")", kind=SpecError)
+def a_column_beside_a_tile(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    y = x - x.max(axis=1)
+    #   ^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="layout_cast(tile, layout): tile must be a register tile, got int",
+         compiled="layout_cast(tile, layout): tile must be a register tile, got int32", kind=SpecError)
+def a_cast_of_a_number(a, b, c):
+    x = numpipe.layout_cast(3, "row")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("layout_cast: tiles (M, N) of 16 and 32 bits are cast, got bool (64, 64): cast what they are made of", kind=SpecError)
+def a_cast_of_a_mask(a, b, c):
+    x = numpipe.layout_cast(numpipe.iota((64, 64)) < 3, "coalesced")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- a variable that has two layouts: types are checked when a kernel is compiled ----------------------------------------
+@refused(compiled="`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (row layout) and tile "
+                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")")
+def a_vector_that_is_a_row_and_a_column(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    m = x.max(axis=0)
+    if a.shape[0] > 3:
+        m = x.max(axis=1)
+      # ^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = x - m
+
+
+@refused(compiled="`m = np.maximum(m, x.max(axis=1))` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (either "
+                  "layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")")
+def a_vector_that_a_loop_carries(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    m = numpipe.full(64, 0.0, np.float32)
+    for i in range(a.shape[0]):
+        m = np.maximum(m, x.max(axis=1))
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    m = m + 1.0
+    c[ds(0, 64), ds(0, 64)] = x - m[:, None]
+
+
+@refused(compiled="`x = numpipe.zeros((64, 64), np.float32)` cannot be compiled: 'x' has two layouts here, tile (64, 64) float32 "
+                  "(coalesced 4 layout) and tile (64, 64) float32 (accumulator layout): cast one: numpipe.layout_cast(x, "
+                  "\"accumulator\")")
+def a_tile_that_is_coalesced_sometimes(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
+    if a.shape[0] > 3:
+        x = numpipe.zeros((64, 64), np.float32)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = x
+
+
+@refused(compiled="`return x.max(axis=1)` cannot be compiled: it returns two layouts, tile (64,) float32 (row layout) and tile "
+                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(x, \"column\")")
+def a_function_of_two_layouts(a, b, c):
+    def largest(x, n):
+        if n > 3:
+            return x.max(axis=0)
+        return x.max(axis=1)
+      # ^^^^^^^^^^^^^^^^^^^^
+
+    m = largest(numpipe.zeros((64, 64), np.float32), a.shape[0])  # called
+
+
+@refused(compiled="`m` cannot be compiled: a choice needs one layout, got tile (64,) float32 (row layout) and tile (64,) float32 "
+                  "(column layout): cast one: numpipe.layout_cast(x, \"column\")")
+def a_choice_of_two_layouts(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    m = x.max(axis=0) if a.shape[0] > 3 else x.max(axis=1)
+  # ^
+    m = m * m + m  # of one layout
+
+
+@refused(", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64,) float32 (either layout) and returned tile "
+         "(64,) float32 (column layout): a carry keeps its layout too: cast one: numpipe.layout_cast(x, \"column\")")
+def a_carry_that_changes_its_layout(a, b, c):
+    def body(indices, x, m):
+        return np.maximum(m, x[...].astype(np.float32).max(axis=1))
+
+    def compute(pipeline):
+        m = pipeline(numpipe.full(64, 0.0, np.float32))
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    numpipe.emit_pipeline_warp_specialized(body, grid=(1,), compute_context=compute,  # called
+                                           in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)

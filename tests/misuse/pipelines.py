@@ -1,0 +1,308 @@
+"""Pipelines and tile loops that cannot be: blocks, slots, budgets, grids, index maps, what a loop unpacks."""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, SpecError, ds
+from tests.kernels.refusals import Cases
+
+refused = Cases()
+SPEC = BlockSpec((64, 64), lambda k: (0, k))
+
+
+# ---- blocks, rings, budgets ----------------------------------------------------------------------------------------
+@refused("BlockSpec: block_shape (64, 512) has a side outside 1…256 elements, the limit of a TMA box: split the block",
+         kind=SpecError)
+def a_block_wider_than_a_box(a, b, c):
+    spec = BlockSpec((64, 512), lambda k: (0, k))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B along its contiguous dimension "
+         "1, but TMA moves multiples of 16 B: make that side a multiple of 8 elements", kind=SpecError)
+def a_block_of_8_bytes(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 4), lambda k: (0, k)),))
+    for (k,), (x,) in pipe(a):
+    #                 ^^^^^^^
+        pass
+
+
+@refused(", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (None, 64, 64) has 3 dimensions, the array has 2",
+         kind=SpecError)
+def a_block_of_another_rank(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((None, 64, 64), lambda k: (0, k, 0))))
+    for (k,), (x, y) in pipe(a, b):
+    #                   ^^^^^^^^^^
+        pass
+
+
+@refused(simulated="BlockSpec: block_shape must be a compile-time constant, not a run-time int32: pass a literal, a constant "
+                   "of the module or a Static field",
+         compiled="BlockSpec: block_shape must be a compile-time constant, not a run-time (int32, 64): pass a literal, a "
+                  "constant of the module or a Static field", kind=SpecError)
+def a_block_of_run_time_size(a, b, c):
+    spec = BlockSpec((a.shape[0], 64), lambda k: (0, k))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+OVERFLOW = ("shared memory: {} B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps, buffer_count), smaller blocks or "
+            "fewer store_slots")
+
+
+@refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n262144 B  in_specs[0] for 'a': 8 slots x 32768 B, pipeline at "
+         "{file}:{line-1}", kind=SpecError)
+def slots_beyond_shared_memory(a, b, c):
+    pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=8, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
+    for (k,), (x,) in pipe(a):
+    #                 ^^^^^^^
+        pass
+
+
+@refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n196608 B  in_specs[0] for 'a': 6 slots x 32768 B, pipeline at "
+         "{file}:{line-3}\n 65536 B  'array[…] = tile': 1 warpgroup x 8 store slots x 8192 B",
+         kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8))
+def staging_beyond_shared_memory(a, b, c):
+    pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=6, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
+    for (k,), (x,) in pipe(a):
+        pass
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers a lane, but each of 2 compute warpgroups has "
+         "232: (504 - 40 of the memory role) / 2, at most 256; use a smaller tile, or share it between more warpgroups",
+         num_compute_wgs=2)
+def an_accumulator_beyond_the_registers(a, b, c):
+    acc = numpipe.zeros((256, 256), np.float32)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: max_concurrent_steps must be at least 1, got 0", kind=SpecError)
+def no_slots(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: max_concurrent_steps must be a compile-time constant, not a run-time int32: pass a "
+         "literal, a constant of the module or a Static field", kind=SpecError)
+def slots_known_at_run_time(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=a.shape[0], in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got max_concurrent_steps=2: the slot of step "
+         "k is still held when step k + delay_release waits for its own", kind=SpecError)
+def slots_held_too_long(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, delay_release=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: delay_release=3 needs more than 3 slots, got max_concurrent_steps=2: the slot of step "
+         "k is still held when step k + delay_release waits for its own",
+         kind=SpecError, compiler_params=numpipe.CompilerParams(delay_release=3))
+def slots_held_too_long_by_the_kernel(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- pipelines misused ---------------------------------------------------------------------------------------------
+@refused(", pipeline at {file}:{line}: grid must be a tuple of step counts, got 1", kind=SpecError)
+def a_grid_that_is_no_tuple(a, b, c):
+    pipe = numpipe.pipeline(grid=1, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=", pipeline at {file}:{line}: grid must hold integers, got (1.5,)",
+         compiled=", pipeline at {file}:{line}: grid must hold integers, got (float64,)", kind=SpecError)
+def a_grid_of_floats(a, b, c):
+    pipe = numpipe.pipeline(grid=(1.5,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1", kind=SpecError)
+def a_grid_of_negative_constants(a, b, c):
+    pipe = numpipe.pipeline(grid=(2, -1), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got -72", kind=SpecError)
+def a_grid_that_is_negative_at_run_time(a, b, c):
+    pipe = numpipe.pipeline(grid=(a.shape[0] - 200,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)", kind=SpecError)
+def one_spec_without_its_tuple(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=BlockSpec((64, 64), lambda k: (0, k)))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(", pipeline at {file}:{line-1}: called on 2 arrays, but in_specs has 1", kind=SpecError)
+def more_arrays_than_specs(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (x, y) in pipe(a, b):
+    #                   ^^^^^^^^^^
+        pass
+
+
+@refused(simulated=", pipeline at {file}:{line-1}: called on (int); a pipeline is called on the kernel's array parameters",
+         compiled=", pipeline at {file}:{line-1}: called on (3,); a pipeline is called on the kernel's array parameters",
+         kind=SpecError)
+def a_pipeline_over_a_number(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (x,) in pipe(3):
+    #                 ^^^^^^^
+        pass
+
+
+@refused("the pipeline is called on 1 arrays, but the loop unpacks 2 tiles: (x, y)")
+def more_tiles_than_arrays(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (x, y) in pipe(a):
+    #   ^^^^^^^^^^^^
+        pass
+
+
+@refused("a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`")
+def a_loop_over_three(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for k, x, y in pipe(a, b):
+    #   ^^^^^^^
+        pass
+
+
+@refused("a pipeline is called on its arrays by position")
+def arrays_by_name(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (x,) in pipe(a, more=b):
+    #                 ^^^^^^^^^^^^^^^
+        pass
+
+
+@refused(simulated=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block "
+                   "indices, got 0",
+         compiled=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block "
+                  "indices, got int32", kind=SpecError)
+def an_index_map_to_one_number(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: k),))
+    for (k,), (x,) in pipe(a):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused(", pipeline at {file}:{line-1}: in_specs[1] for 'b': index_map must return a tuple of 2 integer block indices, got "
+         "(int32, int32, int32)", kind=SpecError)
+def an_index_map_to_three_numbers(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (k, k, k))))
+    for (k,), (x, y) in pipe(a, b):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block indices, got "
+         "(int32, float32)", kind=SpecError)
+def an_index_map_to_floats(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0.5)),))
+    for (k,), (x,) in pipe(a):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1")
+def an_index_map_of_another_grid(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
+    #                                                                ^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="BlockSpec: index_map must be a function of the grid indices, got (0, 0)",
+         compiled="BlockSpec: index_map must be a function of the grid indices, got '(0, 0)'", kind=SpecError)
+def an_index_map_that_is_a_tuple(a, b, c):
+    spec = BlockSpec((64, 64), (0, 0))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its index map is compiled")
+def a_spec_of_the_module(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(SPEC,))
+    #                                            ^^^^
+    for (k,), (x,) in pipe(a):
+        pass
+
+
+@refused("a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
+def a_pipeline_called_outside_a_loop(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    x = pipe(a)
+    #   ^^^^^^^
+
+
+@refused("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot "
+         "be passed to another one")
+def a_pipeline_passed_on(a, b, c):
+    def run(pipe):
+        for (k,), (x,) in pipe(a):
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^
+            pass
+
+    run(numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)))
+
+
+@refused("numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):")
+def tiles_outside_a_loop(a, b, c):
+    t = numpipe.tiles(3)
+    #   ^^^^^^^^^^^^^^^^
+
+
+@refused("numpipe.tiles: order='spiral' is unknown: 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, "
+         "or a host table (a 2-D int32 array argument)")
+def tiles_in_an_unknown_order(a, b, c):
+    for m, n in numpipe.tiles(2, 2, order="spiral"):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused("numpipe.tiles: order='grouped' with 1 counts: 'row' takes 1 to 3, the others take 2, or 3: planes, rows, columns")
+def one_dimension_of_tiles_in_groups(a, b, c):
+    for m, in numpipe.tiles(2, order="grouped"):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused("numpipe.tiles takes the tile counts, order=, group= and dynamic=")
+def tiles_with_another_option(a, b, c):
+    for m, in numpipe.tiles(2, shuffle=True):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused("numpipe.tiles gives a tuple of indices, for one count too: write `for (m,) in numpipe.tiles(…):`")
+def one_count_unpacked_as_an_int(a, b, c):
+    for m in numpipe.tiles(2):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused("numpipe.tiles of 2 counts gives 2 indices, the loop unpacks 3: (m, n, o)")
+def more_indices_than_counts(a, b, c):
+    for m, n, o in numpipe.tiles(2, 2):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        pass
+
+
+@refused("numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, or a host table (a "
+         "2-D int32 array argument); got a run-time int32", kind=SpecError)
+def an_order_that_is_a_number(a, b, c):
+    for m, n in numpipe.tiles(2, 2, order=a.shape[0]):
+        #                                 ^^^^^^^^^^
+        pass
+
+
+@refused("tiles(order='b'): a host table is a 2-D int32 array, got 2-D float16", kind=SpecError)
+def a_table_of_floats(a, b, c):
+    for m, n in numpipe.tiles(2, order=b):
+    #                                  ^
+        pass

@@ -1,0 +1,269 @@
+"""Reductions and votes of register tiles, vectors to arrays, atomics and gathered blocks that do not fit."""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, SimulationError, SpecError, ds
+from numpipe.core.inert import REASON
+from tests.kernels.refusals import A, B, Cases
+
+refused = Cases()
+
+
+# ---- reductions -----------------------------------------------------------------------------------------------------
+@refused("sum: a float16 tile would be rounded at each step: use .astype(np.float32) first", kind=SpecError)
+def a_sum_of_float16(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].sum(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum: axis must be None or an int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+def a_sum_along_a_third_axis(a, b, c):
+    m = numpipe.zeros((64, 64), np.float32).sum(axis=2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("any takes a mask, as x < y gives it, got float32", kind=SpecError)
+def a_vote_on_floats(a, b, c):
+    m = np.any(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError)
+def a_sum_of_a_mask(a, b, c):
+    m = (numpipe.iota(64) < 3).sum()
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("mean of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError)
+def a_mean_of_a_mask(a, b, c):
+    m = np.mean(numpipe.iota(64) < 3)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("argmax: axis must be None or an int from -2 to 1 for shape (64, 64), got -3", kind=SpecError)
+def an_index_along_no_axis(a, b, c):
+    m = numpipe.zeros((64, 64), np.float32).argmax(axis=-3)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.argmin: axis must be a compile-time constant")
+def an_index_along_an_axis_of_run_time(a, b, c):
+    m = np.argmin(numpipe.zeros((64, 64), np.float32), axis=a.shape[0])
+    #                                                       ^^^^^^^^^^
+
+
+@refused("b[ds(0, 64), ds(0, 64)].mean(axis=None, keepdims=False) in a kernel, got b[ds(0, 64), ds(0, 64)].mean(0, 1)")
+def a_mean_with_too_many_arguments(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].mean(0, 1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cumsum: axis must be 0 or 1 for shape (64, 64): without it NumPy's is of the rows one after another", kind=SpecError)
+def a_running_sum_without_an_axis(a, b, c):
+    m = np.cumsum(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cumsum: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+def a_running_sum_along_a_third_axis(a, b, c):
+    m = numpipe.zeros((64, 64), np.float32).cumsum(axis=2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cumsum takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first", kind=SpecError)
+def a_running_sum_of_float16(a, b, c):
+    m = b[ds(0, 64), ds(0, 64)].cumsum(axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cumsum takes tiles of float32 or int32, got bool (64,) (either layout): use .astype(np.int32) first", kind=SpecError)
+def a_running_count_of_a_mask(a, b, c):
+    m = np.cumsum(numpipe.iota(64) < 3)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.cumsum(tile, axis=None) in a kernel, got np.cumsum(numpipe.iota(64), dtype='float32')")
+def a_running_sum_of_another_type(a, b, c):
+    m = np.cumsum(numpipe.iota(64), dtype="float32")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError)
+def the_floor_of_a_mask(a, b, c):
+    m = np.floor(numpipe.iota(64) < 3)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.clip' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError)
+def integers_clipped_by_floats(a, b, c):
+    m = np.clip(numpipe.iota(64), 0.5, 2.5)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.clip(x, low, high): one of the two bounds may be None, not both", kind=SpecError)
+def a_clip_without_bounds(a, b, c):
+    m = np.clip(numpipe.iota(64), None, None)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.clip takes 3 arguments in a kernel, (a, a_min, a_max), got np.clip(numpipe.iota(64), 2)")
+def a_clip_with_one_argument(a, b, c):
+    m = np.clip(numpipe.iota(64), 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="np.isnan(…) takes register tiles and numbers, got shared-memory tile",
+         compiled="np.isnan(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16", kind=SpecError)
+def nan_of_a_tile_in_shared_memory(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        x = np.isnan(y)
+        #   ^^^^^^^^^^^
+
+
+@refused(simulated="sum(…) of register tiles: got shared-memory tile",
+         compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16", kind=SpecError)
+def a_sum_of_a_tile_in_shared_memory(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        x = np.sum(y, axis=1)
+        #   ^^^^^^^^^^^^^^^^^
+
+
+@refused("sum: of a tile (64,) there is a number, without axis= and keepdims=", kind=SpecError)
+def a_number_with_dimensions(a, b, c):
+    x = numpipe.full(64, 1.0, np.float32).sum(keepdims=True)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("any along an axis: mask.astype(np.int32).max(axis=1) is 1 where any is true", kind=SpecError)
+def a_vote_along_an_axis(a, b, c):
+    x = np.any(numpipe.iota((64, 64)) < 3, axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("partial_sum(tile) takes a float32 or int32 tile (M, N), got float32 (64,) (either layout)", kind=SpecError)
+def partial_sums_of_a_vector(a, b, c):
+    x = numpipe.partial_sum(numpipe.full(64, 1.0, np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), dtype='float32')")
+def a_sum_with_another_option(a, b, c):
+    m = np.sum(numpipe.iota(64), dtype="float32")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated=f"a reduction of a register tile {REASON}",
+         compiled=f", pipeline at {{file}}:{{line}}: grid: a reduction of a register tile {REASON}")
+def a_sum_that_is_a_grid(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(numpipe.iota(64).sum(),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        #             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+@refused("'np.any(numpipe.iota(64) < 3)' steers loads: what a tile holds decides whether something is loaded or copied, and the "
+         "memory role has no such value; take the pipeline, or the copy, out of the 'if'")
+def a_vote_that_steers_loads(a, b, c):
+    if np.any(numpipe.iota(64) < 3):
+     # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+            c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
+
+
+@refused(f"a reduction of a register tile {REASON}")
+def a_vote_that_a_loop_asks(a, b, c):
+    while np.any(numpipe.iota(64) < a.shape[0]):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+            c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
+
+
+MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
+
+
+@refused(simulated=f"{MASK} {REASON}", compiled=f", pipeline at {{file}}:{{line}}: in_specs[0] for 'b': index_map: {MASK} {REASON}")
+def a_mask_that_says_which_block(a, b, c):
+    mask = numpipe.iota(64) < 3
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (mask, k)),))(b):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
+
+
+@refused(simulated=f"a number that a vote decides {REASON}",
+         compiled=f", pipeline at {{file}}:{{line}}: grid: a number that a vote decides {REASON}")
+def a_number_that_a_vote_decides(a, b, c):
+    steps = 1
+    if np.any(numpipe.iota(64) < 3):
+        steps = 2
+    for (k,), (y,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        #             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError)
+def a_wait_with_too_many_groups(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        s = numpipe.wgmma_wait(numpipe.wgmma(None, y, y.T), 8)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- vectors to arrays, atomics, gathered blocks ------------------------------------------------------------------------
+SUMS = np.zeros(64, np.float32)
+
+
+@refused("'c[…] = tile': the index selects (64,), the tile is (64, 1)", kind=SpecError, args=(A, B, SUMS))
+def a_column_stored_as_a_vector(a, b, c):
+    c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32).sum(axis=1, keepdims=True)
+  # ^^^^^^^^^^^^
+
+
+@refused("atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)", kind=SpecError, args=(A, B, SUMS))
+def an_atomic_of_another_type(a, b, c):
+    numpipe.atomic_add(c.at[ds(0, 64)], numpipe.iota(64))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("atomic_max: float32 has no such reduction in global memory: it takes int32", kind=SpecError)
+def a_maximum_of_floats(a, b, c):
+    numpipe.atomic_max(c.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("atomic_min: float16 has no such reduction in global memory: it takes int32; a tile (M, N) to an array that TMA can "
+         "store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
+         args=(A, B, SUMS.astype(np.float16)))
+def a_minimum_of_a_float16_vector(a, b, c):
+    numpipe.atomic_min(c.at[ds(0, 64)], numpipe.full(64, 0.0, np.float32).astype(np.float16))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got tile",
+         compiled="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got "
+                  "tile (64, 64) float32", kind=SpecError)
+def an_atomic_without_a_view(a, b, c):
+    numpipe.atomic_add(c[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="atomic_add: c.at[…]: negative start -64: the GPU writes what lies inside", kind=SimulationError,
+         args=(A, B, SUMS))
+def an_atomic_before_the_first_element(a, b, c):
+    numpipe.atomic_add(c.at[ds(c.shape[0] - 128, 64)], numpipe.full(64, 1.0, np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, got float32 (64,) "
+         "(either layout)", kind=SpecError)
+def a_gather_at_fractions(a, b, c):
+    x = b[numpipe.full(64, 1.0, np.float32), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row layout): "
+         "write numpipe.layout_cast(v, \"column\")", kind=SpecError)
+def a_gather_of_rows_along_columns(a, b, c):
+    x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -1,0 +1,364 @@
+"""Register tiles that do not fit: types, shapes, layouts, indices, masks.
+
+====================================  ==========================================================================================
+what is wrong                         kernels that show it, here and in ``tiles`` (t), ``pipelines`` (p),
+                                      ``layouts`` (l), ``reductions`` (r)
+====================================  ==========================================================================================
+a shape that no tile has              a_vector_of_12, a_block_of_32_rows, a_row_of_512; t: zeros
+types that do not meet                tiles_of_two_types, an_operand_of_another_type, an_accumulator_of_integers; t: a_product
+a layout                              l: a_sum_of_rows_and_columns, a_column_beside_a_tile, the coalesced ones; two for one
+                                      variable: a_vector_that_is_a_row_and_a_column and what follows it
+M, N or K that wgmma has not          t: a_product_of_32_rows, a_product_over_24, and N = 512
+static offsets off the atom           t: a_view_between_two_groups_of_rows, a_view_between_two_panels
+registers: needed, and available      more_than_a_lane_has, more_than_a_lane_of_seven_warpgroups_has; p:
+                                      an_accumulator_beyond_the_registers
+shared memory: needed, and available  p: slots_beyond_shared_memory, staging_beyond_shared_memory
+an operand redefined in flight        an_operand_in_flight
+a mask or vote that steers loads      a_mask_that_steers, a_block_where_a_tile_says; r: a_mask_that_says_which_block,
+                                      a_vote_that_steers_loads, a_vote_that_a_loop_asks, a_number_that_a_vote_decides
+====================================  ==========================================================================================
+"""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, SerializedWgmma, SpecError, ds
+from numpipe.arch.dtypes import KINDS, TILES, listed
+from numpipe.core.inert import REASON
+from tests.kernels.refusals import A, C, Cases
+
+refused = Cases()
+BIAS = np.ones(64, np.float32)
+WIDE = np.ones((64, 64))
+
+
+@refused("'+' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)", kind=SpecError)
+def tiles_of_two_types(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) + numpipe.iota((64, 64))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'*' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError)
+def an_int32_tile_and_a_fraction(a, b, c):
+    x = numpipe.iota(64) * 0.5
+    #   ^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'/' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError)
+def a_quotient_of_integers(a, b, c):
+    x = numpipe.iota(64) / 2
+    #   ^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError)
+def arithmetic_on_a_mask(a, b, c):
+    x = (numpipe.iota(64) < 3) + 1
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.exp(…) takes register tiles and numbers, got int32: convert it with float(x)", kind=SpecError)
+def a_function_of_an_integer(a, b, c):
+    x = np.exp(a.shape[0])
+    #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.exp' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError)
+def a_function_of_an_integer_tile(a, b, c):
+    x = np.exp(numpipe.iota(64))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.maximum takes 2 arguments in a kernel, (a, b), got np.maximum(numpipe.iota(64))")
+def a_function_of_too_little(a, b, c):
+    x = np.maximum(numpipe.iota(64))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile, int, int)",
+         compiled="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile (64,) int32 "
+                  "(either layout), int32, int32)", kind=SpecError)
+def a_choice_by_numbers(a, b, c):
+    x = np.where(numpipe.iota(64), 1, 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.where of tiles of float32 and int32: convert one of them", kind=SpecError)
+def a_choice_between_two_types(a, b, c):
+    x = np.where(numpipe.iota(64) < 3, numpipe.full(64, 1.0, np.float32), numpipe.iota(64))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(f"a mask, of whose elements np.any(mask) or np.all(mask) make one bool, {REASON}")
+def a_mask_that_steers(a, b, c):
+    if numpipe.iota(64) < a.shape[0]:
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+@refused("full: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along its rows, got 12",
+         kind=SpecError)
+def a_vector_of_12(a, b, c):
+    x = numpipe.full(12, 1.0, np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("iota: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+def an_axis_too_far(a, b, c):
+    x = numpipe.iota((64, 64), 2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'*' of a float16 tile and float32, which it would round: use .astype(np.float32) on the tile, or full(tile.shape, "
+         "number, tile.dtype)", kind=SpecError)
+def a_float16_tile_and_a_float32(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)] * c[0, 0]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'fma' takes tiles of float32, got float16: use .astype(np.float32) first", kind=SpecError)
+def an_fma_of_float16(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)]
+    x = numpipe.fma(x, x, x)
+    #   ^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tiles of shapes (64, 64) and (40,) do not combine", kind=SpecError)
+def a_vector_of_another_size(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) + numpipe.full(40, 1.0, np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("v[:, None] needs a vector along rows (column layout), this one of 40 elements lies along columns (row layout): "
+         "there, vectors have 64 x j elements", kind=SpecError)
+def a_row_that_is_turned(a, b, c):
+    x = numpipe.full(40, 1.0, np.float32)[:, None]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take parts of a tile in "
+         "shared memory, or of an array", kind=SpecError)
+def a_part_of_a_register_tile(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)[0, 0]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[:, None]: a dimension is added to a vector, got a tile (64, 64)", kind=SpecError)
+def a_dimension_for_a_tile(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)[:, None]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("full: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got (1, 512)", kind=SpecError)
+def a_row_of_512(a, b, c):
+    x = numpipe.full((1, 512), 1.0, np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="full: a shape is a tuple of ints, got (64.0, 64)",
+         compiled="full: shape must be a compile-time constant, not a run-time (float64, 64): pass a literal, a constant of the "
+                  "module or a Static field", kind=SpecError)
+def a_shape_of_fractions(a, b, c):
+    x = numpipe.full((64.0, 64), 1.0, np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("full(shape, value, dtype): the value must be a number", kind=SpecError)
+def a_tile_of_texts(a, b, c):
+    x = numpipe.full((64, 64), "a", np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(f"astype: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call", kind=SpecError)
+def a_tile_of_int16(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).astype(np.int16)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'&' of a mask and an int literal: a mask combines with masks and bools", kind=SpecError)
+def a_mask_and_an_integer(a, b, c):
+    x = (numpipe.iota(64) < 3) & 1
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the tile is a mask: store mask.astype(np.int32), or what it chooses, np.where(mask, x, y)", kind=SpecError)
+def a_mask_that_is_stored(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = numpipe.iota((64, 64)) < 3
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="np.maximum(…) takes register tiles and numbers, got shared-memory tile and tile",
+         compiled="np.maximum(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16 and tile (64, 64) "
+                  "float32", kind=SpecError)
+def a_maximum_of_a_tile_in_shared_memory(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        x = np.maximum(y, numpipe.zeros((64, 64), np.float32))
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- blocks of arrays -----------------------------------------------------------------------------------------------
+@refused("b[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
+def a_whole_dimension_of_an_array(a, b, c):
+    x = b[ds(0, 64), :]
+    #   ^^^^^^^^^^^^^^^
+
+
+@refused("b[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError)
+def a_block_of_32_rows(a, b, c):
+    x = b[ds(0, 32), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(f"b[…]: a tile's dtype is {listed(TILES, 'or')}, got float64: convert an array before the call",
+         kind=SpecError, args=(A, WIDE, C))
+def a_block_of_float64(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with an integer along the "
+                   "others, got (ds(0, 64), ds(0, 64))",
+         compiled="array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with an integer along the "
+                  "others, got (ds(64), ds(64))", kind=SpecError, args=(A, BIAS, C))
+def a_block_of_a_vector(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)", kind=SpecError)
+def arithmetic_on_a_block_of_float16(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) + b[ds(0, 64), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(f"a register tile {REASON}")
+def a_block_where_a_tile_says(a, b, c):
+    x = b[ds(numpipe.iota(64), 64), ds(0, 64)]
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="ds(start, size): start must be an integer, got array: int(x) truncates a float, // divides integers",
+         compiled="ds(start, size): start must be an integer, got array 'b': int(x) truncates a float, // divides integers",
+         kind=SpecError)
+def a_block_where_an_array_says(a, b, c):
+    x = b[ds(b, 64), ds(0, 64)]
+    #     ^^^^^^^^^
+
+
+# ---- products with A from registers ---------------------------------------------------------------------------------
+@refused("wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of registers is that packed to 16 "
+         "bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16", kind=SpecError)
+def an_accumulator_as_an_operand(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the accumulator's layout, packed: "
+         "combine it with a tile first", kind=SpecError)
+def a_vector_as_an_operand(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).sum(axis=1).astype(np.float16), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got bfloat16 and float16", kind=SpecError)
+def an_operand_of_another_type(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: the accumulator must be float32, got int32", kind=SpecError)
+def an_accumulator_of_integers(a, b, c):
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        acc = numpipe.wgmma(numpipe.iota((64, 64)), y, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, 0) "
+                  "first (a pipeline loop's end does so for what it carries)")
+def a_function_of_an_accumulator_in_flight(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        s = np.exp(numpipe.wgmma(None, x, x.T))
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="'c[…] = tile': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, "
+                  "0) first (a pipeline loop's end does so for what it carries)")
+def a_store_of_an_accumulator_in_flight(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        acc = numpipe.wgmma(None, x, x.T)
+        c[ds(0, 64), ds(0, 64)] = acc
+      # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="wgmma(acc, a, b), a: the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait"
+                  "(acc, 0) first (a pipeline loop's end does so for what it carries)")
+def an_accumulator_in_flight_as_an_operand(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        acc = numpipe.wgmma(None, x, x.T)
+        acc = numpipe.wgmma(None, acc, x)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="'p' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
+                  "operand-redefined (C7513): each product would be waited for before the next one begins, at about half of the "
+                  "speed; write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the "
+                  "product runs; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\n"
+                  "in flight since {path}:{line-2}", kind=SerializedWgmma)
+def an_operand_in_flight(a, b, c):
+    acc, p = numpipe.zeros((64, 64), np.float32), numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        s = numpipe.wgmma(None, x, x.T)
+        acc = numpipe.wgmma(acc, p, x)
+        s = numpipe.wgmma_wait(s)
+        p = np.exp(s).astype(a.dtype)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^
+        acc = numpipe.wgmma_wait(acc)
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+@refused(compiled="register budget: products in flight hold 256 registers a lane, 224 are there (256 of a compute lane, less 32 "
+                  "that ptxas keeps): it would serialise wgmma, register-pressure (C7512); use tiles of fewer columns, tiles of 64 "
+                  "rows, a smaller memory_registers than 40 or a wait before the next product is issued\n"
+                  " 192  wide: accumulator, float32 (128, 192), line {line-4}\n"
+                  "  64  s: accumulator, float32 (64, 128), line {line}", kind=SpecError)
+def more_than_a_lane_has(a, b, c):
+    wide = numpipe.zeros((128, 192), np.float32)
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((192, 64), lambda k: (0, k))))(a, a):
+        wide = numpipe.wgmma(wide, x, y.T)
+        s = numpipe.wgmma(None, x.at[ds(0, 64), :], x.T)
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        s = numpipe.wgmma_wait(s)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+@refused(compiled="register budget: products in flight hold 128 registers a lane, 32 are there (64 of a compute lane, less 32 that "
+                  "ptxas keeps): it would serialise wgmma, register-pressure (C7512); use tiles of fewer columns, fewer compute "
+                  "warpgroups than num_compute_wgs=7, a smaller memory_registers than 40 or a wait before the next product is "
+                  "issued\n 128  acc: accumulator, float32 (64, 256), line {line}", kind=SpecError, num_compute_wgs=7)
+def more_than_a_lane_of_seven_warpgroups_has(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))(a):
+        acc = numpipe.wgmma(None, x.at[ds(0, 64), :], x.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- fences behind tiles
+@refused("schedule_fence(after): a register tile, whose computation comes first, is expected, got float32", kind=SpecError)
+def a_fence_behind_a_number(a, b, c):
+    numpipe.schedule_fence(after=np.float32(1.0))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="schedule_fence(after): the accumulator is in flight: wgmma may still be writing it; write acc = "
+                  "numpipe.wgmma_wait(acc, 0) first (a pipeline loop's end does so for what it carries)")
+def a_fence_behind_a_product_in_flight(a, b, c):
+    for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        s = numpipe.wgmma(None, x, y.T)
+        numpipe.schedule_fence(after=s)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

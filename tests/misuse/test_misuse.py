@@ -1,0 +1,50 @@
+"""Misuse, in one table: each kernel is refused with exactly this first line, and exactly this is underlined.
+
+The cases are in the files beside this one, one a subject; ``kernels/refusals.py`` says how one is written.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.refusals import Case, Cases
+from tests.misuse import (
+    barriers,
+    blocks,
+    bodies,
+    debugging,
+    lane,
+    language,
+    layouts,
+    outputs,
+    params,
+    pipelines,
+    primitives,
+    reductions,
+    registers,
+    roles,
+    single,
+    steps,
+    tiled,
+    tiles,
+    turns,
+)
+
+MODULES = (barriers, blocks, bodies, debugging, lane, language, layouts, outputs, params, pipelines, primitives, reductions,
+           registers, roles, single, steps, tiled, tiles, turns)
+refused = Cases(case for module in MODULES for case in module.refused)
+
+
+@pytest.fixture(autouse=True)
+def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@refused.tests
+def test_it_is_refused_with_the_line_and_what_is_wrong_in_it(case: Case, execution: str) -> None:
+    case.check(execution)
+
+
+def test_every_kernel_of_the_table_has_a_name_of_its_own() -> None:
+    names = [kernel.name for kernel in {id(case.kernel): case.kernel for case in refused}.values()]
+    assert len(set(names)) == len(names) >= 60

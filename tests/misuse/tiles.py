@@ -1,0 +1,418 @@
+"""Products, tiles, views and stores that do not fit: shapes, types, and what has no value."""
+# ruff: noqa: F841 (kernels that are wrong on purpose)
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, SpecError, ds
+from numpipe.arch.dtypes import KINDS, TILES, listed
+from tests.kernels.refusals import A, B, C, Cases
+
+BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
+refused = Cases()
+
+
+# ---- shapes and types of products and stores -----------------------------------------------------------------------
+@refused(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float32 and float16",
+         kind=SpecError, args=(A.astype("f4"), B, C))
+def a_product(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for (k,), (x, y) in pipe(a, b):
+        acc = numpipe.wgmma(acc, x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and float8_e4m3fn",
+             kind=SpecError, args=(A, B.astype(E4M3), C))
+refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got int16 and int16",
+             kind=SpecError, args=(A.astype(np.int16), B.astype(np.int16), C))
+refused.also(a_product, "wgmma: the accumulator must be int32, got float32",
+             kind=SpecError, args=(A.astype(np.int8), B.astype(np.uint8), C))
+refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and bfloat16",
+             kind=SpecError, args=(A, B.astype(BF16), C))
+
+
+@refused("wgmma: a (64, 32) has K = 32, b (64, 32) has K = 64: b is (K, N), use b_tile.T for a tile loaded as (N, K)",
+         kind=SpecError)
+def a_product_without_the_transpose(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 32), lambda k: (0, k)), BlockSpec((64, 32), lambda k: (0, k))))
+    for (k,), (x, y) in pipe(a, b):
+        acc = numpipe.wgmma(acc, x, y)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) gives (64, 64)", kind=SpecError)
+def an_accumulator_of_another_shape(a, b, c):
+    acc = numpipe.zeros((64, 128), np.float32)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for (k,), (x, y) in pipe(a, b):
+        acc = numpipe.wgmma(acc, x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma returns the accumulator and changes nothing in place: write acc = numpipe.wgmma(acc, x, y.T)")
+def a_product_that_nothing_receives(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    for (k,), (x, y) in pipe(a, b):
+        numpipe.wgmma(acc, x, y.T)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma_wait returns the accumulator and changes nothing in place: write acc = numpipe.wgmma_wait(acc, 0)")
+def a_wait_that_nothing_receives(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    numpipe.wgmma_wait(acc, 0)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
+                   "shared-memory tile, got (tile, int, int)",
+         compiled="wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
+                  "shared-memory tile, got (tile (64, 64) float32, 1, 2)", kind=SpecError)
+def a_product_of_numbers(a, b, c):
+    acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), 1, 2)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("zeros: accumulators are float32 or int32, got float16: use .astype afterwards", kind=SpecError)
+def zeros_of_float16(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float16)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError)
+def a_wait_that_leaves_too_many(a, b, c):
+    acc = numpipe.wgmma_wait(numpipe.zeros((64, 64), np.float32), 8)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("zeros: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (65, 64)", kind=SpecError)
+def zeros_of_65_rows(a, b, c):
+    acc = numpipe.zeros((65, 64), np.float32)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="zeros: shape must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
+                   "module or a Static field",
+         compiled="zeros: shape must be a compile-time constant, not a run-time (int32, 64): pass a literal, a constant of the "
+                  "module or a Static field", kind=SpecError)
+def zeros_of_a_run_time_shape(a, b, c):
+    acc = numpipe.zeros((a.shape[0], 64), np.float32)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the array is float32, the tile float16: store tile.astype(c.dtype)", kind=SpecError)
+def a_store_of_another_type(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(np.float16)
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the index selects (128, 64), the tile is (64, 64)", kind=SpecError)
+def a_store_of_another_shape(a, b, c):
+    c[ds(0, 128), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="'c[…] = value': the value must be a register tile, got float",
+         compiled="'c[…] = value': the value must be a register tile, got float64", kind=SpecError)
+def a_store_of_a_number(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = 1.0
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the index selects (), the tile is (64, 64)", kind=SpecError)
+def a_store_of_an_element(a, b, c):
+    c[0, 0] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^
+
+
+@refused("'c[…] = tile': ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
+def a_store_to_a_whole_dimension(a, b, c):
+    c[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^
+
+
+@refused("an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
+         "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) and ':', or "
+         "by ...", kind=SpecError)
+def an_element_of_a_tile(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x[0, 0]
+        #   ^^^^^^^
+
+
+@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", kind=SpecError)
+def a_store_to_a_tile(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        x[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+      # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[…]: ds(start, 12) along axis 0 of a tile (64, 64) must have a size that is a multiple of 8 and at most 64 "
+         "(the shared-memory layout has 128-byte rows, swizzled in groups of 8)", kind=SpecError)
+def a_view_that_splits_the_swizzle(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.at[ds(0, 12), :]
+        #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[…]: ds(4, 56) along axis 0 of a tile (64, 64): the start must be a multiple of 8 and the slice must lie inside "
+         "the tile", kind=SpecError)
+def a_view_between_two_groups_of_rows(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.at[ds(4, 56), :]
+        #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[…]: ds(32, 64) along axis 1 of a tile (64, 128): the start must be a multiple of 64 and the slice must lie "
+         "inside the tile", kind=SpecError)
+def a_view_between_two_panels(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 128), lambda k: (0, k)),))(a):
+        y = x.at[:, ds(16 * 2, 64)]
+        #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[…]: ds(8, 64) along axis 0 of a tile (64, 64): the start must be a multiple of 8 and the slice must lie inside "
+         "the tile", kind=SpecError)
+def a_view_beyond_the_end(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.at[ds(8, 64), :]
+        #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
+def a_product_of_32_rows(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((32, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, a):
+        acc = numpipe.wgmma(None, x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
+def a_product_over_24(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 24), lambda k: (0, k)), BlockSpec((64, 24), lambda k: (0, k))))(a, a):
+        acc = numpipe.wgmma(None, x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 16) x b (16, 512): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
+def a_product_of_512_columns(a, b, c):
+    x, y = numpipe.scratch((numpipe.SMEM((64, 16), np.float16), numpipe.SMEM((512, 16), np.float16)))
+    acc = numpipe.wgmma(None, x, y.T)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError)
+def a_register_tile_of_32_rows(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x[ds(0, 32), :]
+        #   ^^^^^^^^^^^^^^^
+
+
+@refused("'np.sin' takes constants only in a kernel; of tiles and numbers there are np.exp, exp2, log, log2, sqrt, tanh, abs, "
+         "floor, ceil, sign, square, isnan, clip, maximum, minimum, where, numpipe.rsqrt, sigmoid, fma: compute it before "
+         "the call and pass the result")
+def a_function_of_a_tile(a, b, c):
+    e = np.sin(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(f"tile[…]: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call",
+         kind=SpecError, args=(A.astype("i2"), B, C))
+def a_register_tile_of_integers(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x[...]
+        #   ^^^^^^
+
+
+@refused("tile.at[…] is a view, and is not assigned to: tile[…] = value stores", kind=SpecError)
+def a_view_that_is_assigned_to(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        x.at[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
+      # ^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(0, 64)",
+         compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(64)", kind=SpecError)
+def a_view_of_one_dimension(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.at[ds(0, 64)]
+        #   ^^^^^^^^^^^^^^^
+
+
+# ---- arithmetic, conversions, attributes ---------------------------------------------------------------------------------
+@refused(simulated="TypeError: unsupported operand type(s) for +: 'array' and 'int'",
+         compiled="`a + 1` cannot be compiled: '+' is not defined for array 'a' and 1")
+def an_array_in_arithmetic(a, b, c):
+    x = a + 1
+    #   ^^^^^
+
+
+@refused("tiles of shapes (64, 64) and (64, 128) do not combine", kind=SpecError)
+def tiles_of_two_shapes(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32) + numpipe.zeros((64, 128), np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'&' takes tiles of int32 or masks, got float16", kind=SpecError)
+def bits_of_float16(a, b, c):
+    half = numpipe.zeros((64, 64), np.float32).astype(np.float16)
+    x = half & 1
+    #   ^^^^^^^^
+
+
+@refused(compiled="'c[…] = value': the value must be a register tile, got int32", kind=SpecError)
+def a_tile_or_a_number(a, b, c):
+    x = 1
+    if a.shape[0] > 3:
+        x = numpipe.zeros((64, 64), np.float32)
+    c[ds(0, 64), ds(0, 64)] = x
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="TypeError: data type 'flaot16' not understood",
+         compiled='`numpipe.zeros((64, 64), np.float32).astype("flaot16")` cannot be compiled: TypeError: data type '
+                  "'flaot16' not understood")
+def a_type_with_a_slip_of_the_pen(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).astype("flaot16")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="AttributeError: 'tile' object has no attribute 'nothing'",
+         compiled="`nothing` cannot be compiled: tile (64, 64) float16 has no attribute 'nothing'")
+def an_attribute_on_a_line_of_its_own(a, b, c):
+    x = (numpipe.zeros((64, 64), np.float32)
+         .astype(np.float16)
+         .nothing)
+        # ^^^^^^^
+
+
+@refused("'c[…] = tile': the index selects (64, 32), the tile is (64, 64)", kind=SpecError)
+def a_store_over_two_lines(a, b, c):
+    c[ds(0, 64),
+  # ^^^^^^^^^^^^
+      ds(0, 32)] = numpipe.zeros((64, 64), np.float32)
+
+
+# ---- strips of a tile
+@refused("map_columns: width=24: a strip has 8 x i columns, which divide the 64 of a tile (64, 64)", kind=SpecError)
+def strips_that_do_not_divide_a_tile(a, b, c):
+    def same(x, first):
+        return x
+    c[ds(0, 64), ds(0, 64)] = numpipe.map_columns(same, numpipe.zeros((64, 64), np.float32), 24)
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("map_columns: function(strip, first) returns a tile (64, 16), of any dtype, like the strip it is given, "
+         "got float32 (64, 64)", kind=SpecError)
+def a_strip_of_another_shape(a, b, c):
+    def wide(x, first):
+        return numpipe.zeros((64, 64), np.float32)
+    c[ds(0, 64), ds(0, 64)] = numpipe.map_columns(wide, numpipe.zeros((64, 64), np.float32), 16)
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("map_columns: a tile of two dimensions has strips of columns, got float32 (64,) (either layout)", kind=SpecError)
+def strips_of_a_vector(a, b, c):
+    def same(x, first):
+        return x
+    acc = numpipe.zeros((64, 64), np.float32) + numpipe.map_columns(same, numpipe.full((64,), 0.0, np.float32), 16)
+    #                                           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+# ---- operands of 8 bits and tf32, and tiles of them ---------------------------------------------------------------------
+NARROW = A.astype(E4M3), B.astype(E4M3), C
+
+
+@refused("wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: "
+         "pass np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T", kind=SpecError, args=NARROW)
+def a_product_whose_b_is_not_k_major(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        acc = numpipe.wgmma(None, x, y)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: pass "
+         "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile", kind=SpecError,
+         args=(A.astype("f4"), B.astype("f4"), C))
+def a_product_whose_a_is_not_k_major(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        acc = numpipe.wgmma(None, x.T, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 64) x b (64, 40): M must be a multiple of 64, K of 32, N of 16, or 8 or 24, and at most 256",
+         kind=SpecError)
+def a_product_of_integers_with_40_columns(a, b, c):
+    x, y = numpipe.scratch((numpipe.SMEM((64, 64), np.int8), numpipe.SMEM((40, 64), np.uint8)))
+    acc = numpipe.wgmma(None, x, y.T)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a (64, 20) x b (20, 64): M must be a multiple of 64, K of 8, N of 8 and at most 256", kind=SpecError)
+def a_product_of_tf32_over_20(a, b, c):
+    x, y = numpipe.scratch((numpipe.SMEM((64, 20), np.float32), numpipe.SMEM((64, 20), np.float32)))
+    acc = numpipe.wgmma(None, x, y.T)
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma: a is a float8_e4m3fn register tile in the accumulator's layout, and the A operand of registers is that packed to "
+         "16 bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16", kind=SpecError,
+         args=NARROW)
+def a_product_of_bytes_in_registers(a, b, c):
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+        acc = numpipe.wgmma(None, x[...], y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' takes tiles of float32 or int32, got float8_e4m3fn: use .astype(np.float32) first", kind=SpecError, args=NARROW)
+def a_sum_of_bytes(a, b, c):
+    x = a[ds(0, 64), ds(0, 64)] + 1.0
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.where of int8 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError)
+def a_choice_of_bytes(a, b, c):
+    x = numpipe.iota((64, 64)).astype(np.int8)
+    y = np.where(numpipe.iota((64, 64)) < 3, x, x)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("full: a tile of int8 is made by astype, of one of float32 or int32", kind=SpecError)
+def a_tile_full_of_bytes(a, b, c):
+    x = numpipe.full((64, 64), 1, np.int8)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("a[…]: an element of float8_e4m3fn is no number of a kernel: load a tile, and convert it with astype", kind=SpecError,
+         args=NARROW)
+def a_number_of_a_byte(a, b, c):
+    x = a[0, 0]
+    #   ^^^^^^^
+
+
+@refused("load_tile: float8_e4m3fn has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype", kind=SpecError,
+         args=NARROW)
+def a_coalesced_tile_of_bytes(a, b, c):
+    x = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: the columns of this float8_e4m3fn tile are contiguous, and lanes move two elements of a row: use the tile "
+         "itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)", kind=SpecError,
+         args=NARROW)
+def columns_of_bytes(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x.T[...]
+        #   ^^^^^^^^

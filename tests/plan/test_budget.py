@@ -1,0 +1,76 @@
+"""The table of a shared-memory overflow: every operand, output, allocation and store slot, with bytes that add up to the total."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, SpecError, ds
+from tests.kernels.refusals import EXECUTIONS
+
+A = np.zeros((128, 512), np.float16)
+W = np.zeros((64, 64), np.float32)
+O = np.zeros((128, 512), np.float32)  # noqa: E741
+
+
+@pytest.fixture(autouse=True)
+def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def table(kernel: Any, execution: str, *args: Any) -> dict[str, int]:
+    """Bytes by row; what is said in all is what the rows add up to."""
+    with pytest.raises(SpecError, match="shared memory: .* B, but a CTA has 232448 B") as caught:
+        EXECUTIONS[execution](kernel, *args)
+    told = str(caught.value)
+    rows = {re.sub(r"(pipeline at|@) \S+:\d+", r"\1 …", what): int(size)
+            for size, what in re.findall(r"^ +(\d+) B  (.*)$", told, re.M)}
+    found = re.search(r"shared memory: (\d+) B", told)
+    assert found and int(found[1]) == sum(rows.values()) > 232448
+    return rows
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_rings_outputs_scratch_and_stores_are_listed(execution: str) -> None:
+    @numpipe.kernel(num_compute_wgs=2, compiler_params=CompilerParams(store_slots=5))
+    def everything(a, w, o, more):
+        wg = numpipe.axis_index("wg")
+        numpipe.run_scoped(lambda tile, landed: 1, SMEM((32, 64), np.float32), Barrier())
+        numpipe.run_scoped(lambda tile: 1, SMEM((64, 64), np.float16), collective_axes="wg")
+        more[ds(wg * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(
+            grid=(4,), max_concurrent_steps=3, in_specs=(
+                BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 24), lambda k: (0, k)),
+                BlockSpec((64, 64), lambda k: (0, 0))),
+            out_specs=(BlockSpec((128, 64), lambda k: (0, k), buffer_count=2),))
+        for (k,), (x, y, z, t) in pipe(a, a, w, o):
+            t[ds(wg * 64, 64), :] = numpipe.zeros((64, 64), np.float32)
+
+    more = np.zeros((128, 64), np.float32)
+    assert table(everything, execution, A, W, O, more) == {
+        "barriers": 1024,
+        "in_specs[0] for 'a': 3 slots x 16384 B, pipeline at …": 49152,
+        "in_specs[1] for 'a': 3 slots x 3072 B, pipeline at …": 9216,
+        "in_specs[2] for 'w': 1 slot x 16384 B, pipeline at …": 16384,
+        "out_specs[0] for 'o': 2 output slots x 32768 B, pipeline at …": 65536,
+        "SMEM((32, 64), float32) @ … (0): 2 warpgroups x 8192 B": 16384,
+        "SMEM((64, 64), float16) @ …": 8192,
+        "'array[…] = tile': 2 warpgroups x 5 store slots x 8192 B": 81920,
+    }
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_slots_that_each_warpgroup_has_for_itself_are_counted_for_each(execution: str) -> None:
+    @numpipe.kernel(num_compute_wgs=3, warp_specialized=False)
+    def alone(a, o):
+        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=5, in_specs=(
+            BlockSpec((128, 64), lambda k: (0, k)),))
+        for (k,), (x,) in pipe(a):
+            pass
+
+    assert table(alone, execution, A, O) == {
+        "barriers": 1024, "in_specs[0] for 'a': 3 warpgroups x 5 slots x 16384 B, pipeline at …": 245760}

@@ -1,0 +1,201 @@
+"""CompilerParams(debug=True) and (jitter=seed), as far as no GPU is needed: what is compiled in, and what records say."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import ArrayType, CompilerParams, SpecError
+from numpipe.compile.check.stopping import gated
+from numpipe.launch.watch import failure, limit, told
+from numpipe.plan.watch import RECORD_BYTES, Record, control, records
+from tests.code_digests import plain
+from tests.kernels.hang_kernels import HANGS, arrays
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+
+def example(name: str) -> tuple[Any, tuple[ArrayType, ...]]:
+    """A shipped kernel and arguments of it."""
+    from importlib import import_module
+
+    a = ArrayType((1024, 1024), np.dtype(np.float16))
+    return {"gemm": (import_module("gemm").matmul, (a, a)), "gemm_single": (import_module("gemm_single").matmul, (a, a)),
+            "copy_pipeline": (import_module("copy_pipeline").copy, (a,))}[name]
+
+
+@functools.cache
+def built(name: str, **params: Any) -> Any:
+    """An example, compiled with these parameters."""
+    kernel, args = example(name)
+    return numpipe.Kernel(kernel.function, replace(kernel.options, compiler_params=CompilerParams(**params))).compiled(*args)
+
+
+# ---- what is compiled in -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["gemm", "gemm_single", "copy_pipeline"])
+def test_default_builds_hold_nothing_of_either(name: str) -> None:
+    kernel, args = example(name)
+    assert not re.search("np_watch|nanosleep|globaltimer|trap;|activemask", kernel.inspect("ptx", *args))
+
+
+@pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
+def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str) -> None:
+    debug, jitter = built(name, debug=True), built(name, jitter=3)
+    assert debug.image.resources.clean and jitter.image.resources.clean
+    ptx = debug.ptx
+    assert ptx.count("np_watch[") == 1 and "WAIT:" not in ptx
+    waits = ptx.count("AGAIN:")
+    assert waits and waits == ptx.count("@late trap") and ptx.count("mbarrier.try_wait") == 2 * waits
+    ptx = jitter.ptx
+    statements = [line for line in ptx.splitlines() if re.search(
+        r"mbarrier\.(try_wait|arrive)|cp\.async\.bulk\.(tensor|commit|wait)|bar\.sync", line)]
+    assert statements and all("nanosleep" in line for line in statements) and "np_watch" not in ptx
+    if name == "copy_pipeline":
+        other = built(name, jitter=4).ptx
+        assert plain(ptx) != plain(other) and plain(re.sub(r"drawn, \d+;", "", ptx)) == plain(re.sub(r"drawn, \d+;", "", other))
+
+
+COUNTED = re.compile(r"mbarrier\.arrive|cp(\.reduce)?\.async\.bulk\.tensor|st\.async")
+"""what mbarriers count, and copies out"""
+
+
+@pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
+def test_behind_a_wait_that_was_given_up_nothing_is_done_that_an_mbarrier_counts(name: str) -> None:
+    """On hardware an arrival that a phase does not miss is a trap, and the context is lost."""
+    statements = [line for line in built(name, debug=True).ptx.splitlines() if COUNTED.search(line)]
+    waits = [line for line in statements if "mbarrier.try_wait" in line]
+    others = [line for line in statements if line not in waits]
+    assert len(others) >= 3
+    for line in others:
+        gate, does = line.split("@np_go ")
+        assert COUNTED.match(does) and len(COUNTED.findall(line)) == 1 and "ld.volatile.shared.u32 np_word" in gate
+    for line in waits:  # each way on that is none of a phase's end sets the word; a record asks once for each mbarrier
+        before, aborted = line.split("ABORTED: ")
+        tell = before.split("TELL: ")[1]
+        stop = tell.partition(" mov.u32 active")[0]
+        assert stop.startswith("mov.u32 word, 1; st.volatile.shared.u32 [") and aborted.startswith(stop)
+        assert line.count("mbarrier.arrive") == 1 and "atom.shared.or.b32 number" in tell.partition("@own mbarrier.arrive")[0]
+
+
+def test_copies_follow_what_was_announced_for_them() -> None:
+    """Bytes that are announced and not copied would leave a phase that lacks bytes alone, where a record's arrival traps."""
+    announced = gated("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "$2")
+    copied = gated("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$4, $3}], [$2];", "$5")
+    stored = gated("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$3, $2}], [$1];", "$4")
+    assert announced is not None and copied is not None and stored is not None
+    assert "st.volatile.shared.u8 [np_warp+20], np_word; @np_go mbarrier" in announced and "[$2]" in announced
+    assert re.search(r"ld\.volatile\.shared\.u8 np_word, \[np_warp\+20\];.* setp\.eq\.or\.u32 np_go, np_word, 1, np_go; @np_go cp",
+                     copied)
+    assert "np_warp+" not in stored and "@np_go cp" in stored
+
+
+@pytest.mark.parametrize("statement", ["bar.sync $0, 128;", "cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.read 0;",
+                                       "st.volatile.shared.b32 [$0], $1;", "mbarrier.init.shared::cta.b64 [$0], $1;"])
+def test_what_others_wait_for_is_done_by_all(statement: str) -> None:
+    """So that the kernel ends: named barriers count threads, and step counters go from turn to turn."""
+    assert gated(statement, "$2") is None
+
+
+def test_a_predicated_arrival_keeps_its_predicate() -> None:
+    text = gated("{ .reg .pred chosen; setp.eq.u32 chosen, $1, 0; @chosen mbarrier.arrive.shared::cluster.b64 _, [$0]; }", "$2")
+    assert text is not None and "and.pred np_go, np_go, chosen; @np_go mbarrier.arrive.shared::cluster" in text
+    number = gated("{ .reg .pred np_scheduler; st.volatile.shared.b32 [$0], $1; }", "$2")
+    assert number is not None and "@np_go st.volatile.shared.b32 [$0], $1; }" in number
+
+
+@pytest.mark.parametrize("name", ["polling_for_ever", "a_warpgroup_that_stops_early"])
+def test_a_test_is_bounded_too(name: str) -> None:
+    ptx = HANGS[name].inspect("ptx", *arrays())
+    assert ("mbarrier.test_wait" in ptx) == ("GIVEN:" in ptx) == (name == "polling_for_ever")
+
+
+@pytest.mark.parametrize("params, legal", [({"debug": 1}, "debug must be True or False, got 1"),
+                                           ({"jitter": 0.5}, "jitter must be None or an int, a seed, got 0.5"),
+                                           ({"jitter": True}, "jitter must be None or an int, a seed, got True")])
+def test_options_are_checked(params: dict[str, Any], legal: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(legal)):
+        CompilerParams(**params)
+
+
+# ---- what records say --------------------------------------------------------------------------------------------------
+def test_a_control_block_and_records_lie_as_the_kernel_has_them() -> None:
+    block = np.frombuffer(control(0x7F00_0000_1000, 2_000_000_000, 5), np.uint32)
+    assert block.tolist()[:4] == [0x1000, 0x7F00, 2_000_000_000, 0] and block[9] == 5 and block.nbytes == 64
+    memory = np.zeros((3, RECORD_BYTES // 4), np.uint32)
+    memory[1, :10] = 1, 5, 7, 8, 9, 128 + 64, 40, 3, 0x00000001, 0x7FFFEBFE
+    memory[2, 1:6] = 5, 7, 8, 9, 0  # begun, not complete
+    [record] = records(memory.tobytes())
+    assert record == Record(5, (7, 8, 9), 6, 40, 3, 0x7FFFEBFE00000001) and record.warpgroup == 1
+
+
+@pytest.mark.parametrize("state, parity, pending, missing", [
+    (0x7FFFF80000000001, 0, 1, 0), (0x7FFFD80000000001, 0, 5, 0), (0x7FFFE80000000001, 0, 3, 0), (0xFFFFF80000000001, 1, 1, 0),
+    (0x7FFFEBFE00000001, 0, 3, 4096), (0x7FFE0BF800000001, 0, 63, 16384), (0x7FFFFBFF00000001, 0, 1, 2048),
+    (0x7FFFFBF200000001, 0, 1, 28672), (0xFFFFE80000000001, 1, 3, 0)])
+def test_states_that_an_h200_returned(state: int, parity: int, pending: int, missing: int) -> None:
+    """Of mbarriers with so many arrivals and bytes to come, 64 bytes and 3072 of 4096 among them."""
+    record = Record(0, (0, 0, 0), 0, 0, 0, state)
+    assert (record.parity, record.pending, record.missing_bytes) == (parity, pending, missing)
+
+
+def state(parity: int, pending: int) -> int:
+    return parity << 63 | (-pending & 0xFFFFF) << 43 | 1
+
+
+def test_records_become_the_report_of_the_simulator() -> None:
+    kernel = HANGS["a_slot_is_not_released"]
+    built = kernel.compiled(*arrays())
+    [plan] = built.unit.rings.values()
+    ready, consumed = plan.barrier_at("ready", 0) + 8, plan.barrier_at("consumed", 0) + 8
+    found = [Record(0, (1, 0, 0), warp, ready, 1, state(1, 1)) for warp in (3, 1, 0, 2)]
+    found += [Record(0, (1, 0, 0), 4, consumed, 0, state(0, 4)), Record(0, (0, 0, 0), 2, ready, 1, state(1, 1))]
+    report = told(built.image, found)
+    assert [(p.warpgroup, p.role, p.ring, p.slot, p.step, p.phase) for p in report.waiting] == [
+        (0, "compute", plan.name, 1, 3, 1), (1, "memory", plan.name, 1, 3, 0)]
+    assert [(b.kind, b.phase, b.pending, b.count) for b in report.barriers] == [("ready", 1, 1, 1), ("consumed", 0, 4, 4)]
+    assert report.hazard == "too-few-arrivals" and report.kernel == kernel.name
+    raised = failure(built.image, found, True)
+    error = str(raised)
+    assert raised.report is not None and raised.report.text == error
+    assert re.match(r"hang_kernels\.py:\d+: kernel a_slot_is_not_released, CTA \(1, 0, 0\) and 1 more: waits for mbarriers took "
+                    r"more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up", error)
+    assert "has not released slot 1" in error and "restart the process" not in error
+    assert "restart the process" in str(failure(built.image, found, False))
+
+
+def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
+    """In a cluster, where others may arrive still."""
+    built = HANGS["a_slot_is_not_released"].compiled(*arrays())
+    [plan] = built.unit.rings.values()
+    record = Record(0, (1, 0, 0), 0, plan.barrier_at("ready", 0) + 8, 1)
+    report = told(built.image, [record])
+    assert not report.barriers[0].known and "phase 1, what it misses is not known" in report.text
+    assert told(built.image, [replace(record, state=state(1, 1))]).barriers[0].known
+
+
+def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
+    built = HANGS["one_of_two_arrives"].compiled(*arrays())
+    [(address, count, name)] = built.unit.scratch_barriers()
+    seen = [(0, 2), (0, 4), (1, 8), (0, 1), (0, 3), (1, 7), (1, 6), (1, 5)]  # the fourth arrival completed the phase
+    found = [Record(0, (0, 0, 0), warp, address, 0, state(*was)) for warp, was in enumerate(seen)]
+    [barrier] = told(built.image, found).barriers
+    assert (barrier.name, barrier.pending, barrier.count, barrier.waiters) == (name, 4, count, (0, 1))
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "nan"])
+def test_the_timeout_is_a_number_of_seconds(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_DEBUG_TIMEOUT", given)
+    with pytest.raises(SpecError, match=r"NUMPIPE_DEBUG_TIMEOUT=.* it must be a number of seconds"):
+        limit()
+
+
+def test_without_a_failure_nothing_happens() -> None:
+    numpipe.last_failure()

@@ -1,0 +1,327 @@
+"""wgmma on the simulated SM: descriptors of every swizzle and major order, accumulators in flight, groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from numpipe.core.machine import Mma, TensorMap
+from numpipe.errors import PipelineRace, SimulationError
+from numpipe.sim import Trace, simulate
+from tests.kernels.sim_pipelines import BF16, F16, descriptor, one
+
+BAR = 200 * 1024
+
+
+def load(machine, copies):
+    """Initialise one mbarrier and wait for all copies (address, map, coords)."""
+    def issue():
+        machine.mbar_init(BAR, 1, "ready")
+        machine.fence_mbarrier_init()
+        machine.mbar_arrive_expect_tx(BAR, sum(tensor.nbytes for _, tensor, _ in copies))
+        for address, tensor, coords in copies:
+            machine.tma_load(address, tensor, coords, BAR)
+
+    one(machine, issue)
+    machine.bar_sync(0, 128)
+    machine.mbar_wait(BAR, 0)
+
+
+def run(body, seed=None, **kwargs):
+    simulate(body, grid=(1, 1, 1), warpgroups=1, smem_bytes=BAR + 1024, seed=seed, **kwargs)
+
+
+def operand(base, matrix, major, swizzle, name):
+    """TMA copies that lay out `matrix` (rows, K) at `base`, and ``fields(block, step)``: its descriptors."""
+    rows, k = matrix.shape
+    across, along = (rows, k) if major == "k" else (k, rows)  # `along` is contiguous
+    array = matrix if major == "k" else np.ascontiguousarray(matrix.T)
+    width = swizzle // 2 if swizzle else 8  # elements of one panel: a swizzle row, or a 16-byte column of core matrices
+    panel = across * width * 2
+    tensor = TensorMap(array, (across, width), swizzle, name)
+    copies = [(base + p * panel, tensor, (0, p * width)) for p in range(along // width)]
+    row = 2 * width
+
+    def start(block, step):
+        if major == "k":
+            per = max(width // 16, 1)
+            inside = step // per * panel + step % per * 32 if swizzle else 2 * step * panel
+            return base + inside + 64 * block * row
+        return base + 64 * block // width * panel + 16 * step * row
+
+    def fields(block, step):
+        if major == "k":
+            return descriptor(start(block, step), 16 if swizzle else panel, 8 * row, swizzle)
+        lbo, sbo = (panel, 8 * row) if swizzle else (8 * row, panel)
+        return descriptor(start(block, step), lbo, sbo, swizzle)
+
+    return copies, fields
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("b_major", ["k", "mn"])
+@pytest.mark.parametrize("a_major", ["k", "mn"])
+def test_every_layout_gives_the_product(a_major, b_major, swizzle, dtype):
+    rng = np.random.default_rng(1)
+    m, n, k = 128, 192, 64
+    a = rng.integers(-4, 5, (m, k)).astype(dtype)
+    b = rng.integers(-4, 5, (n, k)).astype(dtype)
+    loads_a, desc_a = operand(0, a, a_major, swizzle, "a")
+    loads_b, desc_b = operand(64 * 1024, b, b_major, swizzle, "b")
+    got = []
+
+    def body(machine):
+        load(machine, loads_a + loads_b)
+        steps = tuple(tuple((desc_a(i, s), desc_b(0, s)) for s in range(k // 16)) for i in range(m // 64))
+        machine.wgmma_fence()
+        acc = machine.wgmma(np.ones((m, n), np.float32), Mma(n, dtype, a_major, b_major, steps))
+        machine.wgmma_commit()
+        machine.wgmma_wait(0)
+        got.append(acc.read())
+
+    run(body)
+    np.testing.assert_array_equal(got[0], 1 + a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+def test_a_negative_int64_descriptor_is_the_same_64_bits():
+    a = np.arange(64 * 16, dtype=np.float32).reshape(64, 16).astype(F16)
+    copies, fields = operand(0, a, "k", 32, "a")
+    assert fields(0, 0) >= 1 << 63
+    got = []
+
+    def body(machine):
+        load(machine, copies)
+        machine.wgmma_fence()
+        signed = fields(0, 0) - (1 << 64)
+        acc = machine.wgmma(np.zeros((64, 64), np.float32), Mma(64, F16, "k", "k", (((signed, signed),),)))
+        machine.wgmma_commit()
+        machine.wgmma_wait(0)
+        got.append(acc.read())
+
+    run(body)
+    np.testing.assert_array_equal(got[0], a.astype(np.float32) @ a.astype(np.float32).T)
+
+
+# ---- accumulators and groups ------------------------------------------------------------------------------------
+ONES = np.ones((64, 64), F16)
+LOADS, FIELDS = operand(0, ONES, "k", 128, "ones")
+STEP = Mma(64, F16, "k", "k", (((FIELDS(0, 0), FIELDS(0, 0)),),))  # adds 16 everywhere
+
+
+def kernel(body, seed=None, **kwargs):
+    def whole(machine):
+        load(machine, LOADS)
+        body(machine)
+
+    run(whole, seed, **kwargs)
+
+
+def zeros():
+    return np.zeros((64, 64), np.float32)
+
+
+@pytest.mark.parametrize("seed", [None, *range(10)])
+def test_groups_run_in_order_and_chain_through_the_accumulator(seed):
+    def body(machine):
+        machine.wgmma_fence()
+        acc = zeros()
+        for _ in range(5):
+            acc = machine.wgmma(acc, STEP)
+            machine.wgmma_commit()
+            machine.wgmma_wait(1)
+        with pytest.raises(PipelineRace, match="read before wgmma_wait"):
+            acc.read()
+        machine.wgmma_wait(0)
+        assert (acc.read() == 80).all()
+
+    kernel(body, seed)
+
+
+def test_a_wait_for_an_older_group_ends_with_that_group_and_not_with_the_one_behind_it():
+    trace = Trace()
+
+    def body(machine):
+        machine.wgmma_fence()
+        acc = zeros()
+        for _ in range(2):
+            acc = machine.wgmma(acc, STEP)
+            machine.wgmma_commit()
+        machine.wgmma_wait(1)
+        machine.wgmma_wait(0)
+
+    kernel(body, trace=trace)
+    first, second = trace.of("mma")
+    assert [wait.end for wait in trace.of("drain")] == [first.end, second.end] and first.end < second.end
+
+
+def test_a_batch_that_was_not_committed_is_not_covered_by_a_wait():
+    def body(machine):
+        machine.wgmma_fence()
+        acc = machine.wgmma(zeros(), STEP)
+        machine.wgmma_wait(0)
+        acc.read()
+
+    with pytest.raises(PipelineRace, match="batch 1, drained up to 0"):
+        kernel(body)
+
+
+def test_an_empty_group_counts_as_a_group():
+    def body(machine):
+        machine.wgmma_fence()
+        acc = machine.wgmma(zeros(), STEP)
+        machine.wgmma_commit()
+        machine.wgmma_commit()
+        machine.wgmma_wait(1)
+        assert (acc.read() == 16).all()
+
+    kernel(body)
+
+
+def test_an_older_accumulator_whose_registers_moved_on_cannot_be_read():
+    def body(machine):
+        machine.wgmma_fence()
+        first = machine.wgmma(zeros(), STEP)
+        machine.wgmma(first, STEP)
+        machine.wgmma_commit()
+        machine.wgmma_wait(0)
+        first.read()
+
+    with pytest.raises(PipelineRace, match="took over its registers"):
+        kernel(body)
+
+
+def test_two_accumulators_may_share_a_fence_in_one_group():
+    def body(machine):
+        machine.wgmma_fence()
+        first, second = machine.wgmma(zeros(), STEP), machine.wgmma(zeros(), STEP)
+        machine.wgmma_commit()
+        machine.wgmma_wait(0)
+        assert (first.read() == second.read()).all()
+
+    kernel(body)
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_an_accumulator_that_was_read_needs_a_fence_before_the_next_wgmma(fence):
+    def body(machine):
+        machine.wgmma_fence()
+        acc = machine.wgmma(zeros(), STEP)
+        machine.wgmma_commit()
+        machine.wgmma_wait(0)
+        acc.read()
+        if fence:
+            machine.wgmma_fence()
+        machine.wgmma(acc, STEP)
+        machine.wgmma_commit()
+        machine.wgmma_wait(0)
+
+    if fence:
+        kernel(body)
+    else:
+        with pytest.raises(PipelineRace, match="read since the last wgmma_fence"):
+            kernel(body)
+
+
+def test_wgmmas_left_at_the_end_are_an_error():
+    def body(machine):
+        machine.wgmma_fence()
+        machine.wgmma(zeros(), STEP)
+        machine.wgmma_commit()
+
+    with pytest.raises(PipelineRace, match="ends with 1 of its 1 wgmma batches not waited for"):
+        kernel(body)
+
+
+@pytest.mark.parametrize(("mma", "message"), [
+    (Mma(12, F16, "k", "k", STEP.steps), "n=12; the instruction needs a multiple of 8 in 8 … 256"),
+    (Mma(264, F16, "k", "k", STEP.steps), "n=264"),
+    (Mma(64, np.dtype(np.float64), "k", "k", STEP.steps), "float64; the tensor core takes .*float16"),
+    (Mma(64, F16, "k", "k", (((FIELDS(0, 0) | 1 << 49, FIELDS(0, 0)),),)), "descriptor of A has base_offset 1"),
+    (Mma(64, F16, "k", "k", (((descriptor(BAR - 1024, 16, 1024, 128), FIELDS(0, 0)),),)), "touches SMEM"),
+])
+def test_an_instruction_the_hardware_lacks_is_refused(mma, message):
+    def body(machine):
+        machine.wgmma_fence()
+        machine.wgmma(np.zeros((64, mma.n), np.float32), mma)
+
+    with pytest.raises(SimulationError, match=message):
+        kernel(body)
+
+
+def test_wgmma_reading_bytes_nobody_wrote_is_a_race():
+    def body(machine):
+        machine.wgmma_fence()
+        at = descriptor(32 * 1024, 16, 1024, 128)
+        machine.wgmma(zeros(), Mma(64, F16, "k", "k", (((at, at),),)))
+
+    with pytest.raises(PipelineRace, match="bytes that nobody has written"):
+        kernel(body)
+
+
+def generic_operand(fence, barrier):
+    """A written by the warps themselves, in the layout of a 64 x 64 tile with 128-byte swizzle."""
+    def body(machine):
+        row, chunk = np.mgrid[:64, :8]
+        chunks = (16384 + row * 128 + (chunk ^ row % 8) * 16).reshape(4, 128)
+        machine.smem_write(chunks, np.full((64, 64), 2, F16).view(np.uint8).reshape(4, 128, 16), "operand")
+        if fence:
+            machine.fence_proxy_async()
+        if barrier:
+            machine.bar_sync(1, 128)
+        machine.wgmma_fence()
+        left = descriptor(16384, 16, 1024, 128)
+        acc = machine.wgmma(zeros(), Mma(64, F16, "k", "k", (((left, FIELDS(0, 0)),),)))
+        machine.wgmma_commit()
+        machine.wgmma_wait(0)
+        assert (acc.read() == 32).all()
+
+    return body
+
+
+def test_an_operand_written_by_the_warps_needs_a_fence_and_a_barrier():
+    kernel(generic_operand(fence=True, barrier=True))
+    with pytest.raises(PipelineRace, match="the writing warps did not fence"):
+        kernel(generic_operand(fence=False, barrier=True))
+    with pytest.raises(PipelineRace, match="no barrier orders warp"):
+        kernel(generic_operand(fence=True, barrier=False))
+
+
+def test_a_generic_write_over_bytes_a_wgmma_reads_is_a_race():
+    def body(machine):
+        machine.wgmma_fence()
+        machine.wgmma(zeros(), STEP)
+        machine.wgmma_commit()
+        one(machine, machine.smem_write, np.array([[0]]), np.zeros((1, 1, 16), np.uint8), "scribble")
+
+    with pytest.raises(PipelineRace, match=r"write \(scribble\) writes SMEM\[0:16\) while wgmma"):
+        kernel(body)
+
+
+def test_a_stale_operand_reaches_the_numbers_when_nothing_stops_the_read():
+    """What the scheduler does to a racy kernel, seen by switching the check off: both old and new bytes come out."""
+    results = set()
+    for seed in range(20):
+        values = np.full((64, 64), 1, F16)
+        copies, _ = operand(0, values, "k", 128, "ones")
+        twos = TensorMap(np.full((64, 64), 2, F16), (64, 64), 128, "twos")
+
+        def body(machine, copies=copies, twos=twos):
+            machine.sm.memory.write = lambda *args: None
+            machine.sm.memory.read = lambda *args: None
+            load(machine, copies)
+            machine.wgmma_fence()
+            acc = machine.wgmma(zeros(), STEP)
+            machine.wgmma_commit()
+
+            def refill():
+                machine.mbar_arrive_expect_tx(BAR, twos.nbytes)
+                machine.tma_load(0, twos, (0, 0), BAR)
+
+            one(machine, refill)
+            machine.mbar_wait(BAR, 1)
+            machine.wgmma_wait(0)
+            results.add(float(acc.read()[0, 0]))
+
+        run(body, seed)
+    assert results == {16.0, 64.0}

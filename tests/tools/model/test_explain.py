@@ -1,0 +1,384 @@
+"""numpipe.explain: what it counts is what the simulator moves, and what it predicts is what an H200 measured."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import copy_pipeline
+import gemm_single
+import ml_dtypes
+import numpy as np
+import pytest
+from batched_gemm import batched_matmul
+
+import gemm
+import gemm_body
+import numpipe
+from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, ds
+from numpipe.bench import read
+from numpipe.kernels.kernels import Kernel
+from numpipe.model import H200
+from numpipe.sim import Event
+from numpipe.sim.port import Warpgroup
+from numpipe.tools.model import count, limits
+from tests.kernels.lane_kernels import column_sums
+from tests.kernels.primitive_kernels import copied
+from tests.kernels.tiled_kernels import product, scaled
+
+ROOT = Path(__file__).parents[3]
+BF16 = np.dtype(ml_dtypes.bfloat16)
+F16 = np.dtype(np.float16)
+TWO_SMS = dataclasses.replace(H200, sms=2)  # as many CTAs as a simulated persistent grid has
+explain = functools.partial(numpipe.explain, compiled=False)
+
+
+def explained() -> Any:
+    """examples/benchmarks/explained.py"""
+    file = ROOT / "examples" / "benchmarks" / "explained.py"
+    spec = importlib.util.spec_from_file_location("explained", file)
+    assert spec is not None and spec.loader is not None
+    sys.modules["explained"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CASES = explained().CASES
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+# ---- what is counted
+def zeros(*shapes: tuple[int, ...], dtype: Any = F16) -> list[np.ndarray]:
+    return [np.zeros(shape, dtype) for shape in shapes]
+
+
+SMALL = gemm.Config(tm=128, tn=64, tk=64, slots=2)
+CALLS: dict[str, tuple[Any, list[np.ndarray], dict[str, Any]]] = {
+    "loop form": (gemm.matmul, zeros((384, 128), (128, 128)), {"cfg": SMALL}),
+    "body form": (gemm_body.matmul, zeros((384, 128), (128, 128)), {"cfg": SMALL}),
+    "single stream": (gemm_single.matmul, zeros((384, 128), (128, 128)), {"cfg": dataclasses.replace(gemm_single.Config(), tn=64)}),
+    "three dimensions": (batched_matmul, zeros((2, 128, 64), (2, 256, 64)), {}),
+    "outputs": (copy_pipeline.copy, zeros((320, 512)), {}),
+    "tiles": (product(True, ("parallel", "parallel", "sequential"), 1), zeros((128, 128), (128, 128)), {}),
+    "tiles without roles": (product(False, ("parallel", "parallel", "sequential"), 1), zeros((128, 128), (128, 128)), {}),
+    "primitives, the second CTA idle": (copied, zeros((128, 128), (128, 128)), {}),
+    "lanes": (column_sums, [*zeros((64, 64), dtype=np.float32), *zeros((64, 64), dtype=np.float32)], {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_counts_are_what_the_simulator_moves_and_multiplies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, arrays, named = CALLS[name]
+    moved: collections.Counter[Any] = collections.Counter()
+
+    def watch(method: str, what: Any) -> None:
+        plain = getattr(Warpgroup, method)
+
+        def watched(self: Warpgroup, *args: Any, **options: Any) -> Any:
+            what(*args)
+            return plain(self, *args, **options)
+
+        monkeypatch.setattr(Warpgroup, method, watched)
+
+    watch("tma_load", lambda dst, tensor, *_: moved.update({("load", tensor.name): tensor.nbytes}))
+    watch("tma_store", lambda tensor, *_: moved.update({("store", tensor.name): tensor.nbytes}))
+    watch("wgmma", lambda _, mma: moved.update(flop=2 * 64 * 16 * mma.n * sum(map(len, mma.steps))))
+    kernel.simulate(*arrays, **named)
+    told = explain(kernel, *arrays, device=TWO_SMS, **named)
+    assert told.flop == moved.pop("flop", 0)
+    loads, stores = ({(kind, array): n for array, n in of.items()} for kind, of in (("load", told.loaded), ("store", told.stored)))
+    assert loads | stores == moved
+
+
+def test_blocks_that_reach_over_an_end_count_what_lies_inside() -> None:
+    """200 x 136 x 72 in tiles of 128 x 64 x 64: two by three tiles, two steps each; every row is loaded once a tile beside it."""
+    told = explain(gemm.matmul, ArrayType((200, 72), F16), ArrayType((136, 72), F16), cfg=SMALL)
+    assert (told.tiles, told.steps) == (6, 12)
+    assert told.loaded == {"a": 3 * 200 * 72 * 2, "b": 2 * 136 * 72 * 2}
+    assert told.stored == {"c": 200 * 136 * 2}
+    assert told.copied_bytes == 12 * (128 + 64) * 64 * 2
+    assert told.flop == 6 * 2 * 128 * 64 * 128
+
+
+def test_the_ctas_between_those_that_were_counted_are_told_from_them() -> None:
+    """1023 tiles on 132 SMs: 99 have 8, 33 have 7; the last tile of each column of tiles reaches over the end."""
+    told = explain(gemm.matmul, ArrayType((33 * 128, 64), F16), ArrayType((31 * 64, 64), F16), cfg=SMALL)
+    assert told.tiles == 1023
+    assert told.stored == {"c": 33 * 128 * 31 * 64 * 2}
+
+
+def test_a_host_table_is_read() -> None:
+    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1)
+    def diagonal(a, table, c):
+        for m, n in numpipe.tiles(table.shape[0], order=table):
+            pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (m, n)),))
+            for _, (tile,) in pipe(a):
+                c[ds(m * 64, 64), ds(n * 64, 64)] = tile[...]
+
+    table = np.array([[0, 0], [1, 1], [3, 3]], np.int32)  # of 4 x 3 blocks: the last one is outside
+    told = explain(diagonal, ArrayType((256, 192), F16), table, ArrayType((256, 192), F16))
+    assert told.loaded == {"a": 2 * 64 * 64 * 2}
+
+
+def test_a_kernel_prints_nothing_and_stops_nowhere(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[object] = []
+    monkeypatch.setattr(sys, "breakpointhook", stops.append)
+
+    @numpipe.kernel(grid=(1,))
+    def loud(c):
+        numpipe.debug_print("here {}", 1)
+        breakpoint()
+        c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    assert explain(loud, ArrayType((128, 64), np.float32)).stored == {"c": 128 * 64 * 4}
+    assert capsys.readouterr().out == "" and not stops
+    assert sys.breakpointhook == stops.append
+
+
+def test_neighbours_share_what_they_load_at_a_time() -> None:
+    """Tiles in groups of 16 rows: two SMs side by side share a block of b and not of a, all of a wave 16 and 9 blocks."""
+    told = explain(gemm.matmul, ArrayType((4096, 512), F16), ArrayType((4096, 512), F16))
+    loads = told.loaded["a"] + told.loaded["b"] / 2
+    assert told.l2_bytes == pytest.approx(loads + told.stored["c"], rel=0.01)
+    assert told.hbm_bytes == 3 * 4096 * 512 * 2 + told.stored["c"] - 4096 * 512 * 2  # all inputs fit into L2: once
+
+
+# ---- shared memory, registers, waves
+def test_registers_and_shared_memory_are_the_compiled_kernels() -> None:
+    x = ArrayType((320, 512), F16)
+    built = copy_pipeline.copy.compiled(x)
+    told = numpipe.explain(copy_pipeline.copy, x, compiled=True)
+    used = built.image.resources
+    assert told.registers == numpipe.model.Registers(used.registers, used.memory_registers, used.compute_registers, 0, 0, True)
+    assert told.smem_bytes == built.image.smem_bytes
+    budgeted = explain(copy_pipeline.copy, x)
+    assert budgeted.smem == told.smem and not budgeted.registers.compiled
+    assert dataclasses.replace(budgeted.registers, compiled=True) == told.registers
+
+
+def test_slots_and_the_rows_of_shared_memory_say_whose_they_are() -> None:
+    told = explain(gemm.matmul, ArrayType((512, 256), F16), ArrayType((512, 256), F16))
+    [ring] = told.slots
+    assert (ring.slots, ring.slot_bytes, ring.fills) == (3, 49152, 8 * 4)
+    assert [size for size, _ in told.smem] == [1024, 3 * 16384, 3 * 32768, 65536]
+    assert "'b': 3 slots x 32768 B" in told.smem[2][1]
+
+
+@pytest.mark.parametrize("depth, resident", [(64, 8), (192, 6)])
+def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
+    """Four times the registers let 8 CTAs of 128 threads live, of 255 a lane; with three slots shared memory lets 6."""
+    @numpipe.kernel(grid=lambda a: (a.shape[0] // 64,), grid_names="m", num_compute_wgs=1, warp_specialized=False)
+    def copied(a, c, *, depth: numpipe.Static = 64):
+        m = numpipe.axis_index("m")
+        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=depth // 64,
+                                in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
+        for (k,), (tile,) in pipe(a):
+            c[ds(m * 64, 64), ds(k * 64, 64)] = tile[...]
+
+    x = ArrayType((64 * 2000, 256), F16)
+    told = explain(copied, x, x, depth=depth, device=dataclasses.replace(H200, registers=65536 * 4))
+    smem = told.smem_bytes + 1024
+    assert told.ctas_per_sm == min(H200.smem_bytes // smem, 65536 * 4 // (128 * 255)) == resident
+    assert told.waves == pytest.approx(2000 / (132 * told.ctas_per_sm)) and not told.persistent
+
+
+# ---- the time
+def measured() -> dict[Any, list[float]]:
+    """Seconds of examples that were measured on an H200, by kernel, shape, configuration and clock: docs/results."""
+    found: dict[Any, list[float]] = {}
+    for file in sorted((ROOT / "docs" / "results").glob("gemm_*h200*.json")):
+        if file.name.startswith(("gemm_suite", "gemm_configs")):
+            continue  # of examples/gemm_tuned.py
+        result = read(file)
+        for row in result.rows:
+            shape = tuple(map(int, row.case["shape"].split(",")))
+            config = row.case.get("config")
+            clock = {"burst": "burst", "interleaved": "settled"}.get(row.protocol)
+            for name, rate in ((row.name, row.rate), (row.reference, row.reference_rate)):
+                if clock and name in ("numpipe", "chained", "drained", "loop form", "body form"):
+                    key = name if name in ("drained", "body form") else "chained", shape, config, clock
+                    found.setdefault(key, []).append(2e-12 * np.prod([float(n) for n in shape]) / rate)
+    return found
+
+
+DRAINED = Kernel(gemm.matmul.function, dataclasses.replace(gemm.matmul.options, compiler_params=CompilerParams(drain=True)))
+KERNELS = {"chained": gemm.matmul, "drained": DRAINED}
+
+
+SETTLED = {(4096, 4096, 4096)}
+"""shapes of which both clocks are compared"""
+
+
+@pytest.mark.parametrize("key", [key for key in measured() if key[0] != "body form" and (key[3] == "burst" or key[1] in SETTLED)],
+                         ids=str)
+def test_the_predicted_time_of_a_product_is_the_measured_one(key: Any) -> None:
+    name, shape, config, clock = key
+    chosen = gemm.Config(*map(int, config.split(","))) if config else gemm.Config()
+    m, n, k = shape
+    told = explain(KERNELS[name], ArrayType((m, k), BF16), ArrayType((n, k), BF16), cfg=chosen, clock=clock)
+    assert told.flop == 2 * -(-m // chosen.tm) * chosen.tm * -(-n // chosen.tn) * chosen.tn * k
+    for seconds in measured()[key]:
+        assert abs(told.predicted_seconds / seconds - 1) < 0.15, (told.predicted_seconds, seconds)
+    assert told.limiter == "tensor cores" or name == "drained"
+
+
+def test_the_must_shapes_were_measured() -> None:
+    burst = {key[1] for key in measured() if key[0] == "chained" and key[2] is None and key[3] == "burst"}
+    assert {(4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 512)} <= burst
+
+
+def test_the_predicted_time_of_a_copy_is_the_measured_one() -> None:
+    [row] = [row for row in read(ROOT / "docs" / "results" / "bandwidth_h200_2026-11-21_1.json").rows
+             if row.protocol == "burst" and row.case["dtype"] == "bf16"]
+    rows, columns = map(int, row.case["shape"].split(","))
+    told = _slow("copy")
+    assert told.loaded == {"a": 2 * rows * columns} and told.stored == {"o": 2 * rows * columns}
+    assert told.hbm_bytes / told.predicted_seconds == pytest.approx(1e12 * row.rate, rel=0.15)
+
+
+@functools.cache
+def _slow(name: str) -> Any:
+    return next(case for case in CASES if case.name == name).slow.explain(compiled=False)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_limiter_of_a_case_is_named(case: Any) -> None:
+    told = _slow(case.name)
+    assert told.limiter == case.limiter and told.advice == limits.ADVICE[case.limiter], str(told)
+    if case.mended is None:
+        return
+    mended = case.mended.explain(compiled=False)
+    assert mended.limiter != case.limiter
+    assert mended.predicted_seconds / mended.flop < told.predicted_seconds / told.flop / 1.15
+
+
+def test_every_limiter_that_a_case_can_have_has_one() -> None:
+    assert {case.limiter for case in CASES} == limits.ADVICE.keys() - {"compute role", "launch"}
+
+
+def test_a_small_product_is_a_launch() -> None:
+    told = explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 64), F16), device=dataclasses.replace(H200, sms=1))
+    assert told.limiter == "launch"
+
+
+def test_more_slots_are_never_slower_and_nothing_saves_more_than_all() -> None:
+    times = []
+    for slots in (1, 2, 3):
+        told = explain(gemm.matmul, ArrayType((2048, 512), F16), ArrayType((2048, 512), F16), cfg=gemm.Config(slots=slots))
+        times.append(told.predicted_seconds)
+        assert all(0 <= loss < told.predicted_seconds for loss in told.losses.values())
+        assert max(told.limits.values()) <= told.predicted_seconds
+    assert times == sorted(times, reverse=True) and times[0] > times[2]
+
+
+def test_the_longest_cta_is_what_counts() -> None:
+    """133 tiles take as long as 264."""
+    def seconds(tiles: int) -> float:
+        return explain(gemm.matmul, ArrayType((128 * tiles, 1024), F16), ArrayType((256, 1024), F16)).predicted_seconds
+
+    assert seconds(132) < 0.65 * seconds(133) and seconds(133) == pytest.approx(seconds(264), rel=0.1)
+
+
+# ---- beside a run
+def test_measured_seconds_stand_beside_the_prediction() -> None:
+    told = explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16), measured=1e-4)
+    assert told.measured is not None
+    assert told.measured.tflops == pytest.approx(2 * 512 ** 3 / 1e-4 * 1e-12)
+    assert told.measured.over_predicted == pytest.approx(1e-4 / told.predicted_seconds)
+    assert re.search(r"predicted .*TFLOPS.*\nmeasured +100\.0 us.* x predicted", str(told))
+
+
+def test_a_trace_of_a_run_says_how_long_it_took_and_who_waited() -> None:
+    trace = numpipe.Trace(clock="ns")
+    for warpgroup, role, waits in ((0, "compute", (100, 600)), (1, "memory", (0, 900))):
+        trace.events.append(Event((0, 0, 0), warpgroup, role, *waits, "wait"))
+        trace.events.append(Event((0, 0, 0), warpgroup, role, 0, 0, "note"))
+        trace.events.append(Event((0, 0, 0), warpgroup, role, 1000, 1000, "end"))
+    told = explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 64), F16), measured=trace)
+    assert told.measured is not None and told.measured.seconds == pytest.approx(1e-6)
+    assert told.measured.waiting == {"compute": 0.5, "memory": 0.9}
+    assert re.search(r"memory +90% of its time waiting", str(told))
+
+
+def test_a_simulated_trace_is_no_measurement() -> None:
+    trace = numpipe.Trace()
+    gemm.matmul.simulate(*zeros((128, 64), (64, 64)), cfg=SMALL, trace=trace)
+    with pytest.raises(SpecError, match="whose cycles are no seconds"):
+        explain(gemm.matmul, *zeros((128, 64), (64, 64)), cfg=SMALL, measured=trace)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, True, "1 ms", float("nan")])
+def test_what_is_no_measurement_is_refused(seconds: Any) -> None:
+    with pytest.raises(SpecError, match="measured= takes seconds or a numpipe.Trace"):
+        explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 64), F16), measured=seconds)
+
+
+# ---- as text and data
+def test_all_figures_are_json_and_in_the_table() -> None:
+    told = explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16))
+    data = told.as_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert data["limiter"] == told.limiter and data["slots"][0]["slots"] == 3 and data["smem_bytes"] == told.smem_bytes
+    text = str(told)
+    for part in ("kernel matmul on one H200 SXM", "268.4 MFLOP", "232 compute role", "3 slots x 16384 B", "limited by"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 132
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf8")
+    shown = re.search(r"^    kernel matmul.*?^(?=Every figure)", page, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    x = ArrayType((4096, 1024), F16)
+    told = [("    " + line).rstrip() for line in str(explain(gemm.matmul, x, x)).splitlines()]
+    assert shown[0].replace("(compiled)", "(from the budget)").rstrip().splitlines() == told
+
+
+# ---- what is refused
+@pytest.mark.parametrize("call, message", [
+    (lambda: explain(len, 1), "a kernel is expected.*got a builtin_function_or_method"),
+    (lambda: explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 128), F16)), "k = 64 .* was expected"),
+    (lambda: explain(gemm.matmul, ArrayType((64, 64), F16)), "out_type takes b"),
+    (lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock="fast"), "clock is 'burst', 'settled' or a positive number"),
+    (lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock=0), "clock is 'burst'"),
+    (lambda: explain(scaled, ArrayType((0, 64), F16), alpha=1.0), "has no CTAs for these arguments"),
+])
+def test_what_cannot_be_explained_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        call()
+
+
+def test_a_mistake_in_a_kernel_is_told_with_its_line() -> None:
+    @numpipe.kernel(grid=(1,), num_compute_wgs=1)
+    def outside(a, c):
+        pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0,)),))
+        for _, (tile,) in pipe(a):
+            c[ds(0, 64), ds(0, 64)] = tile[...]
+
+    with pytest.raises(SpecError, match="index_map"):
+        explain(outside, ArrayType((64, 64), F16), ArrayType((64, 64), F16))
+
+
+def test_a_fixed_clock_is_taken_as_it_is() -> None:
+    told = explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16), clock=1000)
+    assert told.clock_mhz == 1000
+    assert H200.tensor_clock < explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16)).clock_mhz <= H200.clock
+
+
+def test_a_lane_of_a_counted_body_has_numbers_of_its_types() -> None:
+    lane = count.Lane(count.Counter(count.Work(), SimpleNamespace(cluster=(1, 1, 1)), 0, (0, 0, 0), (1, 1, 1)))
+    found = lane.load(0, np.dtype(np.float32), "x")
+    assert type(found) is np.float32 and lane.shuffle("shfl_sync", 1, found, 0) is found
+    assert lane.who.work["read", 0] == 128 * 4
