@@ -24,7 +24,7 @@ from ...core.machine import current
 from ...core.op import op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
-from ...plan.context import Context
+from ...plan.context import Context, own_part
 from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 
 __all__ = ["run_scoped", "scratch"]
@@ -86,7 +86,7 @@ class BarrierRef:
 
     @property
     def address(self) -> int:
-        return self.plan.base + self.copy * self.plan.own + 8 * self.first
+        return self.plan.memory.at(self.copy) + 8 * self.first
 
     @property
     def name(self) -> str:
@@ -203,10 +203,10 @@ def sites(site: str, count: int) -> list[str]:
 def _refs(np_: Context, tree: Any) -> Any:
     if isinstance(tree, tuple):
         return tuple(_refs(np_, part) for part in tree)
-    copy = np_.unit.number(current().warpgroup) if tree.own and not np_.memory else 0
     if isinstance(tree, SmemPlan):
-        slots = Slots(tree, tree.base + copy * tree.own, np_.memory)
+        slots = Slots(tree, own_part(np_.unit, tree.memory) + tree.offset, np_.memory)
         return slots if tree.slots else slots.at[()]
+    copy = np_.unit.number(current().warpgroup) if tree.memory.owners and not np_.memory else 0
     ref = BarrierRef(np_, tree, copy, tree.kind.shape, 0)
     if not np_.memory:
         for number in range(tree.kind.count):

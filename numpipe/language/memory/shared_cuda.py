@@ -11,8 +11,7 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
-from ...plan.context_cuda import ContextType, compute_warpgroup
-from ...plan.unit import Unit
+from ...plan.context_cuda import ContextType, own_part
 from ..tiles.refs_cuda import AtType, SharedType, SmemType, view, with_at
 from . import shared as source
 
@@ -125,23 +124,15 @@ def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType,
                                                 for t, part in zip(ty, tree, strict=True)])
     if isinstance(tree, BarrierPlan):
         return nb.struct(context, builder, ty, np=np_, first=nb.const(0))
-    address = own_part(builder, np_type.unit, tree)
+    address = own_part(builder, np_type.unit, tree.memory, tree.offset)
     if not tree.slots:
         return address
     return nb.struct(context, builder, ty, address=address)
 
 
-def own_part(builder: Any, unit: Unit, plan: SmemPlan | BarrierPlan) -> Any:
-    """Address of a plan's first byte for this warpgroup."""
-    address = nb.smem(builder, plan.base)
-    if not plan.own:
-        return address
-    return builder.add(address, builder.mul(compute_warpgroup(builder, unit), nb.const(plan.own)))
-
-
 def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:
     first = nb.fields(context, builder, ty, value).first
-    return builder.add(own_part(builder, ty.context.unit, ty.plan), builder.shl(first, nb.const(3)))
+    return builder.add(own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, nb.const(3)))
 
 
 @cuda_meaning(source.scratch)
