@@ -187,28 +187,19 @@ class Transfer(Copy):
         super().__init__(plan, view.ref, view.start, address, arrival)
         self.nbytes = nbytes
 
-
-@op
-def issue_loads(transfer: Transfer) -> None:
-    """One TMA load a box."""
-    transfer.load()
-
-
-@op
-def issue_stores(transfer: Transfer) -> None:
-    """One TMA store, or reduction, a box."""
-    transfer.store()
+    def prefetch(self) -> None:
+        unit = 16 // self.ref.dtype.itemsize
+        for at, _ in self.boxes:
+            if at[-1] % unit:
+                raise SpecError(f"{PREFETCH}: {self.ref.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
+                                f"the TMA starts at multiples of 16 B, {unit} elements")
+        super().prefetch()
 
 
 @op
-def issue_prefetches(transfer: Transfer) -> None:
-    """One prefetch a box."""
-    array, unit = transfer.ref.unit.arrays[transfer.ref.index], 16 // transfer.ref.dtype.itemsize
-    for at, _ in transfer.boxes:
-        if at[-1] % unit:
-            raise SpecError(f"{PREFETCH}: {array.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
-                            f"the TMA starts at multiples of 16 B, {unit} elements")
-    transfer.prefetch()
+def issue(transfer: Transfer, how: str) -> None:
+    """One TMA instruction a box: a "load", a "store", which may be a reduction, or a "prefetch"."""
+    getattr(transfer, how)()
 
 
 OTHER_WARPS = ARRIVALS_A_WARPGROUP - 1
@@ -220,7 +211,7 @@ def load(transfer, predicate):  # type: ignore[no-untyped-def]
     mbarrier.arrive_count(transfer.arrival, OTHER_WARPS)
     if predicate:
         mbarrier.arrive_expect_tx(transfer.arrival, transfer.nbytes)
-        issue_loads(transfer)
+        issue(transfer, "load")
     else:
         mbarrier.arrive(transfer.arrival)
 
@@ -229,7 +220,7 @@ def load(transfer, predicate):  # type: ignore[no-untyped-def]
 def store(transfer, predicate, commit):  # type: ignore[no-untyped-def]
     """By one lane."""
     if predicate:
-        issue_stores(transfer)
+        issue(transfer, "store")
     if commit:
         cp_async_bulk.commit_group()
 
@@ -343,4 +334,4 @@ def async_prefetch(np_: Context, src: Any) -> None:
     """
     plan = check_prefetch(VALUES, np_, src)
     if not np_.memory:
-        one_lane(issue_prefetches, Transfer(plan, src))
+        one_lane(issue, Transfer(plan, src), "prefetch")

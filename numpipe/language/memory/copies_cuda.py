@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core import numba as nb
@@ -36,23 +35,15 @@ nb.constant_attributes(TransferType, I32, nbytes=lambda ty: ty.nbytes)
 nb.field_attributes(TransferType, arrival=I32)
 
 
-def _issue(operation: Any, function: Callable[[Copy], None]) -> None:
-    """An operation on a transfer: ``function(copy)``."""
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, transfer: Any) -> Any:
-        plan, ref = transfer.plan, transfer.view.ref
-        ref.unit.map_slot(plan.request)
-        context, builder, args = yield nb.types.void(transfer)
-        value = nb.fields(context, builder, transfer, args[0])
-        view = nb.fields(context, builder, transfer.view, value.view)
-        table, start = gmem_value(context, builder, ref, view.ref).table, nb.cgutils.unpack_tuple(builder, view.start)
-        function(Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival))
-
-
-_issue(source.issue_loads, lambda copy: copy.load())
-_issue(source.issue_stores, lambda copy: copy.store())
-_issue(source.issue_prefetches, lambda copy: copy.prefetch())
+@cuda_meaning(source.issue)
+def _issue(_context: Any, transfer: Any, how: Any) -> Any:
+    plan, ref = transfer.plan, transfer.view.ref
+    ref.unit.map_slot(plan.request)
+    context, builder, args = yield nb.types.void(transfer, how)
+    value = nb.fields(context, builder, transfer, args[0])
+    view = nb.fields(context, builder, transfer.view, value.view)
+    table, start = gmem_value(context, builder, ref, view.ref).table, nb.cgutils.unpack_tuple(builder, view.start)
+    getattr(Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival), nb.literal(how))()
 
 
 # ---- the operations
@@ -93,8 +84,8 @@ def _copy_out(np_: Any, src: Any, dst: Any, predicate: Any, commit_group: Any, r
 @by_compute(source.async_prefetch)
 def _prefetch(np_: Any, src: Any) -> Any:
     transfer = TransferType(source.check_prefetch(TYPES, np_, src), src)
-    context, builder, args = yield one_lane, (source.issue_prefetches._numba_type_, transfer)
-    return nb.nothing(context), _transfer(context, builder, transfer, args[1])
+    context, builder, args = yield one_lane, (source.issue._numba_type_, transfer, nb.types.literal("prefetch"))
+    return nb.nothing(context), _transfer(context, builder, transfer, args[1]), nb.nothing(context)
 
 
 @by_compute(source.commit_smem)
