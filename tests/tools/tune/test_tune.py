@@ -260,7 +260,7 @@ def test_a_factory_of_something_else_is_a_mistake_and_not_a_candidate() -> None:
 
 def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(tune_kernels, "__file__")
-    with pytest.raises(SpecError, match="product is of tune_kernels, which is no file that worker processes could import"):
+    with pytest.raises(SpecError, match="is of tests.kernels.tune_kernels, which is no file that worker processes could import"):
         tune(measure=Measured())
 
 
