@@ -25,6 +25,7 @@ from ..arch.dtypes import ELEMENTS
 from ..diagnostics.errors import SpecError
 from .cluster import ALONE, Dims, shifts
 from .layout import ATOM, Layout, block_layout
+from .regions import Region
 from .specs import axis_names
 from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform, is_int
 from .transforms import check as check_transforms
@@ -265,11 +266,11 @@ def _made(parts: Any) -> Any:
 # ---- where a type lies ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class SmemPlan:
-    """Tiles: `base` is the first slot's address, for warpgroup w that plus w times `own` bytes (0: they share one)."""
+    """Tiles: the first slot is `offset` bytes behind what the warpgroup has of a region."""
 
     kind: SMEM
-    base: int
-    own: int
+    memory: Region
+    offset: int
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -278,11 +279,10 @@ class SmemPlan:
 
 @dataclass(frozen=True)
 class BarrierPlan:
-    """Barriers: as tiles; `index` is the int32 in which a warpgroup keeps their phases."""
+    """Barriers; `index` is the int32 in which a warpgroup keeps their phases."""
 
     kind: Barrier
-    base: int
-    own: int
+    memory: Region
     index: int
     name: str
     cluster: Dims = ALONE
@@ -302,27 +302,21 @@ class BarrierPlan:
     def name_of(self, copy: int, number: int) -> str:
         """One of its mbarriers in reports."""
         index = ", ".join(str(i) for i in np.unravel_index(number, self.kind.shape)) if self.kind.count > 1 else ""
-        return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(self.own)} @ {self.name}"
+        return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(self.memory.owners)} @ {self.name}"
 
 
 @dataclass(frozen=True)
 class Scratch:
     """An allocation: its type, where it is written, and `tree`, the plans of its parts as they are nested.
 
-    `copies` is 1, or the number of compute warpgroups where each has its own; `what` it is for, if numpipe itself made it.
+    `memory` is that of its tiles; `what` it is for, if numpipe itself made it.
     """
 
     name: str
     kind: Any
     tree: Any
-    base: int
-    nbytes: int
-    copies: int
+    memory: Region
     what: str = ""
-
-    @property
-    def end(self) -> int:
-        return self.base + self.copies * self.nbytes
 
     @property
     def barriers(self) -> list[BarrierPlan]:
@@ -330,7 +324,7 @@ class Scratch:
 
     def has_barrier(self, address: int) -> bool:
         """Whether the mbarrier at an address is one of it."""
-        return any(of.base <= address < of.base + 8 * self.copies * of.kind.count for of in self.barriers)
+        return any(address in of.memory for of in self.barriers)
 
 
 def nbytes(kind: Any) -> int:
@@ -352,14 +346,14 @@ def allocations(kind: Any) -> int:
     return sum(isinstance(part, Barrier) for part in _leaves(kind))
 
 
-def place(kind: Any, base: int, own: int, barrier: Callable[[Barrier], BarrierPlan]) -> Any:
-    """The plans of a type's parts, for tiles from `base` on."""
+def place(kind: Any, offset: int, memory: Region, barrier: Callable[[Barrier], BarrierPlan]) -> Any:
+    """The plans of a type's parts, for tiles from `offset` of a region on."""
     if isinstance(kind, tuple):
         plans = []
         for part in kind:
-            plans.append(place(part, base, own, barrier))
-            base += nbytes(part)
+            plans.append(place(part, offset, memory, barrier))
+            offset += nbytes(part)
         return tuple(plans)
     if isinstance(kind, RefUnion):
-        return tuple(place(member, base, own, barrier) for member in kind.members)
-    return barrier(kind) if isinstance(kind, Barrier) else SmemPlan(kind, base, own)
+        return tuple(place(member, offset, memory, barrier) for member in kind.members)
+    return barrier(kind) if isinstance(kind, Barrier) else SmemPlan(kind, memory, offset)

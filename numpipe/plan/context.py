@@ -16,6 +16,7 @@ from ..core.inert import Inert
 from ..core.machine import Role, current
 from ..core.op import Hidden, op
 from .plans import STATE
+from .regions import Region
 from .unit import Unit
 
 __all__ = ["axis_index", "axis_size"]
@@ -114,6 +115,12 @@ def axis_size(name: str) -> Any:
 def warpgroup_part(np_: Context) -> Any:
     """`axis_index(wg_axis)` in a kernel: which part of the tile is this compute warpgroup's."""
     return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
+
+
+def own_part(unit: Unit, region: Region) -> int:
+    """Address of what the warpgroup that executes has of a region."""
+    machine = current()
+    return region.at(0 if machine.role == "memory" else unit.number(machine.warpgroup))
 
 
 @op

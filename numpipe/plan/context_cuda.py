@@ -13,6 +13,7 @@ from ..core.symbols import axis_symbol
 from . import context as source
 from .cluster import Dims
 from .plans import PROFILE, STATE, TURN, WARPGROUP
+from .regions import Region
 from .unit import Unit
 
 I32 = nb.types.int32
@@ -165,6 +166,14 @@ def compute_warpgroup(builder: Any, unit: Unit) -> Any:
         return warpgroup
     behind = builder.icmp_unsigned(">", warpgroup, nb.const(unit.memory_warpgroup))
     return builder.sub(warpgroup, builder.zext(behind, nb.i32))
+
+
+def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
+    """Address of what the warpgroup that executes has of a region, or `offset` bytes behind."""
+    address = nb.smem(builder, region.base + offset)
+    if not region.owners:
+        return address
+    return builder.add(address, builder.mul(compute_warpgroup(builder, unit), nb.const(region.nbytes)))
 
 
 def tile_part(builder: Any, unit: Unit) -> Any:

@@ -15,6 +15,7 @@ from .block import Block
 from .cluster import ALONE, Dims, freed_by
 from .copies import CopyPlan
 from .layout import Layout
+from .regions import Region
 
 COUNTERS = 16  # int32 state of rings, per warpgroup
 PHASES = 16  # int32 behind them: phases of the kernel's own barriers
@@ -108,9 +109,15 @@ class RingPlan:
         return tuple(block.copies(arg, offset, self.written)
                      for arg, block, offset in zip(self.args, self.blocks, self.offsets, strict=True))
 
-    @property
-    def end(self) -> int:
-        return self.base + max(1, self.private) * self.slots * self.stage_stride
+    @functools.cached_property
+    def memory(self) -> Region:
+        """Its slots."""
+        return Region(self.base, self.slots * self.stage_stride, self.private if self.private > 1 else 0)
+
+    @functools.cached_property
+    def header(self) -> Region:
+        """Its barriers."""
+        return Region(self.barriers, self.barrier_bytes_of_one, self.private if self.private > 1 else 0)
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
@@ -144,11 +151,11 @@ class RingPlan:
         of = MOMENTS[event].of
         return len(self.parts) > 1 if of == "parts" else of in self.manual
 
-    def barrier_at(self, kind: str, part: int) -> int:
-        """Address of a part's barrier of a kind in slot 0."""
+    def barrier_offset(self, kind: str, part: int) -> int:
+        """Where a part's barrier of a kind in slot 0 is, from the first barrier on."""
         before = list(itertools.takewhile(lambda name: name != kind, (row.name for row in self.kinds)))
         groups = sum(len(self.parts_of(name)) for name in before) + (part if kind in self.manual else 0)
-        return self.barriers + 8 * self.slots * groups
+        return 8 * self.slots * groups
 
     def expected(self, part: int) -> int:
         """Bytes that complete the ready barrier of a part."""
@@ -183,10 +190,6 @@ class RingPlan:
     def step_at(self, slot: int, phase: int) -> int:
         """The ring's step whose use of a slot is its phase number `phase`."""
         return phase * self.slots + slot
-
-    @property
-    def barrier_bytes(self) -> int:
-        return max(1, self.private) * self.barrier_bytes_of_one
 
     @property
     def barrier_bytes_of_one(self) -> int:

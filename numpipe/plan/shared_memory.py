@@ -18,6 +18,7 @@ from ..diagnostics.errors import SpecError
 from .allocations import Scratch
 from .budget import HEADER, PANEL_BYTES
 from .plans import COUNTERS, NumberPlan, OutPlan, RingPlan
+from .regions import Region
 from .shape import KernelShape
 from .watch import WORDS_BYTES
 
@@ -40,14 +41,26 @@ class SharedMemory(KernelShape):
 
     @property
     def smem_bytes(self) -> int:
-        return self.exchange_base + self.compute_wgs * self.exchange_bytes
+        return self.exchange.end
 
     @property
-    def exchange_base(self) -> int:
-        """Behind all else, known when all of the kernel is."""
+    def staging(self) -> Region:
+        """The store ring."""
+        return Region(self.staging_base, self.store_slots * PANEL_BYTES, self.compute_wgs)
+
+    @property
+    def exchange(self) -> Region:
+        """What warps exchange values through: behind all else, known when all of the kernel is."""
         if self.simulated or not self.store_slots:
-            return self._rings_end + self._staging_bytes
-        return max(self._rings_end, self.staging_base + self._staging_bytes)  # rings that were met later lie behind it
+            base = self._rings_end + self.staging.total
+        else:
+            base = max(self._rings_end, self.staging.end)  # rings that were met later lie behind it
+        return Region(base, self.exchange_bytes, self.compute_wgs)
+
+    @property
+    def _free(self) -> int:
+        """Where the next ring or allocation begins."""
+        return self._rings_end if self.simulated else self.exchange.base
 
     def plan_exchange(self, nbytes: int, *cast: tuple[str, str]) -> None:
         """Let the warps of a warpgroup exchange so many bytes at a time; `cast`: (line, from what to what) of a layout cast."""
@@ -57,24 +70,20 @@ class SharedMemory(KernelShape):
 
     @property
     def _rings_end(self) -> int:
-        ends = [plan.end for plan in (*self.rings.values(), *self.outputs.values())]
-        return max([HEADER, *ends, *(part.end for part in self.scratch.values())])
-
-    @property
-    def _staging_bytes(self) -> int:
-        return self.compute_wgs * self.store_slots * PANEL_BYTES
+        rings, scratch = (*self.rings.values(), *self.outputs.values()), self.scratch.values()
+        return max([HEADER, *(plan.memory.end for plan in rings), *(part.memory.end for part in scratch)])
 
     @property
     def shares(self) -> tuple[tuple[str, int], ...]:
         """(what for, bytes) of the shared memory of a CTA, but for what is left over between."""
-        return tuple((what, size) for size, what in rows(self, self._staging_bytes))
+        return tuple((what, size) for size, what in rows(self, self.staging.total))
 
     def _budget(self) -> None:
-        staging = self._staging_bytes
+        staging = self.staging.total
         if self.simulated and not self.params.store_slots:
             # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
             staging = min(staging, self.compute_wgs * PANEL_BYTES)
-        simulated = self._rings_end + staging + self.compute_wgs * self.exchange_bytes
+        simulated = self._rings_end + staging + self.exchange.total
         if (simulated if self.simulated else self.smem_bytes) > self.target.smem_bytes:
             raise _too_much(self, staging)
 
@@ -85,9 +94,14 @@ class SharedMemory(KernelShape):
         return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1) - WORDS_BYTES * bool(self.params.debug)
 
     @property
-    def scratch_barrier_bytes(self) -> int:
-        """At the end of the header."""
-        return sum(8 * part.copies * plan.kind.count for part in self.scratch.values() for plan in part.barriers)
+    def _rings_barriers(self) -> int:
+        """Where the barriers of rings end."""
+        return max((plan.header.end for plan in self.rings.values()), default=0)
+
+    @property
+    def _scratch_barriers(self) -> int:
+        """Where those of allocations begin, which fill the header from its end on."""
+        return self.barrier_room - sum(plan.memory.total for part in self.scratch.values() for plan in part.barriers)
 
     def turn_word(self, warpgroup: int, index: int) -> int:
         """Where a ring's counter is handed to a compute warpgroup: an offset in shared memory."""
@@ -131,7 +145,7 @@ def rows(memory: SharedMemory, staging: int) -> list[tuple[int, str]]:
     if memory.exchange_bytes:
         what = "reductions and layout casts" if memory.casts else "reductions"
         each = f" for each of {memory.compute_wgs} warpgroups" * (memory.compute_wgs > 1)
-        found.append((memory.compute_wgs * memory.exchange_bytes, f"{what} of register tiles: {memory.exchange_bytes} B{each}"))
+        found.append((memory.exchange.total, f"{what} of register tiles: {memory.exchange_bytes} B{each}"))
     return found
 
 
@@ -148,6 +162,6 @@ def _rings(memory: SharedMemory) -> Iterator[tuple[int, str]]:
 
 def _scratch(memory: SharedMemory) -> Iterator[tuple[int, str]]:
     for part in memory.scratch.values():
-        if part.nbytes:
-            each = f": {part.copies} warpgroups x {part.nbytes} B" if part.copies > 1 else ""
-            yield part.copies * part.nbytes, f"{part.name}{each}"
+        owners, nbytes = part.memory.owners, part.memory.nbytes
+        if nbytes:
+            yield part.memory.total, part.name + f": {owners} warpgroups x {nbytes} B" * (owners > 1)

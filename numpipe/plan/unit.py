@@ -21,7 +21,8 @@ from .block import Block, cut
 from .budget import PANEL_BYTES
 from .copies import MapRequest
 from .layout import ATOM
-from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, OutPlan, RingPlan
+from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, RingPlan
+from .regions import Region
 from .shared_memory import SharedMemory
 
 _serials = itertools.count()
@@ -63,9 +64,10 @@ class Unit(SharedMemory):
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[str, ...] = (), labels: tuple[str, ...] = (), dims: int | None = None,
-                  single: bool = False, shared: RingPlan | None = None) -> RingPlan:
+                  single: bool = False, shared: RingPlan | None = None, kind: type[RingPlan] = RingPlan) -> RingPlan:
         """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
+        `kind`: RingPlan, or OutPlan for one of outputs.
         `manual`: the kinds of barriers that the body uses itself, for each operand. Loops that one pipeline has over
         different arrays get a ring each: their copies read different tensor maps. `labels`, `dims`: see `RingPlan`.
         `single`: every compute warpgroup has a ring of its own.
@@ -73,24 +75,28 @@ class Unit(SharedMemory):
         """
         labels = labels or tuple(f"in_specs[{number}]" for number in range(len(wanted)))
         key = f"{site} {wanted} {slots} {delay} {manual} {labels} {dims} {single}"
-        if key in self.rings and shared is None:
-            return self.rings[key]
+        known: dict[str, Any] = self.outputs if kind.written else self.rings
+        if key in known and shared is None:
+            return known[key]  # type: ignore[no-any-return]
         where = f"kernel {self.kernel}, pipeline at {site}"
+        if kind.written:
+            self._check_outputs(where, wanted, labels)
         fields = self._fields(where, site, wanted, labels, dims)
         if single and (together := [label for label, block in zip(labels, fields["blocks"], strict=True) if block.along]):
             raise SpecError(f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one "
                             "warpgroup: CTAs share what a memory role loads; leave it out, or use numpipe.pipeline with one")
         if shared is not None:
-            return self._shared(where, shared, slots, manual, **fields, delay=delay)
-        first = sum(plan.barrier_bytes for plan in self.rings.values())
-        plan = RingPlan(
-            **fields, index=len(self.rings), slots=slots, delay=delay,
-            base=self._rings_end if self.simulated else self.exchange_base, barriers=first,
-            manual=manual, cluster=self.cluster, private=self.compute_wgs if single else 0)
-        room = self.barrier_room - self.scratch_barrier_bytes
-        if first + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
-            raise SpecError(f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold")
-        self.rings[key] = plan
+            plan = dataclasses.replace(shared, **fields, delay=delay)
+            shared.check_shared(where, plan, slots, manual)
+            self.sharing.append(plan)
+            return plan
+        plan = kind(**fields, index=COUNTERS - 1 - len(known) if kind.written else len(known), slots=slots, delay=delay,
+                    base=self._free, barriers=self._rings_barriers, manual=manual, cluster=self.cluster,
+                    private=self.compute_wgs if single else 0)
+        if plan.header.end > self._scratch_barriers or len(self.rings) + len(self.outputs) >= COUNTERS:
+            raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings" if kind.written else
+                            f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold")
+        known[key] = plan
         self._budget()
         return plan
 
@@ -103,13 +109,8 @@ class Unit(SharedMemory):
                   "its BlockSpec is one of in_specs: make it one of out_specs, and the array a parameter behind the inputs")
         raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
 
-    def plan_output(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, labels: tuple[str, ...],
-                    dims: int | None, single: bool = False, shared: RingPlan | None = None) -> RingPlan:
-        """An output ring of the pipeline written at `site`; arguments as those of `plan_ring`."""
-        key = f"{site} {wanted} {slots} {labels} {dims} {single}"
-        if key in self.outputs and shared is None:
-            return self.outputs[key]
-        where = f"kernel {self.kernel}, pipeline at {site}"
+    def _check_outputs(self, where: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...]) -> None:
+        """SpecError for arrays that a pipeline cannot store to."""
         for label, (arg, *_) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
@@ -120,24 +121,6 @@ class Unit(SharedMemory):
             if array.tma and not array.tma_store:
                 raise SpecError(f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends: "
                                 f"pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
-        fields = self._fields(where, site, wanted, labels, dims)
-        if shared is not None:
-            return self._shared(where, shared, slots, (), **fields)
-        if len(self.rings) + len(self.outputs) >= COUNTERS:
-            raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
-        plan = self.outputs[key] = OutPlan(
-            **fields, index=COUNTERS - 1 - len(self.outputs), slots=slots, delay=0,
-            base=self._rings_end if self.simulated else self.exchange_base, barriers=0,
-            private=self.compute_wgs if single else 0)
-        self._budget()
-        return plan
-
-    def _shared(self, where: str, ring: RingPlan, slots: int, manual: tuple[str, ...], **own: Any) -> RingPlan:
-        """The plan of a pipeline that uses another one's ring; SpecError if it does not fit."""
-        plan = dataclasses.replace(ring, **own)
-        ring.check_shared(where, plan, slots, manual)
-        self.sharing.append(plan)
-        return plan
 
     def _fields(self, where: str, site: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...],
                 dims: int | None) -> dict[str, Any]:
@@ -167,27 +150,26 @@ class Unit(SharedMemory):
         key = f"{site} {kind} {shared}"
         if key in self.scratch:
             return self.scratch[key]
-        copies = 1 if shared else self.compute_wgs
-        size, base = nbytes(kind), self._rings_end if self.simulated else self.exchange_base
-        where = f"kernel {self.kernel}, scratch at {site}"
-        free = self.barrier_room - self.scratch_barrier_bytes
-        if free - 8 * copies * barriers(kind) < sum(plan.barrier_bytes for plan in self.rings.values()):
-            raise SpecError(f"{where}: {copies * barriers(kind)} more barriers than the {self.barrier_room} bytes for all barriers "
+        owners = 0 if shared else self.compute_wgs
+        where, memory, count = f"kernel {self.kernel}, scratch at {site}", Region(self._free, nbytes(kind), owners), barriers(kind)
+        free = self._scratch_barriers
+        if free - Region(0, 8 * count, owners).total < self._rings_barriers:
+            raise SpecError(f"{where}: {max(1, owners) * count} more barriers than the {self.barrier_room} bytes for all barriers "
                             "of a CTA hold, 8 bytes each: use fewer slots or barriers")
         first = groups = sum(len(part.barriers) for part in self.scratch.values())
         several = allocations(kind) > 1
 
         def barrier(of: Barrier) -> BarrierPlan:
             nonlocal free, groups
-            free, groups = free - 8 * copies * of.count, groups + 1
+            free, groups = free - Region(0, 8 * of.count, owners).total, groups + 1
             if groups > PHASES:
                 raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
-            return BarrierPlan(of, free, 0 if shared else 8 * of.count, groups - 1,
+            return BarrierPlan(of, Region(free, 8 * of.count, owners), groups - 1,
                                f"{site} ({groups - first - 1}){what and f', {what}'}" if several else site, self.cluster,
                                self.arrive_groups(of, where))
 
-        tree = place(kind, base, 0 if shared else size, barrier)
-        plan = self.scratch[key] = Scratch(f"{what or said(kind)} @ {site}", kind, tree, base, size, copies, what)
+        tree = place(kind, 0, memory, barrier)
+        plan = self.scratch[key] = Scratch(f"{what or said(kind)} @ {site}", kind, tree, memory, what)
         self._budget()
         return plan
 
@@ -212,10 +194,10 @@ class Unit(SharedMemory):
         """
         if self.tickets is not None:
             return self.tickets
-        slots, first = self.turns + 3, sum(plan.barrier_bytes for plan in self.rings.values())
+        slots, first = self.turns + 3, self._rings_barriers
         plan = NumberPlan(name=f"tile numbers @ {site}", index=len(self.rings), slots=slots, delay=0, args=(), blocks=(),
                           offsets=(), stage_bytes=0, stage_stride=4, base=first + 8 * len(BARRIERS) * slots, barriers=first)
-        if first + plan.barrier_bytes > self.barrier_room - self.scratch_barrier_bytes or plan.index >= COUNTERS:
+        if plan.header.end > self._scratch_barriers or plan.index >= COUNTERS:
             raise SpecError(f"kernel {self.kernel}, tiles(dynamic=True) at {site}: more rings or slots than the "
                             f"{self.barrier_room} bytes of barriers hold")
         self.rings[plan.name] = plan
@@ -245,7 +227,7 @@ class Unit(SharedMemory):
             who = f" of warpgroup {copy}" * (plan.private > 1)
             for part in plan.parts_of(row.name):
                 arrivals = row.arrivals * (1 if row.completes == "memory" else self.readers(plan) * len(plan.peers[part]))
-                first, whose = plan.barrier_at(row.name, part) + copy * plan.barrier_bytes_of_one, self.whose(plan, part, row.name)
+                first, whose = plan.header.at(copy) + plan.barrier_offset(row.name, part), self.whose(plan, part, row.name)
                 for slot in range(plan.slots):
                     yield first + 8 * slot, arrivals, f"{row.name}[{slot}]{whose}{who}"
 
@@ -253,9 +235,9 @@ class Unit(SharedMemory):
         """(address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""
         for part in self.scratch.values():
             for plan in part.barriers:
-                for copy in range(part.copies):
+                for copy in range(max(1, plan.memory.owners)):
                     for number in range(plan.kind.count):
-                        yield plan.base + copy * plan.own + 8 * number, plan.arrivals, plan.name_of(copy, number)
+                        yield plan.memory.at(copy) + 8 * number, plan.arrivals, plan.name_of(copy, number)
 
     def all_barriers(self) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of all mbarriers of the kernel."""
@@ -266,18 +248,17 @@ class Unit(SharedMemory):
     def barrier_at(self, address: int) -> BarrierPlace | None:
         """Which of the kernel's mbarriers is at an address of shared memory; None: no one that numpipe has placed."""
         for plan in self.rings.values():
-            if plan.barriers <= address < plan.barriers + plan.barrier_bytes:
+            if address in plan.header:
                 number = (address - plan.barriers) % plan.barrier_bytes_of_one // 8
                 kinds = [row.name for row in plan.kinds for _ in plan.parts_of(row.name)]
                 return BarrierPlace(kinds[number // plan.slots], plan, number % plan.slots)
-        end = self.barrier_room
         kind = "sums" if any(part.what and part.has_barrier(address) for part in self.scratch.values()) else "own"
-        return BarrierPlace(kind) if end - self.scratch_barrier_bytes <= address < end else None
+        return BarrierPlace(kind) if self._scratch_barriers <= address < self.barrier_room else None
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
         """The ring, and the slot of it, that an address of shared memory lies in."""
         for plan in (*self.rings.values(), *self.outputs.values()):
-            if plan.base <= address < plan.end:
+            if address in plan.memory:
                 return plan, (address - plan.base) // plan.stage_stride % plan.slots
         return None
 

@@ -103,7 +103,7 @@ def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
     """The mbarrier of a kind of what lies at an address in a ring's slots."""
     stage, within = divmod(lo - plan.base, plan.stage_stride)
     part = sum(offset <= within for offset in plan.offsets) - 1
-    first = plan.barrier_at(kind, part) + stage // plan.slots * plan.barrier_bytes_of_one
+    first = plan.header.at(stage // plan.slots) + plan.barrier_offset(kind, part)
     return sm.mbarriers.get(first + 8 * (stage % plan.slots))
 
 

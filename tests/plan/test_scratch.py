@@ -58,11 +58,11 @@ def test_allocations_lie_apart_in_both_executions(simulated: bool, monkeypatch: 
     else:
         unit = laid_out.compiled(x, x).unit
     scratch = [part for part in unit.scratch.values()]
-    spans = sorted((part.base, part.end) for part in scratch if part.nbytes)
+    spans = sorted((part.memory.base, part.memory.end) for part in scratch if part.memory.nbytes)
     assert all(low % 1024 == 0 and low >= 1024 for low, _ in spans)
     assert all(end <= low for (_, end), (low, _) in itertools.pairwise(spans))
-    assert [part.copies for part in scratch] == [2, 2, 1, 1, 1]
-    assert sorted(part.end - part.base for part in scratch) == [0, 0, 8192, 16384, 2 * 3 * 4096]
+    assert [part.memory.owners for part in scratch] == [2, 2, 0, 0, 0]
+    assert sorted(part.memory.total for part in scratch) == [0, 0, 8192, 16384, 2 * 3 * 4096]
     addresses = [address for address, _, _ in unit.scratch_barriers()]
     assert len(set(addresses)) == len(addresses) == 2 * 4 + 1 and all(0 < a < 1024 and a % 8 == 0 for a in addresses)
     assert unit.smem_bytes == 1024 + 8192 + 16384 + 24576

@@ -129,7 +129,7 @@ class Sums:
         """Addresses of the 16-byte chunks of a region, one row a warp: float4 number i of lane l is at 16 (128 i + l)."""
         rows, columns = self.plan.share
         lanes = np.arange(rows * columns // 4).reshape(-1, 4, 32).swapaxes(0, 1).reshape(4, -1)
-        found: np.ndarray = self.plan.buffer.base + self.own * self.plan.buffer.own + region * self.plan.region + 16 * lanes
+        found: np.ndarray = self.plan.buffer.memory.at(self.own) + region * self.plan.region + 16 * lanes
         return found
 
 

@@ -8,7 +8,7 @@ from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cluster
-from ...plan.context_cuda import ContextType, cluster_place, compute_warpgroup
+from ...plan.context_cuda import ContextType, cluster_place, own_part
 from ..memory.shared_cuda import BarriersType, barrier_address
 from ..tiles.layouts import Form
 from ..tiles.peers_cuda import rank
@@ -69,10 +69,8 @@ nb.constant_attributes(SumsType, I32, quarter=lambda ty: (ty.plan.size - 1) * ty
 
 def _pieces(builder: Any, sums: SumsType) -> Any:
     """Shared address of this lane's first float4 in the buffer of a warpgroup."""
-    buffer = sums.plan.buffer
-    own = builder.mul(compute_warpgroup(builder, sums.context.unit), nb.const(buffer.own))
     lane = builder.shl(builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(4))
-    return builder.add(builder.add(nb.smem(builder, buffer.base), own), lane)
+    return builder.add(own_part(builder, sums.context.unit, sums.plan.buffer.memory), lane)
 
 
 def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list[Any]]:

@@ -16,8 +16,6 @@ for the warpgroup that issued them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ import numpy as np
 from ...arch.dtypes import REDUCTIONS
 from ...core import arith
 from ...core.lanes import one_lane
-from ...core.op import constant, helper, op
+from ...core.op import called, constant, helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
 from ...intrinsics import cp_async_bulk, fence, mbarrier, special
@@ -54,27 +52,16 @@ OPERANDS = {
 """what a copy's operands are, by the attribute `operand` of the values and of their types"""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """How a check asks a value, or its type, what messages call it, and which number it is (`arith.kind`)."""
-
-    name: Callable[[Any], str]
-    kind: Callable[[Any], Any]
-
-
-VALUES = Asked(lambda value: type(value).__name__, arith.kind)
-
-
-def check_operands(operation: str, asked: Asked, **given: tuple[str, Any]) -> None:
-    """SpecError for a parameter that is no such operand."""
+def check_operands(operation: str, **given: tuple[str, Any]) -> None:
+    """SpecError for a parameter that is no such operand, of values and of their Numba types."""
     for name, (operand, value) in given.items():
         if getattr(value, "operand", "") != operand:
-            raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {asked.name(value)}")
+            raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}")
 
 
-def check_load(asked: Asked, np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> CopyPlan:
+def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> CopyPlan:
     """The boxes of a copy to a tile; SpecError for a barrier that is not its CTA's own."""
-    check_operands(LOAD, asked, src=("view", src), dst=("tile", dst), barrier=("barrier", barrier))
+    check_operands(LOAD, src=("view", src), dst=("tile", dst), barrier=("barrier", barrier))
     one_barrier(LOAD, barrier.shape)
     if isinstance(barrier.plan.kind, ClusterBarrier):
         raise SpecError(f"{LOAD}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives "
@@ -83,13 +70,13 @@ def check_load(asked: Asked, np_: Any, src: Any, dst: Any, barrier: Any, predica
         raise SpecError(f"{LOAD}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your own, "
                         "numpipe.scratch(numpipe.SMEM(…))")
     check_copied(LOAD, np_.unit, src, dst)
-    check_predicate(LOAD, asked, np_, predicate)
+    check_predicate(LOAD, np_, predicate)
     return plan_of(src, dst)
 
 
-def check_store(asked: Asked, np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any) -> CopyPlan:
+def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any) -> CopyPlan:
     """The boxes of a copy from a tile; SpecError for an input, and for an array that the TMA cannot write."""
-    check_operands(STORE, asked, src=("tile", src), dst=("view", dst))
+    check_operands(STORE, src=("tile", src), dst=("view", dst))
     check_flag(STORE, "commit_group", commit)
     array = np_.unit.arrays[dst.ref.index]
     reduction = check_reduction(reduction, array.dtype)
@@ -99,15 +86,15 @@ def check_store(asked: Asked, np_: Any, src: Any, dst: Any, predicate: Any, comm
     if not array.tma_store:
         raise SpecError(f"{STORE}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte chunks: "
                         f"store a register tile, {array.name}[…] = tile")
-    check_predicate(STORE, asked, np_, predicate)
+    check_predicate(STORE, np_, predicate)
     if not np_.memory:
         np_.unit.copies_out = True
     return plan_of(dst, src, written=True, reduction=reduction)
 
 
-def check_prefetch(asked: Asked, np_: Any, view: Any) -> CopyPlan:
+def check_prefetch(np_: Any, view: Any) -> CopyPlan:
     """The boxes of a prefetch."""
-    check_operands(PREFETCH, asked, src=("view", view))
+    check_operands(PREFETCH, src=("view", view))
     array = reachable(PREFETCH, np_.unit, view)
     return cut_prefetch(array.name, view.ref.index, array.ndim, array.order != "row", view.axes, view.shape, array.dtype.itemsize)
 
@@ -145,8 +132,9 @@ def reachable(operation: str, unit: Unit, view: GmemView) -> ArrayArg:
     return array
 
 
-def check_reduction(reduction: Any, dtype: np.dtype) -> str:
+def check_reduction(given: Any, dtype: np.dtype) -> str:
     """The name of a reduction, "" for None."""
+    reduction = constant(STORE, "reduction_op", given)
     if reduction is None:
         return ""
     if reduction not in REDUCTIONS:
@@ -159,24 +147,25 @@ def check_reduction(reduction: Any, dtype: np.dtype) -> str:
     return str(reduction)
 
 
-def check_flag(operation: str, name: str, value: Any) -> bool:
+def check_flag(operation: str, name: str, given: Any) -> bool:
+    value = constant(operation, name, given)
     if not isinstance(value, bool):
         raise SpecError(f"{operation}: {name} must be True or False, got {value!r}")
     return value
 
 
-def check_groups(n: Any) -> int:
+def check_groups(given: Any) -> int:
+    n = constant(WAIT, "n", given)
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise SpecError(f"{WAIT}: n must be a compile-time int of at least 0: the groups that may still be on their way, got "
                         f"{n!r}")
     return n
 
 
-def check_predicate(operation: str, asked: Asked, np_: Any, value: Any) -> None:
+def check_predicate(operation: str, np_: Any, value: Any) -> None:
     """SpecError for a predicate that is no bool; the memory role has none."""
-    of = asked.kind(value)
-    if not (np_.memory or of in (bool, int) or (isinstance(of, np.dtype) and of.kind in "iu")):
-        raise SpecError(f"{operation}: predicate must be a bool, got {asked.name(value)}")
+    if not (np_.memory or arith.kind(value) is bool or arith.is_integer(value)):
+        raise SpecError(f"{operation}: predicate must be a bool, got {called(value)}")
 
 
 # ---- a copy under way ------------------------------------------------------------------------------------------------
@@ -187,28 +176,19 @@ class Transfer(Copy):
         super().__init__(plan, view.ref, view.start, address, arrival)
         self.nbytes = nbytes
 
-
-@op
-def issue_loads(transfer: Transfer) -> None:
-    """One TMA load a box."""
-    transfer.load()
-
-
-@op
-def issue_stores(transfer: Transfer) -> None:
-    """One TMA store, or reduction, a box."""
-    transfer.store()
+    def prefetch(self) -> None:
+        unit = 16 // self.ref.dtype.itemsize
+        for at, _ in self.boxes:
+            if at[-1] % unit:
+                raise SpecError(f"{PREFETCH}: {self.ref.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
+                                f"the TMA starts at multiples of 16 B, {unit} elements")
+        super().prefetch()
 
 
 @op
-def issue_prefetches(transfer: Transfer) -> None:
-    """One prefetch a box."""
-    array, unit = transfer.ref.unit.arrays[transfer.ref.index], 16 // transfer.ref.dtype.itemsize
-    for at, _ in transfer.boxes:
-        if at[-1] % unit:
-            raise SpecError(f"{PREFETCH}: {array.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
-                            f"the TMA starts at multiples of 16 B, {unit} elements")
-    transfer.prefetch()
+def issue(transfer: Transfer, how: str) -> None:
+    """One TMA instruction a box: a "load", a "store", which may be a reduction, or a "prefetch"."""
+    getattr(transfer, how)()
 
 
 OTHER_WARPS = ARRIVALS_A_WARPGROUP - 1
@@ -220,7 +200,7 @@ def load(transfer, predicate):  # type: ignore[no-untyped-def]
     mbarrier.arrive_count(transfer.arrival, OTHER_WARPS)
     if predicate:
         mbarrier.arrive_expect_tx(transfer.arrival, transfer.nbytes)
-        issue_loads(transfer)
+        issue(transfer, "load")
     else:
         mbarrier.arrive(transfer.arrival)
 
@@ -229,7 +209,7 @@ def load(transfer, predicate):  # type: ignore[no-untyped-def]
 def store(transfer, predicate, commit):  # type: ignore[no-untyped-def]
     """By one lane."""
     if predicate:
-        issue_stores(transfer)
+        issue(transfer, "store")
     if commit:
         cp_async_bulk.commit_group()
 
@@ -262,7 +242,7 @@ def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predica
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises SpecError where shapes or types
     differ, for arrays that the TMA cannot address, and for what is no barrier.
     """
-    plan = check_load(VALUES, np_, src, dst, barrier, predicate)
+    plan = check_load(np_, src, dst, barrier, predicate)
     if not np_.memory:
         before_async(dst)
         one_lane(load, Transfer(plan, src, dst.address, dst.layout.nbytes, barrier.address), bool(predicate))
@@ -289,11 +269,10 @@ def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True
     waits for all groups before it ends. Raises SpecError where shapes or types differ, for inputs, and for arrays that the TMA
     cannot write.
     """
-    commit = constant(STORE, "commit_group", commit_group)
-    plan = check_store(VALUES, np_, src, dst, predicate, commit, constant(STORE, "reduction_op", reduction_op))
+    plan = check_store(np_, src, dst, predicate, commit_group, reduction_op)
     if not np_.memory:
         before_async(src)
-        one_lane(store, Transfer(plan, dst, src.address), bool(predicate), commit)
+        one_lane(store, Transfer(plan, dst, src.address), bool(predicate), commit_group)
 
 
 @op(context=True)
@@ -325,8 +304,8 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
     The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A store of a register tile,
     ``array[…] = tile``, and one of a pipeline's output are groups too, and count among the newest.
     """
-    pending = check_groups(constant(WAIT, "n", n))
-    read = check_flag(WAIT, "wait_read_only", constant(WAIT, "wait_read_only", wait_read_only))
+    pending = check_groups(n)
+    read = check_flag(WAIT, "wait_read_only", wait_read_only)
     if not np_.memory:
         one_lane(cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group, pending)
         meet()
@@ -341,6 +320,6 @@ def async_prefetch(np_: Context, src: Any) -> None:
     Nothing waits for it. By all lanes of a warpgroup; one issues (PTX ISA, "cp.async.bulk.prefetch.tensor"). Raises SpecError for
     arrays that the TMA cannot address.
     """
-    plan = check_prefetch(VALUES, np_, src)
+    plan = check_prefetch(np_, src)
     if not np_.memory:
-        one_lane(issue_prefetches, Transfer(plan, src))
+        one_lane(issue, Transfer(plan, src), "prefetch")

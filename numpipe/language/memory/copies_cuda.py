@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core import numba as nb
-from ...core.arith_cuda import kind_of
 from ...core.lanes import one_lane
-from ...core.op import cuda_meaning, immediate
+from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from ...plan.context_cuda import by_compute
 from ...plan.copies import CopyPlan
@@ -36,29 +34,18 @@ nb.constant_attributes(TransferType, I32, nbytes=lambda ty: ty.nbytes)
 nb.field_attributes(TransferType, arrival=I32)
 
 
-def _issue(operation: Any, function: Callable[[Copy], None]) -> None:
-    """An operation on a transfer: ``function(copy)``."""
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, transfer: Any) -> Any:
-        plan, ref = transfer.plan, transfer.view.ref
-        ref.unit.map_slot(plan.request)
-        context, builder, args = yield nb.types.void(transfer)
-        value = nb.fields(context, builder, transfer, args[0])
-        view = nb.fields(context, builder, transfer.view, value.view)
-        table, start = gmem_value(context, builder, ref, view.ref).table, nb.cgutils.unpack_tuple(builder, view.start)
-        function(Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival))
-
-
-_issue(source.issue_loads, lambda copy: copy.load())
-_issue(source.issue_stores, lambda copy: copy.store())
-_issue(source.issue_prefetches, lambda copy: copy.prefetch())
+@cuda_meaning(source.issue)
+def _issue(_context: Any, transfer: Any, how: Any) -> Any:
+    plan, ref = transfer.plan, transfer.view.ref
+    ref.unit.map_slot(plan.request)
+    context, builder, args = yield nb.types.void(transfer, how)
+    value = nb.fields(context, builder, transfer, args[0])
+    view = nb.fields(context, builder, transfer.view, value.view)
+    table, start = gmem_value(context, builder, ref, view.ref).table, nb.cgutils.unpack_tuple(builder, view.start)
+    getattr(Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival), nb.literal(how))()
 
 
 # ---- the operations
-TYPES = source.Asked(lambda ty: getattr(ty, "what", None) or str(nb.unliteral(ty)), kind_of)
-
-
 def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: Any = None, arrival: Any = None) -> Any:
     return nb.struct(context, builder, ty, view=view, address=address or nb.const(0), arrival=arrival or nb.const(0))
 
@@ -71,7 +58,7 @@ def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 @by_compute(source.copy_gmem_to_smem)
 def _copy_in(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> Any:
-    transfer = TransferType(source.check_load(TYPES, np_, src, dst, barrier, predicate), src, dst.layout.nbytes)
+    transfer = TransferType(source.check_load(np_, src, dst, barrier, predicate), src, dst.layout.nbytes)
     context, builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOL)
     nb.call(context, builder, before_async, (dst,), args[2:3])
     arrival = barrier_address(context, builder, barrier, args[3])
@@ -81,20 +68,18 @@ def _copy_in(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> Any:
 
 @by_compute(source.copy_smem_to_gmem)
 def _copy_out(np_: Any, src: Any, dst: Any, predicate: Any, commit_group: Any, reduction_op: Any) -> Any:
-    commit = immediate(source.STORE, "commit_group", commit_group)
-    plan = source.check_store(TYPES, np_, src, dst, predicate, commit, immediate(source.STORE, "reduction_op", reduction_op))
-    transfer = TransferType(plan, dst)
+    transfer = TransferType(source.check_store(np_, src, dst, predicate, commit_group, reduction_op), dst)
     context, builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOL, BOOL)
     nb.call(context, builder, before_async, (src,), args[1:2])
     return (nb.nothing(context), _transfer(context, builder, transfer, args[2], args[1]),
-            _truth(context, builder, predicate, args[3]), nb.const(int(commit), nb.i1))
+            _truth(context, builder, predicate, args[3]), nb.const(int(nb.literal(commit_group)), nb.i1))
 
 
 @by_compute(source.async_prefetch)
 def _prefetch(np_: Any, src: Any) -> Any:
-    transfer = TransferType(source.check_prefetch(TYPES, np_, src), src)
-    context, builder, args = yield one_lane, (source.issue_prefetches._numba_type_, transfer)
-    return nb.nothing(context), _transfer(context, builder, transfer, args[1])
+    transfer = TransferType(source.check_prefetch(np_, src), src)
+    context, builder, args = yield one_lane, (source.issue._numba_type_, transfer, nb.types.literal("prefetch"))
+    return nb.nothing(context), _transfer(context, builder, transfer, args[1]), nb.nothing(context)
 
 
 @by_compute(source.commit_smem)
@@ -111,8 +96,8 @@ def _commit_group(np_: Any) -> Any:
 
 @by_compute(source.wait_smem_to_gmem)
 def _wait_stores(np_: Any, n: Any, wait_read_only: Any) -> Any:
-    kind, number = nb.immediate(source.check_groups(immediate(WAIT, "n", n)))
-    read = source.check_flag(WAIT, "wait_read_only", immediate(WAIT, "wait_read_only", wait_read_only))
+    kind, number = nb.immediate(source.check_groups(n))
+    read = source.check_flag(WAIT, "wait_read_only", wait_read_only)
     wait = (cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group)._numba_type_
     context, builder, _ = yield source.meet, ()
     nb.call(context, builder, one_lane, (wait, kind), (nb.nothing(context), number))

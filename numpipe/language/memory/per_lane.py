@@ -41,8 +41,8 @@ from ...plan.layout import Layout, swizzled
 from ...plan.params import LoweringSemantics
 from ...plan.trees import Tree, leaves, made, tree_of
 from ...plan.unit import Unit
-from ..tiles.refs import READ_ONLY, All, Ds, SmemTile
-from .shared import NO_SLOTS, At, Slots
+from ..tiles.refs import READ_ONLY, All, Ds, SharedTile, SmemTile
+from .shared import Slots
 
 __all__ = ["lane_index"]
 
@@ -186,22 +186,8 @@ def check_stored(dtype: np.dtype, of: Any, given: object) -> None:
             ": int(x) truncates a float" if fraction else ": it must be a number"))
 
 
-class LaneTile:
+class LaneTile(SharedTile):
     """A tile in shared memory as a lane sees it: elements and views."""
-
-    def __init__(self, tile: SmemTile) -> None:
-        self.tile = tile
-        self.shape, self.dtype = tile.shape, tile.dtype
-
-    @property
-    def T(self) -> LaneTile:
-        """The transposed view."""
-        return LaneTile(self.tile.T)
-
-    @property
-    def at(self) -> At:
-        """``tile.at[rows, columns]``: a view."""
-        return At(lambda index: LaneTile(self.tile.at[index]))
 
     def _place(self, index: Any) -> int:
         parts = index if isinstance(index, tuple) else (index,)
@@ -214,7 +200,7 @@ class LaneTile:
             raise failure(SimulationError, "out-of-bounds", f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does "
                           "not look, and takes whatever lies there", f"row in 0…{rows - 1}, column in 0…{columns - 1}",
                           f"touches tile[{row}, {column}]")
-        return int(swizzled(np.asarray(self.tile.address + element_offset(self.tile.layout, row, column)), self.tile.layout.width))
+        return int(swizzled(np.asarray(self.address + element_offset(self.layout, row, column)), self.layout.width))
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)
@@ -222,7 +208,7 @@ class LaneTile:
         return np.float32(found) if self.dtype == BFLOAT16 else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if not self.tile.writable:
+        if not self.writable:
             raise SpecError(READ_ONLY)
         place = self._place(index)
         check_stored(self.dtype, arith.kind(value), type(value).__name__)
@@ -236,19 +222,6 @@ class LaneTile:
         raise not_an_element("the tile itself")
 
     __bool__ = __int__ = __index__ = __float__ = _no_number
-
-
-class LaneSlots:
-    """Slots of a tile as a lane sees them: ``slots.at[slot]``, also with parts of the tile behind."""
-
-    def __init__(self, slots: Slots) -> None:
-        self.at = At(lambda index: LaneTile(slots.at[index]))
-        self.shape = slots.shape
-
-    def _none(self, *_: Any) -> NoReturn:
-        raise SpecError(NO_SLOTS)
-
-    __getitem__ = __setitem__ = _none
 
 
 # ---- a body's call, simulated
@@ -277,9 +250,9 @@ def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], ca
 def as_lane(value: Any) -> Any:
     """A value as a lane's code has it: tiles in it, and those that functions in it have captured, are a lane's."""
     if isinstance(value, SmemTile):
-        return LaneTile(value)
+        return LaneTile(**vars(value))
     if isinstance(value, Slots):
-        return LaneSlots(value)
+        return Slots(value.plan, value.address, value.memory, LaneTile)
     if isinstance(value, tuple):
         return mapped(as_lane, value)
     if isinstance(value, functools.partial):

@@ -17,44 +17,27 @@ from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ...plan.trees_cuda import leaves, made, tree_of
 from ..tiles.refs import READ_ONLY
-from ..tiles.refs_cuda import SmemType, view
+from ..tiles.refs_cuda import SharedType, SmemType
 from ..tiles.shared_cuda import Value as Int
 from . import per_lane as source
-from .shared import NO_SLOTS
-from .shared_cuda import AtType, SlotsType, slot, with_at
+from .shared_cuda import SlotsType
 
 I32, F32 = nb.types.int32, nb.types.float32
 
 
-class LaneTileType(nb.types.Type):  # type: ignore[misc]
-    what = "a shared-memory tile"
-
-    def __init__(self, tile: SmemType) -> None:
-        self.tile = tile
-        super().__init__(name=f"lane({tile})")
-
-
-class LaneSlotsType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, slots: SlotsType) -> None:
-        self.slots = slots
-        super().__init__(name=f"lane({slots})")
+class LaneTileType(SharedType):
+    word = "lane"
 
 
 nb.machine_model(LaneTileType, lambda ty: nb.i32)
-nb.struct_model(LaneSlotsType, lambda ty: [("address", I32)])
-with_at(LaneTileType)
-with_at(LaneSlotsType)
-nb.constant_attributes(LaneSlotsType, None, shape=lambda ty: ty.slots.plan.kind.shape)
-nb.attribute(LaneTileType, "T", lambda ty: LaneTileType(ty.tile.of(ty.tile.layout.T)), lambda c, b, ty, value: value)
-nb.constant_attributes(LaneTileType, None, shape=lambda ty: ty.tile.layout.shape, dtype=lambda ty: ty.tile.dtype.name)
 
 
 def as_lane(ty: Any) -> Any:
     """The type of a value as a lane's code has it (`per_lane.as_lane`); the value is the same."""
     if isinstance(ty, SmemType):
-        return LaneTileType(ty)
+        return LaneTileType(ty.layout, ty.dtype, ty.role, ty.writable)
     if isinstance(ty, SlotsType):
-        return LaneSlotsType(ty)
+        return SlotsType(ty.plan, ty.role, LaneTileType)
     if isinstance(ty, nb.types.BaseTuple):
         return mapped(as_lane, ty)
     return bound_type(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty
@@ -138,7 +121,7 @@ def _syncwarp(_context: Any, mask: Any) -> Any:
 
 
 # ---- elements of tiles
-def _place(context: Any, builder: Any, tile: SmemType, address: Any, index: Any, value: Any) -> Any:
+def _place(context: Any, builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
     """Address of an element, swizzled: rows of a tile lie as `layout.swizzled` says."""
     row, column = (Int(builder, nb.const(ty.literal_value) if isinstance(ty, nb.types.IntegerLiteral) else
                        context.cast(builder, part, ty, I32))
@@ -187,26 +170,17 @@ def _registers(dtype: np.dtype) -> tuple[Any, str]:
 
 
 def _get_item(target: Any, index: Any) -> Any:
-    if isinstance(target, LaneSlotsType):
-        raise SpecError(NO_SLOTS)
-    of = target.of if isinstance(target, AtType) else None
-    if isinstance(of, LaneSlotsType):
-        return (yield from slot(target, of.slots, index, LaneTileType))
-    if isinstance(of, LaneTileType):
-        part, address = view(of.tile, index)
-        context, builder, args = yield LaneTileType(part)(target, index)
-        return address(builder, nb.fields(context, builder, target, args[0]).of, args[1])
     if not isinstance(target, LaneTileType):
         return None
     _check_index(index)
-    context, builder, args = yield _element(target.tile.dtype)(target, index)
-    return _load(builder, target.tile.dtype, _place(context, builder, target.tile, args[0], index, args[1]))
+    context, builder, args = yield _element(target.dtype)(target, index)
+    return _load(builder, target.dtype, _place(context, builder, target, args[0], index, args[1]))
 
 
 def _set_item(target: Any, index: Any, value: Any) -> Any:
     if not isinstance(target, LaneTileType):
         return None
-    tile, kind = target.tile, nb.unliteral(value)
+    tile, kind = target, nb.unliteral(value)
     if not tile.writable:
         raise SpecError(READ_ONLY)
     _check_index(index)

@@ -24,8 +24,8 @@ from ...core.machine import current
 from ...core.op import op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
-from ...plan.context import Context
-from ..tiles.refs import SmemTile, whole_slices
+from ...plan.context import Context, own_part
+from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 
 __all__ = ["run_scoped", "scratch"]
 
@@ -36,8 +36,8 @@ NO_VALUE = "a barrier has no value: it is passed to barrier_arrive, barrier_wait
 class Slots:
     """Slots of a tile: ``slots.at[slot]`` is one, ``slots.at[slot, rows, columns]`` a part of one."""
 
-    def __init__(self, plan: SmemPlan, address: int, memory: bool) -> None:
-        self.plan, self.address, self.memory = plan, address, memory
+    def __init__(self, plan: SmemPlan, address: int, memory: bool, tile: type[SharedTile] = SmemTile) -> None:
+        self.plan, self.address, self.memory, self.tile = plan, address, memory, tile
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,27 +52,17 @@ class Slots:
     def at(self) -> At:
         return At(self._slot)
 
-    def _slot(self, index: Any) -> SmemTile:
+    def _slot(self, index: Any) -> SharedTile:
         parts, lead, kind = whole_slices(index), self.plan.slots, self.plan.kind
         check_slots(lead, [_kind(part) for part in parts], parts)
         number = linear(lead, parts[:len(lead)])
-        tile = SmemTile(self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True)
+        tile = self.tile(self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True)
         return tile.at[parts[len(lead):]] if len(parts) > len(lead) else tile
 
     def _none(self, *_: Any) -> NoReturn:
         raise SpecError(NO_SLOTS)
 
     __getitem__ = __setitem__ = _none
-
-
-class At:
-    """``x.at`` of slots and barriers: indexing with it gives a view."""
-
-    def __init__(self, view: Callable[[Any], Any]) -> None:
-        self._view = view
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._view(index)
 
 
 class BarrierRef:
@@ -96,7 +86,7 @@ class BarrierRef:
 
     @property
     def address(self) -> int:
-        return self.plan.base + self.copy * self.plan.own + 8 * self.first
+        return self.plan.memory.at(self.copy) + 8 * self.first
 
     @property
     def name(self) -> str:
@@ -213,10 +203,10 @@ def sites(site: str, count: int) -> list[str]:
 def _refs(np_: Context, tree: Any) -> Any:
     if isinstance(tree, tuple):
         return tuple(_refs(np_, part) for part in tree)
-    copy = np_.unit.number(current().warpgroup) if tree.own and not np_.memory else 0
     if isinstance(tree, SmemPlan):
-        slots = Slots(tree, tree.base + copy * tree.own, np_.memory)
+        slots = Slots(tree, own_part(np_.unit, tree.memory) + tree.offset, np_.memory)
         return slots if tree.slots else slots.at[()]
+    copy = np_.unit.number(current().warpgroup) if tree.memory.owners and not np_.memory else 0
     ref = BarrierRef(np_, tree, copy, tree.kind.shape, 0)
     if not np_.memory:
         for number in range(tree.kind.count):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 from ...core import numba as nb
@@ -12,22 +11,29 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
-from ...plan.context_cuda import ContextType, compute_warpgroup
-from ...plan.unit import Unit
-from ..tiles.refs_cuda import AllType, DsType, SmemType
+from ...plan.context_cuda import ContextType, own_part
+from ..tiles.refs_cuda import AtType, SharedType, SmemType, view, with_at
 from . import shared as source
 
 I32 = nb.types.int32
 
 
 class SlotsType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, plan: SmemPlan, role: str) -> None:
-        self.plan, self.role = plan, role
-        super().__init__(name=f"slots({plan}, {role})")
+    """Slots, whose tiles are of the type `tile`."""
 
-    @property
-    def tile(self) -> SmemType:
-        return SmemType(self.plan.kind.layout, self.plan.kind.dtype, self.role, True)
+    def __init__(self, plan: SmemPlan, role: str, tile: type[SharedType] = SmemType) -> None:
+        self.plan, self.role, self.tile = plan, role, tile(plan.kind.layout, plan.kind.dtype, role, True)
+        super().__init__(name=f"slots({plan}, {self.tile})")
+
+    def at(self, target: AtType, index: Any) -> Any:
+        parts, lead = _parts(index), self.plan.slots
+        source.check_slots(lead, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
+        tile, further = view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
+        context, builder, args = yield tile(target, index)
+        address = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of).address
+        number = _linear(context, builder, lead, parts[:len(lead)], index, args[1])
+        address = builder.add(address, builder.mul(number, nb.const(self.plan.kind.stride)))
+        return address if further is None else further(builder, address, args[1])
 
 
 class BarriersType(nb.types.Type):  # type: ignore[misc]
@@ -43,23 +49,19 @@ class BarriersType(nb.types.Type):  # type: ignore[misc]
     def memory(self) -> bool:
         return self.context.memory
 
-
-class AtType(nb.types.Type):  # type: ignore[misc]
-    """``x.at`` of slots, of barriers, and of both and tiles as a lane sees them: indexing with it gives a view."""
-
-    def __init__(self, of: Any) -> None:
-        self.of = of
-        super().__init__(name=f"at({of})")
-
-
-def with_at(kind: type) -> None:
-    """Values of a type have the attribute ``at``."""
-    nb.attribute(kind, "at", AtType, lambda context, builder, ty, value: nb.struct(context, builder, AtType(ty), of=value))
+    def at(self, target: AtType, index: Any) -> Any:
+        parts = _parts(index)
+        left = source.check_barriers(self.shape, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
+        result = BarriersType(self.context, self.plan, left)
+        context, builder, args = yield result(target, index)
+        have = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of)
+        number = _linear(context, builder, self.shape[:len(parts)], parts, index, args[1])
+        first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
+        return nb.struct(context, builder, result, np=have.np, first=first)
 
 
 nb.struct_model(SlotsType, lambda ty: [("address", I32)])
 nb.struct_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
-nb.struct_model(AtType, lambda ty: [("of", ty.of)])
 with_at(SlotsType)
 with_at(BarriersType)
 nb.constant_attributes(SlotsType, None, shape=lambda ty: ty.plan.kind.shape, dtype=lambda ty: ty.plan.kind.dtype.name)
@@ -88,60 +90,14 @@ def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, inde
     return number
 
 
-def _view(target: Any, index: Any) -> Any:
+def _no_value(target: Any, index: Any) -> None:
     if isinstance(target, SlotsType):
         raise SpecError(source.NO_SLOTS)
     if isinstance(target, BarriersType):
         raise SpecError(source.NO_VALUE + "; barriers.at[i] is one of several")
-    of = target.of if isinstance(target, AtType) else None
-    if isinstance(of, SlotsType):
-        return slot(target, of, index)
-    return _barrier(target, of, index) if isinstance(of, BarriersType) else None
 
 
-def slot(target: AtType, slots: SlotsType, index: Any, seen_as: Callable[[SmemType], Any] = lambda tile: tile) -> Any:
-    """A view of a slot; `seen_as`: its type, of the tile's."""
-    parts, plan = _parts(index), slots.plan
-    lead = plan.slots
-    source.check_slots(lead, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
-    here, rest = parts[:len(lead)], parts[len(lead):]
-    tile, layout, scales = slots.tile, plan.kind.layout, []
-    for axis, part in enumerate(two(rest) if rest else ()):
-        scale = 0
-        if isinstance(part, DsType):
-            layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
-        scales.append(0 if getattr(part, "inert", False) else scale)
-    context, builder, args = yield seen_as(SmemType(layout, tile.dtype, tile.role, True))(target, index)
-    have = nb.fields(context, builder, target, args[0]).of
-    address = nb.fields(context, builder, target.of, have).address
-    number = _linear(context, builder, lead, here, index, args[1])
-    address = builder.add(address, builder.mul(number, nb.const(plan.kind.stride)))
-    for axis, scale in enumerate(scales, len(lead)):
-        if scale:
-            start = builder.extract_value(args[1], axis)
-            address = builder.add(address, builder.mul(start, nb.const(scale)))
-    return address
-
-
-def two(parts: Any) -> Any:
-    """The parts of a tile's index."""
-    if not all(isinstance(part, (DsType, AllType)) for part in parts):
-        raise SpecError(f"a tile is indexed by two of ds(start, size) and ':', got ({', '.join(map(str, parts))})")
-    return parts
-
-
-def _barrier(target: AtType, barriers: BarriersType, index: Any) -> Any:
-    parts = _parts(index)
-    left = source.check_barriers(barriers.shape, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
-    result = BarriersType(barriers.context, barriers.plan, left)
-    context, builder, args = yield result(target, index)
-    have = nb.fields(context, builder, barriers, nb.fields(context, builder, target, args[0]).of)
-    number = _linear(context, builder, barriers.shape[:len(parts)], parts, index, args[1])
-    first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
-    return nb.struct(context, builder, result, np=have.np, first=first)
-
-
-nb.binary(operator.getitem, _view)
+nb.binary(operator.getitem, _no_value)
 
 
 def _truth(*args: Any) -> None:
@@ -168,23 +124,15 @@ def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType,
                                                 for t, part in zip(ty, tree, strict=True)])
     if isinstance(tree, BarrierPlan):
         return nb.struct(context, builder, ty, np=np_, first=nb.const(0))
-    address = own_part(builder, np_type.unit, tree)
+    address = own_part(builder, np_type.unit, tree.memory, tree.offset)
     if not tree.slots:
         return address
     return nb.struct(context, builder, ty, address=address)
 
 
-def own_part(builder: Any, unit: Unit, plan: SmemPlan | BarrierPlan) -> Any:
-    """Address of a plan's first byte for this warpgroup."""
-    address = nb.smem(builder, plan.base)
-    if not plan.own:
-        return address
-    return builder.add(address, builder.mul(compute_warpgroup(builder, unit), nb.const(plan.own)))
-
-
 def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:
     first = nb.fields(context, builder, ty, value).first
-    return builder.add(own_part(builder, ty.context.unit, ty.plan), builder.shl(first, nb.const(3)))
+    return builder.add(own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, nb.const(3)))
 
 
 @cuda_meaning(source.scratch)

@@ -27,7 +27,7 @@ from ...core.machine import current
 from ...core.op import constant, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
-from ...plan.plans import RingPlan
+from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
 from ...plan.trees import Tree, leaves, mismatch, tree_of
 from ...plan.unit import Unit
@@ -321,10 +321,9 @@ def plan_rings(pipe: Planned, arrays: Sequence[Any], shared: tuple[RingPlan, ...
     for number, group in enumerate((*pipe.rings, *pipe.outs)):
         blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
         labels, given = tuple(pipe.labels[n] for n in group.operands), shared[number] if shared else None
-        rings.append((
-            pipe.unit.plan_ring(pipe.site, blocks, group.slots, group.delay, pipe.manual, labels, group.dims, pipe.single, given)
-            if number < len(pipe.rings) else
-            pipe.unit.plan_output(pipe.site, blocks, group.slots, labels, group.dims, pipe.single, given), group))
+        kind, delay, manual = (RingPlan, group.delay, pipe.manual) if number < len(pipe.rings) else (OutPlan, 0, ())
+        plan = pipe.unit.plan_ring(pipe.site, blocks, group.slots, delay, manual, labels, group.dims, pipe.single, given, kind)
+        rings.append((plan, group))
     return rings
 
 

@@ -45,7 +45,7 @@ from ...core.op import helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
 from ...intrinsics import mbarrier
 from ...plan.block import wrong_indices
-from ...plan.context import Context, counter, set_counter
+from ...plan.context import Context, counter, own_part, set_counter
 from ...plan.plans import RingPlan
 from ...plan.unit import Unit
 from ...traces.protocol import MOMENTS
@@ -86,11 +86,6 @@ class Ring:
             machine.mbar_init_at_entry(address, count, name)
 
 
-def own(ring: Ring) -> int:
-    """Which of a ring's copies this warpgroup's is, where each has one."""
-    return ring.np.unit.number(current().warpgroup) if ring.plan.private else 0
-
-
 # ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
 @op
 def slot_of(ring: Ring, step: Any) -> Any:
@@ -107,13 +102,13 @@ def phase_of(ring: Ring, step: Any) -> Any:
 @op
 def stage_of(ring: Ring, slot: Any) -> Any:
     """Address of a slot."""
-    return ring.plan.base + (own(ring) * ring.plan.slots + slot) * ring.plan.stage_stride
+    return own_part(ring.np.unit, ring.plan.memory) + slot * ring.plan.stage_stride
 
 
 @op
 def barrier(ring: Ring, kind: str, slot: Any, part: int) -> Any:
     """Address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs to."""
-    return ring.plan.barrier_at(kind, part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
+    return own_part(ring.np.unit, ring.plan.header) + ring.plan.barrier_offset(kind, part) + 8 * slot
 
 
 @op

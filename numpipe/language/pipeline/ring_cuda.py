@@ -12,7 +12,7 @@ from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
-from ...plan.context_cuda import ContextType, compute_warpgroup, counter_pointer
+from ...plan.context_cuda import ContextType, counter_pointer, own_part
 from ...plan.plans import RingPlan
 from ...plan.profiling_cuda import of_ring
 from ..tiles.refs_cuda import SmemType
@@ -45,18 +45,10 @@ nb.struct_model(RingType, lambda ty: [
     ("grid", nb.types.UniTuple(I32, ty.rank)), ("steps", I32), ("first", I32)])
 
 
-def own(builder: Any, ring: RingType, offset: int, nbytes: int) -> Any:
-    """Shared-space address of an offset in a ring: of this warpgroup's ring, where each has one of `nbytes`."""
-    address = nb.smem(builder, offset)
-    if ring.plan.private < 2:
-        return address
-    return builder.add(address, builder.mul(compute_warpgroup(builder, ring.context.unit), nb.const(nbytes)))
-
-
 def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
     """Shared-space address of a slot."""
     plan = ring.plan
-    first = own(builder, ring, plan.base, plan.slots * plan.stage_stride)
+    first = own_part(builder, ring.context.unit, plan.memory)
     return builder.add(first, builder.mul(slot, nb.const(plan.stage_stride)))
 
 
@@ -75,9 +67,9 @@ _of_step(source.stage_of, stage_of)
 
 @cuda_meaning(source.barrier)
 def _barrier(_context: Any, ring: Any, kind: Any, slot: Any, part: Any) -> Any:
-    first = ring.plan.barrier_at(nb.literal(kind), nb.literal(part))
+    first = ring.plan.barrier_offset(nb.literal(kind), nb.literal(part))
     _, builder, args = yield I32(ring, kind, I32, part)
-    return builder.add(own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[2], nb.const(3)))
+    return builder.add(own_part(builder, ring.context.unit, ring.plan.header, first), builder.shl(args[2], nb.const(3)))
 
 
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:

@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.machine import current
+from ...plan.context import own_part
+from ...plan.regions import Region
 
 ROOM = 16384
 """bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart, behind the staging memory"""
@@ -65,7 +67,7 @@ def rows(width: int) -> _Chunks:
 def exchange(np_: Any, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False) -> None:
     """The barriers and accesses of an exchange; `what` for reports. `apart`: each warp loads what it has stored itself."""
     machine = current()
-    base = 2 * np_.unit.target.smem_bytes + ROOM * np_.unit.number(machine.warpgroup)
+    base = own_part(np_.unit, Region(2 * np_.unit.target.smem_bytes, ROOM, np_.unit.compute_wgs))
     machine.bar_sync(1 + machine.warpgroup, 128)
     if len(stored) == 1:
         machine.scoped("one", machine.smem_write, (base + stored, _nothing(stored.shape), what))

@@ -15,7 +15,7 @@ from ...core.arith_cuda import convert, type_of
 from ...core.inert_cuda import InertType, steers
 from ...core.op import cuda_meaning
 from ...plan import trees_cuda as trees
-from ...plan.context_cuda import compute_warpgroup
+from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
 from . import reduce as source
 from .elementwise_cuda import place_of
@@ -107,8 +107,7 @@ EXCHANGE = "np_exchange"
 def define_exchange(module: Any, unit: Unit) -> None:
     """The address of the warpgroup's memory for exchanges, in the kernel's entry module."""
     with nb.define(module, EXCHANGE, nb.i32) as (builder, _):
-        own = builder.mul(compute_warpgroup(builder, unit), nb.const(unit.exchange_bytes))
-        builder.ret(builder.add(nb.smem(builder, unit.exchange_base), own))
+        builder.ret(own_part(builder, unit, unit.exchange))
 
 
 def _vote(builder: Any, operation: str, bit: Any) -> Any:

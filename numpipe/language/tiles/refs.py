@@ -38,6 +38,7 @@ READ_ONLY = "a tile of a pipeline is read-only: TMA fills its slot again; store 
 
 
 _F = TypeVar("_F")
+_S = TypeVar("_S", bound="SharedTile")
 
 
 def method_of(kind: type, name: str) -> Callable[[_F], _F]:
@@ -104,22 +105,8 @@ def whole() -> All:
     return ALL
 
 
-class SmemLike:
-    """What is asked of a tile in shared memory, and of its Numba type."""
-
-    layout: Layout
-    dtype: np.dtype
-    writable: bool
-
-
-class SmemTile(SmemLike):
-    """A 2-D tile in shared memory, as a pipeline hands it to the kernel's body. shape in elements.
-
-    ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a register tile; where a tile is
-    `writable`, ``tile[...] = value`` stores one.
-    """
-
-    operand = "tile"
+class SharedTile:
+    """A 2-D tile in shared memory, and views of it. shape in elements."""
 
     def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False) -> None:
         self.address, self.layout, self.dtype, self.memory, self.writable = address, layout, dtype, memory, writable
@@ -131,12 +118,43 @@ class SmemTile(SmemLike):
     @property
     def at(self) -> At:
         """``tile.at[rows, columns]``: a view, nothing is moved."""
-        return At(self)
+        return At(self._part)
+
+    def _part(self: _S, index: Any) -> _S:
+        if index is Ellipsis:
+            return self
+        layout, address = self.layout, self.address
+        for axis, part in enumerate(two(index, "a tile")):
+            if isinstance(part, All):
+                continue
+            layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
+            if not isinstance(part.start, Inert):
+                start = int(part.start)
+                check_start(self.layout, axis, start, part.size)
+                address += start * scale
+        return type(self)(address, layout, self.dtype, self.memory, self.writable)
 
     @property
-    def T(self) -> SmemTile:
+    def T(self: _S) -> _S:
         """The transposed view."""
-        return SmemTile(self.address, self.layout.T, self.dtype, self.memory, self.writable)
+        return type(self)(self.address, self.layout.T, self.dtype, self.memory, self.writable)
+
+
+class SmemLike:
+    """What is asked of a tile in shared memory, and of its Numba type."""
+
+    operand = "tile"
+    layout: Layout
+    dtype: np.dtype
+    writable: bool
+
+
+class SmemTile(SharedTile, SmemLike):
+    """A tile as a pipeline hands it to the kernel's body.
+
+    ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a register tile; where a tile is
+    `writable`, ``tile[...] = value`` stores one.
+    """
 
     def _steers(self, *_: Any) -> NoReturn:
         raise CompileError(f"a shared-memory tile {REASON}")
@@ -153,25 +171,13 @@ def check_start(layout: Layout, axis: int, start: int, size: int) -> None:
 
 
 class At:
-    """Indexing with it gives a view: ``tile.at[ds(0, 64), :]``."""
+    """``x.at`` of tiles, arrays, slots and barriers: indexing with it gives a view."""
 
-    def __init__(self, tile: SmemTile) -> None:
-        self.tile = tile
+    def __init__(self, view: Callable[[Any], Any]) -> None:
+        self._view = view
 
-    def __getitem__(self, index: Any) -> SmemTile:
-        tile = self.tile
-        if index is Ellipsis:
-            return tile
-        layout, address = tile.layout, tile.address
-        for axis, part in enumerate(two(index, "a tile")):
-            if isinstance(part, All):
-                continue
-            layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
-            if not isinstance(part.start, Inert):
-                start = int(part.start)
-                check_start(tile.layout, axis, start, part.size)
-                address += start * scale
-        return SmemTile(address, layout, tile.dtype, tile.memory, tile.writable)
+    def __getitem__(self, index: Any) -> Any:
+        return self._view(index)
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise SpecError(ASSIGNED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ...plan.unit import Unit
 from . import refs
 
 I32 = nb.types.int32
+_S = TypeVar("_S", bound="SharedType")
 
 
 class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
@@ -41,22 +42,35 @@ class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
         super().__init__(name=":")
 
 
-class SmemType(nb.types.Type, refs.SmemLike):  # type: ignore[misc]
-    what, operand = "a shared-memory tile", "tile"
+class SharedType(nb.types.Type):  # type: ignore[misc]
+    """`refs.SharedTile`: a tile and its views."""
+
+    what, word = "a shared-memory tile", "smem"
 
     def __init__(self, layout: Layout, dtype: np.dtype, role: str, writable: bool = False) -> None:
         self.layout, self.dtype, self.role, self.writable = layout, dtype, role, writable
-        super().__init__(name=f"smem({layout}, {dtype}, {role}{', writable' * writable})")
+        super().__init__(name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable})")
 
-    def of(self, layout: Layout) -> SmemType:
+    def of(self: _S, layout: Layout) -> _S:
         """A view of it."""
-        return SmemType(layout, self.dtype, self.role, self.writable)
+        return type(self)(layout, self.dtype, self.role, self.writable)
+
+    def at(self, target: AtType, index: Any) -> Any:
+        part, address = view(self, index)
+        context, builder, args = yield part(target, index)
+        return address(builder, nb.fields(context, builder, target, args[0]).of, args[1])
+
+
+class SmemType(SharedType, refs.SmemLike):
+    pass
 
 
 class AtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, tile: SmemType) -> None:
-        self.tile = tile
-        super().__init__(name=f"at({tile})")
+    """``x.at``: indexing with it gives a view, whose typer is the method `at` of the type of x."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        super().__init__(name=f"at({of})")
 
 
 class GmemType(nb.types.Type):  # type: ignore[misc]
@@ -68,8 +82,9 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
 
 
 STEERLESS.append(SmemType)
-for _type in (DsType, SmemType, AtType):
+for _type in (DsType, SmemType):
     nb.machine_model(_type, lambda ty: nb.i32)
+nb.struct_model(AtType, lambda ty: [("of", ty.of)])
 nb.register_model(AllType)(nb.models.OpaqueModel)
 
 
@@ -104,9 +119,14 @@ def _whole(_context: Any) -> Any:
     return AllType()(), lambda context, builder, sig, args: nb.nothing(context)
 
 
-nb.attribute(SmemType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
-nb.attribute(SmemType, "at", AtType, lambda c, b, ty, value: value)
-nb.constant_attributes(SmemType, None, shape=lambda ty: ty.layout.shape, dtype=lambda ty: ty.dtype.name)
+def with_at(kind: type) -> None:
+    """Values of a type have the attribute ``at``."""
+    nb.attribute(kind, "at", AtType, lambda context, builder, ty, value: nb.struct(context, builder, AtType(ty), of=value))
+
+
+nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
+with_at(SharedType)
+nb.constant_attributes(SharedType, None, shape=lambda ty: ty.layout.shape, dtype=lambda ty: ty.dtype.name)
 nb.constant_attributes(GmemType, None, dtype=lambda ty: ty.arg.dtype.name, ndim=lambda ty: ty.arg.ndim)
 nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
              lambda c, b, ty, value: gmem_value(c, b, ty, value).shape)
@@ -115,12 +135,15 @@ nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
 refs.whole_slices.register(nb.types.Type)(lambda index: tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,))
 
 
-def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
-    """The part of a tile that an index selects: (type, ``codegen(builder, address, index) -> address``)."""
+def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
+    """The part of a tile that an index selects: (type, ``codegen(builder, address, index) -> address``).
+
+    `before`: parts of an index of slots that come first.
+    """
     if isinstance(index, nb.types.EllipsisType):
         return tile, lambda builder, address, index: address
     layout, scales = tile.layout, []
-    for axis, part in enumerate(refs.two(index, "a tile")):
+    for axis, part in enumerate(refs.two(nb.types.Tuple(tuple(index)[before:]) if before else index, "a tile")):
         scale = 0
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
@@ -130,7 +153,7 @@ def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
         scales.append(scale)
 
     def codegen(builder: Any, address: Any, index: Any) -> Any:
-        for axis, scale in enumerate(scales):
+        for axis, scale in enumerate(scales, before):
             if scale:
                 start = builder.extract_value(index, axis)
                 address = builder.add(address, builder.mul(start, nb.const(scale)))
@@ -139,14 +162,7 @@ def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
     return tile.of(layout), codegen
 
 
-def _indexed(target: Any, index: Any) -> Any:
-    if not isinstance(target, AtType):
-        return None
-    part, address = view(target.tile, index)
-    return part(target, index), lambda context, builder, sig, args: address(builder, *args)
-
-
-nb.binary(operator.getitem, _indexed)
+nb.binary(operator.getitem, lambda target, index: target.of.at(target, index) if isinstance(target, AtType) else None)
 
 
 def new_ref(unit: Unit, index: int, role: str) -> Any:

@@ -20,7 +20,7 @@ from ...core.machine import current
 from ...core.op import helper, op
 from ...intrinsics import barrier, cp_async_bulk, fence, special
 from ...plan.budget import PANEL_BYTES
-from ...plan.context import Context
+from ...plan.context import Context, own_part
 from ...plan.copies import CopyPlan, cut
 from ...plan.profiling import mark_store
 from .panel import panel_layout
@@ -32,8 +32,7 @@ from .tma import Copy
 @op
 def staging(ref: GmemRef, panel: int) -> Any:
     """Address of this warpgroup's staging panel number `panel`."""
-    unit = ref.unit
-    return unit.staging_base + (unit.number(current().warpgroup) * unit.store_slots + panel) * PANEL_BYTES
+    return own_part(ref.unit, ref.unit.staging) + panel * PANEL_BYTES
 
 
 @op

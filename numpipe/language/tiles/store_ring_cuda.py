@@ -9,7 +9,7 @@ from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from ...plan.budget import PANEL_BYTES
-from ...plan.context_cuda import compute_warpgroup
+from ...plan.context_cuda import own_part
 from . import store_ring as source
 from .panel_cuda import sub_tile, write
 from .refs_cuda import GmemType, gmem_value
@@ -41,10 +41,7 @@ nb.machine_model(BatchType, lambda ty: ty.machine)
 
 
 def _staging(builder: Any, ref: GmemType, number: int) -> Any:
-    unit = ref.unit
-    warpgroup = compute_warpgroup(builder, unit)
-    own = builder.mul(warpgroup, nb.const(unit.store_slots * PANEL_BYTES))
-    return builder.add(nb.smem(builder, unit.staging_base + number * PANEL_BYTES), own)
+    return own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
 
 
 @cuda_meaning(source.await_staging)

@@ -6,6 +6,7 @@ run-time values and may lie outside the array.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from ...core.arith import is_integer
 from ...core.inert import NoValue
 from ...core.machine import failure
 from ...diagnostics.errors import SimulationError, SpecError
-from .refs import All, Ds, GmemRef, method_of, whole_slices
+from .refs import All, At, Ds, GmemRef, method_of, whole_slices
 
 
 class GmemView:
@@ -28,20 +29,15 @@ class GmemView:
         self.ref, self.start, self.axes, self.shape, self.dtype = ref, start, axes, shape, ref.dtype
 
 
-class GmemAt:
-    """Indexing with it gives a view: ``array.at[rows, columns]``."""
-
-    def __init__(self, ref: GmemRef) -> None:
-        self.ref = ref
-
-    def __getitem__(self, index: Any) -> GmemView:
-        parts = whole_slices(index)
-        axes = view_axes(self.ref, parts)
-        start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
-        return GmemView(self.ref, start, axes, tuple(parts[axis].size for axis in axes))
+def _view(ref: GmemRef, index: Any) -> GmemView:
+    """``array.at[rows, columns]``"""
+    parts = whole_slices(index)
+    axes = view_axes(ref, parts)
+    start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
+    return GmemView(ref, start, axes, tuple(parts[axis].size for axis in axes))
 
 
-method_of(GmemRef, "at")(property(GmemAt))
+method_of(GmemRef, "at")(property(lambda ref: At(functools.partial(_view, ref))))
 
 
 def view_axes(ref: Any, parts: Sequence[Any]) -> tuple[int, ...]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
 from . import views as source
-from .refs import whole_slices
-from .refs_cuda import DsType, GmemType
+from .refs import method_of, whole_slices
+from .refs_cuda import AtType, DsType, GmemType, with_at
 
 I32 = nb.types.int32
-
-
-class GmemAtType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, ref: GmemType) -> None:
-        self.ref = ref
-        super().__init__(name=f"at({ref})")
 
 
 class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
@@ -31,7 +24,6 @@ class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
         return nb.types.UniTuple(I32, self.ref.arg.ndim)
 
 
-nb.struct_model(GmemAtType, lambda ty: [("ref", ty.ref)])
 nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", ty.place)])
 
 
@@ -80,22 +72,17 @@ class Block:
         return builder.select(inside, found, zero)
 
 
-def _at(context: Any, builder: Any, ty: Any, value: Any) -> Any:
-    return nb.struct(context, builder, GmemAtType(ty), ref=value)
-
-
-nb.attribute(GmemType, "at", GmemAtType, _at)
+with_at(GmemType)
 nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
 
-def _view(target: Any, index: Any) -> Any:
-    if not isinstance(target, GmemAtType):
-        return None
+@method_of(GmemType, "at")
+def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = whole_slices(index)
-    axes = source.view_axes(target.ref, parts)
-    result = ViewType(target.ref, axes, tuple(parts[axis].size for axis in axes))
+    axes = source.view_axes(of, parts)
+    result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
-    ref = nb.fields(context, builder, target, args[0]).ref
+    ref = nb.fields(context, builder, target, args[0]).of
     start = []
     for axis, part in enumerate(parts):
         inert = isinstance(part, InertType) or getattr(part, "inert", False)
@@ -103,6 +90,3 @@ def _view(target: Any, index: Any) -> Any:
         found = nb.const(0) if inert else given
         start.append(found if inert or isinstance(part, DsType) else context.cast(builder, found, part, I32))
     return nb.struct(context, builder, result, ref=ref, start=context.make_tuple(builder, result.place, start))
-
-
-nb.binary(operator.getitem, _view)

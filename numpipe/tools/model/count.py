@@ -134,7 +134,7 @@ class Counter:
     def load_word(self, address: int) -> int:
         """0, or the next ticket: CTAs are taken to be equally fast."""
         plan = self.unit.tickets
-        return self._told.draw(self._number) if plan is not None and plan.base <= address < plan.end else 0
+        return self._told.draw(self._number) if plan is not None and address in plan.memory else 0
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
         if not self._in_l2(what):

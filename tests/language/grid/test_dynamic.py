@@ -246,7 +246,7 @@ def test_the_ring_of_tickets_needs_room() -> None:
 def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
     unit = Unit("tuned", (), (), "wg", 2, 40)
     plan = unit.plan_tickets("gemm.py:7")
-    report = told(image_of(unit), [Record(0, (3, 0, 0), warp, plan.barrier_at("ready", 0) + 8, 2, 0) for warp in (0, 4)])
+    report = told(image_of(unit), [Record(0, (3, 0, 0), warp, plan.barriers + 8, 2, 0) for warp in (0, 4)])
     assert [party.barrier for party in report.waiting[:2]] == 2 * ["ready[1] of tile numbers @ gemm.py:7"]
     assert report.waiting[0].lines[0].line == 7 and (report.waiting[0].slot, report.waiting[0].step) == (1, plan.step_at(1, 2))
 

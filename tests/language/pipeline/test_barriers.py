@@ -368,7 +368,7 @@ def test_an_operand_has_a_barrier_of_its_own_in_each_slot(manual: tuple[bool, bo
     plan = Plan(*manual, operands=3, slots=3, delay=1)
     kernel, arrays = load(source(plan)), inputs(plan, 1, 4)
     ring, = kernel.compiled(*arrays).unit.rings.values()
-    assert ring.barrier_bytes == 8 * 3 * barriers
+    assert ring.header.total == 8 * 3 * barriers
     assert {ring.expected(part) for part in ring.parts_of("ready")} == {64 * TK * 2 * (1 if manual[0] else 3)}
     assert kernel.inspect("ptx", *arrays).count("mbarrier.init") == 3 * barriers
 

@@ -186,7 +186,7 @@ BUGS = {
                                        r"no barrier orders warp 1 of warpgroup \d \(compute\) before"),
     "one barrier number for all warpgroups": Bug(store_ring.put, f"{SYNC}  # nobody", "barrier.sync(1, 128)  # nobody",
                                                  PipelineRace, r"bar_sync 1 .* nothing orders this after the use of the barrier"),
-    "one staging panel for all warpgroups": Bug(store_ring.staging, "unit.number(current().warpgroup) * unit.store_slots", "0",
+    "one staging panel for all warpgroups": Bug(store_ring.staging, "own_part(ref.unit, ref.unit.staging)", "ref.unit.staging.base",
                                                 PipelineRace, r"write \(staging panel\) writes .* while (TMA store \(c\)|write)"),
     "no await_staging": Bug(store_ring.put, "one_lane(await_staging, ref)", "pass", PipelineRace,
                             r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait\(pending, read=True\)"),

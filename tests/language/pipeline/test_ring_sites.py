@@ -131,4 +131,4 @@ def test_staging_takes_its_room_once_however_many_rings_are_met_behind_it() -> N
     staging = (unit.staging_base, unit.staging_base + 2 * 8192)
     rings = [unit.plan_ring(f"f:{line}", (block,), 2, 0) for line in (2, 3, 4)]
     assert unit.smem_bytes == 1024 + 4 * 2 * 8192 + 2 * 8192
-    assert all(ring.end <= staging[0] or ring.base >= staging[1] for ring in rings)
+    assert all(ring.memory.end <= staging[0] or ring.base >= staging[1] for ring in rings)

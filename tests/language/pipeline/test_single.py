@@ -93,11 +93,11 @@ def test_where_no_shared_ring_is_the_gate_wants_the_loads_in_the_compute_role(mo
 def test_each_warpgroup_has_slots_and_barriers_of_its_own() -> None:
     built = kernels.gemm("body", False, 3, 0, 3).compiled(HALF, HALF)
     [plan] = built.unit.rings.values()
-    assert plan.end - plan.base == 3 * 3 * plan.stage_stride
+    assert plan.memory.total == 3 * 3 * plan.stage_stride
     barriers = list(built.unit.barriers(plan))
     assert len({address for address, _, _ in barriers}) == len(barriers) == 3 * 3 * 2
     assert {(count, name.partition("[")[0]) for _, count, name in barriers} == {(1, "ready"), (4, "consumed")}
-    assert built.image.smem_bytes >= plan.end and plan.barrier_bytes == 8 * len(barriers)
+    assert built.image.smem_bytes >= plan.memory.end and plan.header.total == 8 * len(barriers)
 
 
 def test_rings_that_do_not_fit_say_how_many_warpgroups_have_one() -> None:
