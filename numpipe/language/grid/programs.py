@@ -14,8 +14,9 @@ from ...plan.unit import Unit
 __all__ = ["num_programs", "program_id"]
 
 
-def check(operation: str, axis: Any) -> int:
-    """A dimension of a grid, 0…2."""
+def check(operation: str, axis: Any) -> Any:
+    """A dimension of a grid, 0…2, given as a constant or as its Numba type."""
+    axis = constant(operation, "axis", axis)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
         raise SpecError(f"{operation}(axis): axis is a compile-time int of 0…2, a dimension of the grid, got {axis!r}")
     return axis
@@ -44,4 +45,4 @@ def num_programs(axis: int) -> Any:
 
 
 def _of_ctas(operation: str, axis: Any) -> int:
-    return check_ctas(current().unit, operation, check(operation, constant(operation, "axis", axis)))
+    return check_ctas(current().unit, operation, check(operation, axis))

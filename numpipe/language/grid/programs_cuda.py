@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
-from ...core.op import cuda_meaning, immediate
+from ...core.op import cuda_meaning
 from ...plan.unit import Unit
 from . import programs as source
 
@@ -15,7 +15,7 @@ I32 = nb.types.int32
 def _special(operation: Any, name: str, register: str) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, axis: Any) -> Any:
-        dimension = "xyz"[source.check(name, immediate(name, "axis", axis))]
+        dimension = "xyz"[source.check(name, axis)]
         _, builder, _ = yield I32(axis)
         return nb.special(builder, f"{register}.{dimension}")
 

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and functions of register tiles, element by element, broadcast as in NumPy.
+"""Arithmetic, comparisons and choices of register tiles, element by element, broadcast as in NumPy; functions: `mathematics`.
 
 Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) have ``& | ^ ~``.
 
@@ -6,10 +6,7 @@ Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) 
 ``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  floats; int32 without ``/``
 ``< <= > >= == !=``                          of floats and int32 (of masks ``== !=``): masks
 ``& | ^ << >>``, ``~``                       int32, and masks without shifts
-``np.maximum``, ``np.minimum``               floats, where NaN comes through, and int32
 ``np.where(mask, x, y)``                     one of two elements; any type
-``np.exp`` … `rsqrt`, `sigmoid`              floats: see `mathematics`; `fma` float32
-``np.floor`` … ``np.clip``, ``np.isnan``     floats and int32: see `exact`
 ===========================================  ======================================================================
 
 Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused instruction on the GPU. Tiles of
